@@ -1,0 +1,21 @@
+//! The waist between the compiler half and the run-time half of tensorc.
+//!
+//! Plain data only: element types, the compiled [`Plan`], the calling convention of generated
+//! kernels and the parameters of library kernels. Neither half depends on the other; both depend
+//! on this crate.
+
+mod dtype;
+pub mod library;
+pub mod plan;
+
+pub use dtype::DType;
+pub use library::{BatchedGemm, Conv2d, MatrixLayout};
+pub use plan::{Arg, Buffer, BufferId, Epilogue, Home, KernelId, Packing, Plan, Step, StepOp, Weight};
+
+/// Entry point of every generated kernel.
+///
+/// `buffers[i]` is the address of the kernel's i-th buffer parameter; `scalars[j]` its j-th index
+/// parameter. A kernel launched over a parallel extent takes two scalars, the half-open range of
+/// iterations to execute; an epilogue takes the seven described at [`library::epilogue_scalars`].
+/// Buffers need the alignment of their element type only.
+pub type KernelFn = unsafe extern "C" fn(buffers: *const *mut u8, scalars: *const i64);

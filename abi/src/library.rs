@@ -1,0 +1,100 @@
+//! Parameters of the library kernels (hand-written dense contractions).
+//!
+//! All strides and offsets count elements of the operand's type, not bytes.
+
+use serde::{Deserialize, Serialize};
+
+/// Number of batch dimensions a [`BatchedGemm`] iterates over; unused ones have extent 1.
+pub const GEMM_BATCH_RANK: usize = 3;
+
+/// Where the element (batch, row, column) of a matrix operand lies:
+/// `offset + Σ batch[i]·batch_strides[i] + row·row_stride + col·col_stride`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MatrixLayout {
+    pub offset: i64,
+    pub batch_strides: [i64; GEMM_BATCH_RANK],
+    pub row_stride: i64,
+    pub col_stride: i64,
+}
+
+/// `C[b, m, n] = Σ_k A[b, m, k] · B[b, k, n]`, f32, for every batch index `b`.
+///
+/// The sum runs over ascending k with one fused multiply-add per term inside a k block; the
+/// blocking depends on the shape alone, so results do not depend on the number of threads.
+/// `c.col_stride` must be 1. With [`BatchedGemm::b_packed`] the operand B is one matrix shared by
+/// all batches, in the packed form of the kernel library, and `b` is ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct BatchedGemm {
+    pub batch: [u64; GEMM_BATCH_RANK],
+    pub m: u64,
+    pub n: u64,
+    pub k: u64,
+    pub a: MatrixLayout,
+    pub b: MatrixLayout,
+    pub c: MatrixLayout,
+    pub b_packed: bool,
+}
+
+/// Two-dimensional convolution over NCHW f32 data, zero padded:
+///
+/// `y[n, g·oc + o, p, q] = Σ_{i,r,s} x[n, g·ic + i, p·sh + r·dh - ph, q·sw + s·dw - pw] · w[g·oc + o, i, r, s]`
+///
+/// `in_channels` and `out_channels` count channels **per group**. Weights are always in the packed
+/// form of the kernel library ([`crate::Packing::Conv`]). Input and output are contiguous.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Conv2d {
+    pub batch: u64,
+    pub groups: u64,
+    pub in_channels: u64,
+    pub out_channels: u64,
+    /// Input height and width.
+    pub input: [u64; 2],
+    /// Output height and width.
+    pub output: [u64; 2],
+    pub kernel: [u64; 2],
+    pub strides: [u64; 2],
+    pub dilations: [u64; 2],
+    /// Padding before the first row and column; what lies after the last follows from `output`.
+    pub pads: [u64; 2],
+}
+
+impl Conv2d {
+    /// One filter per input channel, one input channel per group.
+    pub const fn is_depthwise(&self) -> bool {
+        self.in_channels == 1 && self.out_channels == 1 && self.groups > 1
+    }
+
+    /// A 1×1 filter with unit stride and no padding: a matrix product over pixels.
+    pub const fn is_pointwise(&self) -> bool {
+        self.kernel[0] == 1
+            && self.kernel[1] == 1
+            && self.strides[0] == 1
+            && self.strides[1] == 1
+            && self.pads[0] == 0
+            && self.pads[1] == 0
+            && self.input[0] == self.output[0]
+            && self.input[1] == self.output[1]
+    }
+
+    /// Multiply-accumulates times two.
+    pub const fn flops(&self) -> u64 {
+        2 * self.batch
+            * self.groups
+            * self.out_channels
+            * self.output[0]
+            * self.output[1]
+            * self.in_channels
+            * self.kernel[0]
+            * self.kernel[1]
+    }
+}
+
+/// Index parameters of an epilogue kernel, in order.
+///
+/// A library kernel calls its epilogue once for every finished block of C, with the block's batch
+/// index and its half-open row and column ranges. The epilogue reads the accumulators from C and
+/// writes its result in place. For a convolution the batch index is `[n, 0, 0]`, rows are output
+/// channels over all groups and columns are output pixels in row-major order.
+pub fn epilogue_scalars(batch: [u64; GEMM_BATCH_RANK], rows: (u64, u64), cols: (u64, u64)) -> [i64; 7] {
+    [batch[0] as i64, batch[1] as i64, batch[2] as i64, rows.0 as i64, rows.1 as i64, cols.0 as i64, cols.1 as i64]
+}

@@ -1,0 +1,160 @@
+//! The compiled schedule of one graph at fixed shapes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{BatchedGemm, Conv2d, DType};
+
+/// Position of a buffer in [`Plan::buffers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BufferId(pub u32);
+
+/// Position of a generated kernel in [`Plan::kernels`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct KernelId(pub u32);
+
+/// A straight-line schedule of kernel launches over planned memory.
+///
+/// Invariants (checked by the plan verifier): every buffer is written before it is read, buffers
+/// in the arena that are live at the same time do not overlap unless one step reads and writes
+/// them in place, and offsets are multiples of [`Plan::ALIGN`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    pub name: String,
+    pub buffers: Vec<Buffer>,
+    pub weights: Vec<Weight>,
+    /// Names of the generated kernels; their code is linked separately, in the same order.
+    pub kernels: Vec<String>,
+    pub steps: Vec<Step>,
+    /// Buffers with [`Home::Input`], in the order of the graph's inputs.
+    pub inputs: Vec<BufferId>,
+    /// Buffers with [`Home::Output`], in the order of the graph's outputs.
+    pub outputs: Vec<BufferId>,
+    /// Bytes of the one arena that holds every intermediate tensor.
+    pub arena_bytes: u64,
+    /// Largest number of bytes of arena buffers live at once: no plan in this order needs less.
+    pub lower_bound_bytes: u64,
+}
+
+impl Plan {
+    /// Alignment of every arena offset, in bytes.
+    pub const ALIGN: u64 = 64;
+
+    pub fn buffer(&self, id: BufferId) -> &Buffer {
+        &self.buffers[id.0 as usize]
+    }
+}
+
+/// A dense row-major tensor known to the plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Buffer {
+    pub name: String,
+    pub dtype: DType,
+    pub dims: Vec<u64>,
+    pub home: Home,
+}
+
+impl Buffer {
+    /// Number of elements.
+    pub fn len(&self) -> u64 {
+        self.dims.iter().product()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.len() * self.dtype.size() as u64
+    }
+}
+
+/// Where a buffer's memory comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Home {
+    /// The caller's i-th input; never written.
+    Input(u32),
+    /// The caller's i-th output.
+    Output(u32),
+    /// Position in [`Plan::weights`]; never written.
+    Weight(u32),
+    /// Byte offset in the arena.
+    Arena(u64),
+}
+
+/// A constant of the graph in the form its kernel wants.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Weight {
+    pub name: String,
+    /// Position of the constant in the module's constant table.
+    pub constant: u32,
+    pub packing: Packing,
+}
+
+/// The layout a weight is stored in at run time. Packed forms are private to the kernel library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Packing {
+    /// Row-major, as in the graph.
+    Plain,
+    /// The right operand of a [`BatchedGemm`]: element (row, col) of the k×n matrix at
+    /// `offset + row·row_stride + col·col_stride` of the constant.
+    GemmB { k: u64, n: u64, offset: i64, row_stride: i64, col_stride: i64 },
+    /// Filters `[groups·out_channels, in_channels, kh, kw]` of the given convolution.
+    Conv(Conv2d),
+}
+
+/// A use of a buffer by a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arg {
+    pub buffer: BufferId,
+    /// Whether the step writes it.
+    pub writes: bool,
+}
+
+/// One entry of the schedule.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// Name of the graph node it came from, for profiles and errors.
+    pub name: String,
+    pub op: StepOp,
+    /// Floating-point operations of one execution.
+    pub flops: u64,
+    /// Bytes read and written by one execution, each operand counted once.
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum StepOp {
+    /// A generated kernel over the iterations `0..extent`, which may run in any order and split.
+    Launch { kernel: KernelId, args: Vec<Arg>, extent: u64 },
+    /// Library matrix product.
+    Gemm { call: BatchedGemm, a: BufferId, b: BufferId, c: BufferId, epilogue: Option<Epilogue> },
+    /// Library convolution.
+    Conv { call: Conv2d, x: BufferId, w: BufferId, y: BufferId, epilogue: Option<Epilogue> },
+    /// Byte copy of a whole buffer.
+    Copy { src: BufferId, dst: BufferId },
+}
+
+/// A generated kernel applied to each finished block of a library kernel's output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Epilogue {
+    pub kernel: KernelId,
+    pub args: Vec<Arg>,
+}
+
+impl StepOp {
+    /// Every buffer use of this step, reads before writes for library calls.
+    pub fn args(&self) -> Vec<Arg> {
+        let read = |buffer| Arg { buffer, writes: false };
+        let write = |buffer| Arg { buffer, writes: true };
+        let (mut args, epilogue) = match self {
+            StepOp::Launch { args, .. } => (args.clone(), None),
+            StepOp::Gemm { a, b, c, epilogue, .. } => (vec![read(*a), read(*b), write(*c)], epilogue.as_ref()),
+            StepOp::Conv { x, w, y, epilogue, .. } => (vec![read(*x), read(*w), write(*y)], epilogue.as_ref()),
+            StepOp::Copy { src, dst } => (vec![read(*src), write(*dst)], None),
+        };
+        if let Some(epilogue) = epilogue {
+            args.extend(epilogue.args.iter().copied());
+        }
+        args
+    }
+}

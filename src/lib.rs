@@ -1,0 +1,2 @@
+//! The public face of tensorc.
+pub use tensorc_abi as abi;
