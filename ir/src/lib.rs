@@ -1,1 +1,25 @@
+//! The intermediate representations of tensorc and what gives them meaning.
+//!
+//! Three levels share one text format: the tensor [`graph`], the loop-level [`kir`] and the
+//! compiled plan ([`tensorc_abi::Plan`]). Nothing here knows a particular operator.
 
+pub mod build;
+pub mod diag;
+pub mod dim;
+pub mod graph;
+pub mod index;
+pub mod infer;
+pub mod kir;
+pub mod lowered;
+mod module;
+pub mod op;
+pub mod params;
+pub mod prim;
+pub mod scalar;
+mod tensor;
+mod types;
+
+pub use module::Module;
+pub use tensor::TensorData;
+pub use tensorc_abi::DType;
+pub use types::{DenseType, Dim, DimId, Dims, Shape, TensorType};

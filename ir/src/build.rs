@@ -1,0 +1,90 @@
+//! Building operators into a graph whose types are known: the hand of composite operators.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::diag::{Code, Diagnostic, Result};
+use crate::graph::{Graph, NodeId, Value};
+use crate::infer::{ValueOf, infer_node};
+use crate::op::Registry;
+use crate::params::Params;
+use crate::scalar::Scalar;
+use crate::tensor::TensorData;
+use crate::types::DenseType;
+
+/// Adds operators to a graph and infers their types at once. Nodes take the name of the operator
+/// being expanded.
+pub struct Builder<'a> {
+    graph: &'a mut Graph,
+    registry: &'a Registry,
+    name: Arc<str>,
+    value_of: &'a ValueOf<'a>,
+}
+
+impl<'a> Builder<'a> {
+    /// `value_of` supplies the values of static operands (see [`crate::op::OpDef::static_inputs`]).
+    pub fn new(graph: &'a mut Graph, registry: &'a Registry, name: Arc<str>, value_of: &'a ValueOf<'a>) -> Builder<'a> {
+        Builder { graph, registry, name, value_of }
+    }
+
+    pub fn registry(&self) -> &Registry {
+        self.registry
+    }
+
+    /// Any operator, with optional operands, parameters and a number of results.
+    pub fn op_multi(
+        &mut self,
+        op: &str,
+        operands: &[Option<Value>],
+        params: Params,
+        outputs: usize,
+    ) -> Result<SmallVec<[Value; 2]>> {
+        let Some(def) = self.registry.get(op).cloned() else {
+            return Err(
+                Diagnostic::new(Code::UnknownOperator, format!("operator `{op}` is not registered")).at(&self.name)
+            );
+        };
+        let node: NodeId = self.graph.add_op(self.name.clone(), &def, operands, params, outputs)?;
+        infer_node(self.graph, node, self.value_of)?;
+        Ok((0..outputs as u16).map(|port| Value { node, port }).collect())
+    }
+
+    /// An operator with one result.
+    pub fn op(&mut self, op: &str, operands: &[Value], params: Params) -> Result<Value> {
+        let operands: SmallVec<[Option<Value>; 4]> = operands.iter().copied().map(Some).collect();
+        self.op_multi(op, &operands, params, 1).map(|v| v[0])
+    }
+
+    /// An operator with one result and no parameters.
+    pub fn call(&mut self, op: &str, operands: &[Value]) -> Result<Value> {
+        self.op(op, operands, Params::new())
+    }
+
+    pub fn constant(&mut self, data: TensorData) -> Value {
+        self.graph.add_const(self.name.clone(), data)
+    }
+
+    /// A rank-0 constant.
+    pub fn scalar(&mut self, value: Scalar) -> Value {
+        self.constant(TensorData::scalar(value))
+    }
+
+    /// A one-dimensional i64 constant: axes, shapes.
+    pub fn i64s(&mut self, values: &[i64]) -> Value {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let ty = DenseType::new(tensorc_abi::DType::I64, &[values.len() as u64]);
+        let zeros = TensorData::splat(&ty.dims, Scalar::i64(0));
+        self.constant(TensorData::new(ty, bytes.into()).unwrap_or(zeros))
+    }
+
+    /// The type of a value built so far.
+    pub fn ty(&self, v: Value) -> Result<DenseType> {
+        self.graph.dense(v)
+    }
+
+    /// An error at the operator being expanded.
+    pub fn error(&self, code: Code, why: impl Into<String>) -> Diagnostic {
+        Diagnostic::new(code, why).at(&self.name)
+    }
+}

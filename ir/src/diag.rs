@@ -1,0 +1,84 @@
+//! Diagnostics: what is wrong with a program, at which node, and why.
+
+use std::sync::Arc;
+
+/// Stable identifiers of diagnostics; each has a test that provokes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Code {
+    /// The text does not parse.
+    Syntax,
+    /// A structural rule of the IR is broken.
+    Verify,
+    /// An operator is not registered.
+    UnknownOperator,
+    /// An operator got parameters or a number of operands that it does not take.
+    Operands,
+    /// Types or shapes contradict each other.
+    TypeConflict,
+    /// A type or shape is still unknown where it must be known.
+    Unresolved,
+    /// The operator, type or form is not supported by this stage or target.
+    Unsupported,
+    /// A pass, phase or option name is unknown.
+    Pipeline,
+    /// The program is right, but the compiler broke its own rule.
+    Internal,
+}
+
+impl Code {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Code::Syntax => "syntax",
+            Code::Verify => "verify",
+            Code::UnknownOperator => "unknown-operator",
+            Code::Operands => "operands",
+            Code::TypeConflict => "type-conflict",
+            Code::Unresolved => "unresolved",
+            Code::Unsupported => "unsupported",
+            Code::Pipeline => "pipeline",
+            Code::Internal => "internal",
+        }
+    }
+}
+
+/// One error with its place in the user's model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    pub code: Code,
+    pub message: String,
+    /// Name of the node (as in the imported model) the error is about.
+    pub node: Option<Arc<str>>,
+    pub notes: Vec<String>,
+}
+
+pub type Result<T, E = Diagnostic> = std::result::Result<T, E>;
+
+impl Diagnostic {
+    pub fn new(code: Code, message: impl Into<String>) -> Diagnostic {
+        Diagnostic { code, message: message.into(), node: None, notes: vec![] }
+    }
+
+    /// Names the node, unless a more precise one is already named.
+    pub fn at(mut self, node: &Arc<str>) -> Diagnostic {
+        self.node.get_or_insert_with(|| node.clone());
+        self
+    }
+
+    pub fn note(mut self, note: impl Into<String>) -> Diagnostic {
+        self.notes.push(note.into());
+        self
+    }
+}
+
+impl std::fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "[{}] ", self.code.name())?;
+        if let Some(node) = &self.node {
+            write!(f, "node `{node}`: ")?;
+        }
+        f.write_str(&self.message)?;
+        self.notes.iter().try_for_each(|n| write!(f, "; {n}"))
+    }
+}
+
+impl std::error::Error for Diagnostic {}

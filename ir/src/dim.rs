@@ -1,0 +1,239 @@
+//! Dimension variables: a union-find with equations, solved in both directions.
+
+use std::sync::Arc;
+
+use crate::types::{Dim, DimId, Shape, TensorType};
+
+/// Where a fact about a dimension came from, for conflict messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin(pub Arc<str>);
+
+#[derive(Clone, Debug, PartialEq)]
+struct Entry {
+    parent: DimId,
+    known: Option<(u64, Origin)>,
+    name: Option<Arc<str>>,
+}
+
+/// A relation between dimensions that unification alone cannot express.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Equation {
+    /// `out = floor((input·mul + add) / div)`, with `mul, div > 0`.
+    Affine { out: Dim, input: Dim, mul: i64, add: i64, div: i64 },
+    /// The products of both sides are equal.
+    Product { left: Vec<Dim>, right: Vec<Dim> },
+    /// `out` is the sum of `terms`.
+    Sum { out: Dim, terms: Vec<Dim> },
+}
+
+/// Two facts that exclude each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DimConflict {
+    pub expected: String,
+    pub found: String,
+    pub expected_from: Option<Origin>,
+    pub found_from: Option<Origin>,
+}
+
+/// All dimension variables of one graph.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DimTable {
+    entries: Vec<Entry>,
+    equations: Vec<(Equation, Origin)>,
+}
+
+impl DimTable {
+    /// A new unknown dimension, named if it is the user's.
+    pub fn fresh(&mut self, name: Option<&str>) -> Dim {
+        let id = DimId(self.entries.len() as u32);
+        self.entries.push(Entry { parent: id, known: None, name: name.map(Arc::from) });
+        Dim::Sym(id)
+    }
+
+    /// The dimension of that name, created at its first use.
+    pub fn named(&mut self, name: &str) -> Dim {
+        let found = self.entries.iter().position(|e| e.name.as_deref() == Some(name));
+        match found {
+            Some(i) => self.resolve(Dim::Sym(DimId(i as u32))),
+            None => self.fresh(Some(name)),
+        }
+    }
+
+    fn root(&self, mut id: DimId) -> DimId {
+        while self.entries[id.0 as usize].parent != id {
+            id = self.entries[id.0 as usize].parent;
+        }
+        id
+    }
+
+    /// The constant a dimension is known to be, or its representative variable.
+    pub fn resolve(&self, dim: Dim) -> Dim {
+        match dim {
+            Dim::Const(_) => dim,
+            Dim::Sym(id) => {
+                let root = self.root(id);
+                self.entries[root.0 as usize].known.as_ref().map_or(Dim::Sym(root), |(n, _)| Dim::Const(*n))
+            }
+        }
+    }
+
+    pub fn resolve_shape(&self, shape: &Shape) -> Shape {
+        match shape {
+            Shape::Unranked => Shape::Unranked,
+            Shape::Ranked(dims) => Shape::Ranked(dims.iter().map(|d| self.resolve(*d)).collect()),
+        }
+    }
+
+    pub fn resolve_type(&self, ty: &TensorType) -> TensorType {
+        TensorType { dtype: ty.dtype, shape: self.resolve_shape(&ty.shape) }
+    }
+
+    /// The user's name of a variable, or a generated one.
+    pub fn name(&self, id: DimId) -> Arc<str> {
+        let root = self.root(id);
+        self.entries[root.0 as usize].name.clone().unwrap_or_else(|| format!("d{}", root.0).into())
+    }
+
+    fn origin(&self, dim: Dim) -> Option<Origin> {
+        match dim {
+            Dim::Const(_) => None,
+            Dim::Sym(id) => self.entries[self.root(id).0 as usize].known.as_ref().map(|(_, o)| o.clone()),
+        }
+    }
+
+    pub fn display(&self, dim: Dim) -> String {
+        match self.resolve(dim) {
+            Dim::Const(n) => n.to_string(),
+            Dim::Sym(id) => format!("?{}", self.name(id)),
+        }
+    }
+
+    /// Makes two dimensions equal. Returns whether something new was learnt.
+    pub fn unify(&mut self, expected: Dim, found: Dim, origin: &Origin) -> Result<bool, DimConflict> {
+        match (self.resolve(expected), self.resolve(found)) {
+            (Dim::Const(a), Dim::Const(b)) if a == b => Ok(false),
+            (Dim::Const(a), Dim::Const(b)) => Err(DimConflict {
+                expected: a.to_string(),
+                found: b.to_string(),
+                expected_from: self.origin(expected),
+                found_from: self.origin(found),
+            }),
+            (Dim::Sym(id), Dim::Const(n)) | (Dim::Const(n), Dim::Sym(id)) => {
+                self.entries[id.0 as usize].known = Some((n, origin.clone()));
+                Ok(true)
+            }
+            (Dim::Sym(a), Dim::Sym(b)) if a == b => Ok(false),
+            (Dim::Sym(a), Dim::Sym(b)) => {
+                let (keep, drop) = if a < b { (a, b) } else { (b, a) };
+                let name = self.entries[drop.0 as usize].name.clone();
+                let entry = &mut self.entries[keep.0 as usize];
+                entry.name = entry.name.take().or(name);
+                self.entries[drop.0 as usize].parent = keep;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Records a relation; it takes part in every later [`DimTable::solve`].
+    pub fn relate(&mut self, equation: Equation, origin: &Origin) {
+        if !self.equations.iter().any(|(e, _)| *e == equation) {
+            self.equations.push((equation, origin.clone()));
+        }
+    }
+
+    /// Applies the equations until nothing new follows. Returns whether something was learnt.
+    pub fn solve(&mut self) -> Result<bool, DimConflict> {
+        let mut learnt = false;
+        loop {
+            let mut progress = false;
+            let mut open = vec![];
+            for (equation, origin) in std::mem::take(&mut self.equations) {
+                match self.apply(&equation, &origin)? {
+                    Applied::Done(changed) => progress |= changed,
+                    Applied::Open => open.push((equation, origin)),
+                }
+            }
+            self.equations = open;
+            learnt |= progress;
+            if !progress {
+                return Ok(learnt);
+            }
+        }
+    }
+
+    fn apply(&mut self, equation: &Equation, origin: &Origin) -> Result<Applied, DimConflict> {
+        match equation {
+            Equation::Affine { out, input, mul, add, div } => match (self.resolve(*input), self.resolve(*out)) {
+                (Dim::Const(n), out) => {
+                    let value = (n as i64 * mul + add).div_euclid(*div).max(0) as u64;
+                    self.unify(out, Dim::Const(value), origin).map(Applied::Done)
+                }
+                (input, Dim::Const(n)) if *div == 1 && (n as i64 - add) % mul == 0 && n as i64 >= *add => {
+                    self.unify(input, Dim::Const(((n as i64 - add) / mul) as u64), origin).map(Applied::Done)
+                }
+                _ => Ok(Applied::Open),
+            },
+            Equation::Product { left, right } => {
+                let (l, lu) = self.fold(left, 1, |a, b| a.saturating_mul(b));
+                let (r, ru) = self.fold(right, 1, |a, b| a.saturating_mul(b));
+                self.balance(l, &lu, r, &ru, origin, |whole, part| {
+                    (part > 0 && whole % part == 0).then(|| whole / part)
+                })
+            }
+            Equation::Sum { out, terms } => {
+                let (sum, unknown) = self.fold(terms, 0, |a, b| a + b);
+                match self.resolve(*out) {
+                    Dim::Const(n) => self.balance(n, &[], sum, &unknown, origin, |whole, part| whole.checked_sub(part)),
+                    open => self.balance(0, &[open], sum, &unknown, origin, |whole, part| whole.checked_sub(part)),
+                }
+            }
+        }
+    }
+
+    /// The combination of the known dimensions, and the unknown ones.
+    fn fold(&self, dims: &[Dim], unit: u64, f: impl Fn(u64, u64) -> u64) -> (u64, Vec<Dim>) {
+        let mut unknown = vec![];
+        let mut value = unit;
+        for dim in dims {
+            match self.resolve(*dim) {
+                Dim::Const(n) => value = f(value, n),
+                open => unknown.push(open),
+            }
+        }
+        (value, unknown)
+    }
+
+    fn balance(
+        &mut self,
+        left: u64,
+        left_unknown: &[Dim],
+        right: u64,
+        right_unknown: &[Dim],
+        origin: &Origin,
+        invert: impl Fn(u64, u64) -> Option<u64>,
+    ) -> Result<Applied, DimConflict> {
+        let (open, whole, part) = match (left_unknown, right_unknown) {
+            ([], []) => return self.unify(Dim::Const(left), Dim::Const(right), origin).map(Applied::Done),
+            ([], [open]) => (*open, left, right),
+            ([open], []) => (*open, right, left),
+            ([a], [b]) if left == right => return self.unify(*a, *b, origin).map(Applied::Done),
+            _ => return Ok(Applied::Open),
+        };
+        match invert(whole, part) {
+            Some(n) => self.unify(open, Dim::Const(n), origin).map(Applied::Done),
+            None if part == 0 => Ok(Applied::Open),
+            None => Err(DimConflict {
+                expected: format!("a size that makes up {whole} together with {part}"),
+                found: "none".into(),
+                expected_from: Some(origin.clone()),
+                found_from: None,
+            }),
+        }
+    }
+}
+
+enum Applied {
+    /// The equation holds from now on; whether a dimension became known by it.
+    Done(bool),
+    Open,
+}

@@ -1,0 +1,422 @@
+//! The tensor graph. petgraph stays private to this file.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use petgraph::Direction;
+use petgraph::stable_graph::{NodeIndex, StableDiGraph};
+use petgraph::visit::EdgeRef;
+use smallvec::SmallVec;
+
+use crate::diag::{Code, Diagnostic, Result};
+use crate::dim::DimTable;
+use crate::op::OpRef;
+use crate::params::Params;
+use crate::prim::Prim;
+use crate::tensor::TensorData;
+use crate::types::{DenseType, TensorType};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+/// One output of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Value {
+    pub node: NodeId,
+    pub port: u16,
+}
+
+/// What a node computes.
+#[derive(Clone, Debug)]
+pub enum NodeKind {
+    /// A graph input.
+    Input,
+    Const(TensorData),
+    /// An operator of the registry.
+    Op(OpNode),
+    Prim(Prim),
+    Fused(Fused),
+}
+
+/// An application of a registered operator.
+#[derive(Clone, Debug)]
+pub struct OpNode {
+    pub def: OpRef,
+    pub params: Params,
+    /// The formal position of each operand, ascending; optional operands leave gaps.
+    pub slots: SmallVec<[u16; 4]>,
+}
+
+/// A cluster of primitives compiled as one kernel. The body is a graph of [`NodeKind::Prim`],
+/// [`NodeKind::Const`] and [`NodeKind::Input`] nodes; its inputs and outputs correspond to the
+/// node's operands and ports.
+#[derive(Clone, Debug)]
+pub struct Fused {
+    pub class: FusionClass,
+    pub body: Box<Graph>,
+}
+
+/// What anchors a cluster and so decides its emitter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FusionClass {
+    /// Maps, views and gathers: one loop nest over the output.
+    Map,
+    /// At least one reduction, with element-wise work before, between and after.
+    Reduce,
+    /// One contraction with element-wise work on its result.
+    Contract,
+}
+
+impl FusionClass {
+    pub const fn name(self) -> &'static str {
+        match self {
+            FusionClass::Map => "map",
+            FusionClass::Reduce => "reduce",
+            FusionClass::Contract => "contract",
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub kind: NodeKind,
+    /// Name in the user's model, or derived from it.
+    pub name: Arc<str>,
+    /// Labels of the patches that made this node, in order.
+    pub history: SmallVec<[&'static str; 2]>,
+    pub types: SmallVec<[TensorType; 1]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Edge {
+    from_port: u16,
+    to_port: u16,
+}
+
+/// A directed acyclic graph of tensor computations.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    pub name: String,
+    /// Dimension variables of the types in this graph.
+    pub dims: DimTable,
+    g: StableDiGraph<Node, Edge>,
+    inputs: Vec<NodeId>,
+    outputs: Vec<(Arc<str>, Value)>,
+}
+
+impl Graph {
+    pub fn new(name: impl Into<String>) -> Graph {
+        Graph { name: name.into(), ..Graph::default() }
+    }
+
+    fn insert(&mut self, kind: NodeKind, name: Arc<str>, types: impl IntoIterator<Item = TensorType>) -> NodeId {
+        let node = Node { kind, name, history: SmallVec::new(), types: types.into_iter().collect() };
+        NodeId(self.g.add_node(node).index() as u32)
+    }
+
+    pub fn add_input(&mut self, name: impl Into<Arc<str>>, ty: TensorType) -> Value {
+        let node = self.insert(NodeKind::Input, name.into(), [ty]);
+        self.inputs.push(node);
+        Value { node, port: 0 }
+    }
+
+    pub fn add_const(&mut self, name: impl Into<Arc<str>>, data: TensorData) -> Value {
+        let ty = data.ty.clone().into();
+        Value { node: self.insert(NodeKind::Const(data), name.into(), [ty]), port: 0 }
+    }
+
+    /// Adds an operator with operands at their formal positions; checks the arity and completes the
+    /// parameters. Types start unknown.
+    pub fn add_op(
+        &mut self,
+        name: impl Into<Arc<str>>,
+        def: &OpRef,
+        operands: &[Option<Value>],
+        mut params: Params,
+        outputs: usize,
+    ) -> Result<NodeId> {
+        let name = name.into();
+        let fail = |code, why: String| Err(Diagnostic::new(code, format!("{}: {why}", def.name)).at(&name));
+        if let Err(why) = params.complete(&def.params) {
+            return fail(Code::Operands, why);
+        }
+        if let Err(why) = def.check_operands(operands) {
+            return fail(Code::Operands, why);
+        }
+        let present = operands.iter().enumerate().filter_map(|(i, v)| v.map(|v| (i as u16, v)));
+        let (slots, values): (SmallVec<[u16; 4]>, Vec<Value>) = present.unzip();
+        let kind = NodeKind::Op(OpNode { def: def.clone(), params, slots });
+        let node = self.insert(kind, name, vec![TensorType::unknown(); outputs]);
+        self.connect(node, &values);
+        Ok(node)
+    }
+
+    /// Adds a primitive with known result types.
+    pub fn add_prim(&mut self, name: impl Into<Arc<str>>, prim: Prim, inputs: &[Value], types: &[DenseType]) -> NodeId {
+        let node = self.insert(NodeKind::Prim(prim), name.into(), types.iter().cloned().map(TensorType::from));
+        self.connect(node, inputs);
+        node
+    }
+
+    /// Adds a cluster with known result types.
+    pub fn add_fused(
+        &mut self,
+        name: impl Into<Arc<str>>,
+        fused: Fused,
+        inputs: &[Value],
+        types: &[DenseType],
+    ) -> NodeId {
+        let node = self.insert(NodeKind::Fused(fused), name.into(), types.iter().cloned().map(TensorType::from));
+        self.connect(node, inputs);
+        node
+    }
+
+    fn connect(&mut self, node: NodeId, inputs: &[Value]) {
+        for (to_port, v) in inputs.iter().enumerate() {
+            let edge = Edge { from_port: v.port, to_port: to_port as u16 };
+            self.g.add_edge(index(v.node), index(node), edge);
+        }
+    }
+
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.g[index(id)]
+    }
+
+    pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.g[index(id)]
+    }
+
+    /// Input nodes in signature order.
+    pub fn inputs(&self) -> &[NodeId] {
+        &self.inputs
+    }
+
+    /// Named results in signature order.
+    pub fn outputs(&self) -> &[(Arc<str>, Value)] {
+        &self.outputs
+    }
+
+    pub fn add_output(&mut self, name: impl Into<Arc<str>>, value: Value) {
+        self.outputs.push((name.into(), value));
+    }
+
+    /// The operands of a node, by port. For operators with absent optional operands see
+    /// [`Graph::operands`].
+    pub fn args(&self, node: NodeId) -> SmallVec<[Value; 4]> {
+        let mut args: SmallVec<[(u16, Value); 4]> = self
+            .g
+            .edges_directed(index(node), Direction::Incoming)
+            .map(|e| {
+                let edge = e.weight();
+                (edge.to_port, Value { node: NodeId(e.source().index() as u32), port: edge.from_port })
+            })
+            .collect();
+        args.sort_by_key(|(port, _)| *port);
+        args.into_iter().map(|(_, v)| v).collect()
+    }
+
+    /// The operands of an operator by formal position, `None` where absent; of any other node, its
+    /// arguments.
+    pub fn operands(&self, node: NodeId) -> Vec<Option<Value>> {
+        let args = self.args(node);
+        match &self.node(node).kind {
+            NodeKind::Op(op) => {
+                let mut formal = vec![None; op.slots.last().map_or(0, |s| *s as usize + 1)];
+                for (slot, v) in op.slots.iter().zip(args) {
+                    formal[*slot as usize] = Some(v);
+                }
+                formal
+            }
+            _ => args.into_iter().map(Some).collect(),
+        }
+    }
+
+    pub fn ty(&self, v: Value) -> &TensorType {
+        &self.node(v.node).types[v.port as usize]
+    }
+
+    /// The type with every dimension variable resolved.
+    pub fn resolved(&self, v: Value) -> TensorType {
+        self.dims.resolve_type(self.ty(v))
+    }
+
+    /// The type of a value, which must be fully known.
+    pub fn dense(&self, v: Value) -> Result<DenseType> {
+        self.resolved(v).dense().ok_or_else(|| {
+            let name = &self.node(v.node).name;
+            Diagnostic::new(Code::Unresolved, format!("the type of output {} is not fully known", v.port)).at(name)
+        })
+    }
+
+    /// The value of a constant.
+    pub fn constant(&self, v: Value) -> Option<&TensorData> {
+        match &self.node(v.node).kind {
+            NodeKind::Const(data) => Some(data),
+            _ => None,
+        }
+    }
+
+    /// Every use of any output of `node`: (user, operand port, value), ordered.
+    pub fn uses(&self, node: NodeId) -> Vec<(NodeId, u16, Value)> {
+        let mut uses: Vec<_> = self
+            .g
+            .edges_directed(index(node), Direction::Outgoing)
+            .map(|e| {
+                let edge = e.weight();
+                (NodeId(e.target().index() as u32), edge.to_port, Value { node, port: edge.from_port })
+            })
+            .collect();
+        uses.sort();
+        uses
+    }
+
+    pub fn is_output(&self, v: Value) -> bool {
+        self.outputs.iter().any(|(_, o)| *o == v)
+    }
+
+    /// Every node, ascending by id.
+    pub fn node_ids(&self) -> Vec<NodeId> {
+        self.g.node_indices().map(|i| NodeId(i.index() as u32)).collect()
+    }
+
+    pub fn contains(&self, id: NodeId) -> bool {
+        self.g.contains_node(index(id))
+    }
+
+    /// Every node once, operands first: inputs, then whatever the outputs need, depth first in
+    /// operand order; then nodes no output needs.
+    ///
+    /// A cycle does not hang this function; the verifier finds it.
+    pub fn order(&self) -> Vec<NodeId> {
+        let mut seen = BTreeSet::new();
+        let mut order = vec![];
+        let roots = self.inputs.iter().copied().chain(self.outputs.iter().map(|(_, v)| v.node)).chain(self.node_ids());
+        for root in roots {
+            let mut stack = vec![(root, false)];
+            while let Some((node, done)) = stack.pop() {
+                if done {
+                    order.push(node);
+                } else if seen.insert(node) {
+                    stack.push((node, true));
+                    stack.extend(self.args(node).iter().rev().map(|v| (v.node, false)));
+                }
+            }
+        }
+        order
+    }
+
+    /// Makes every user of `old` (outputs of the graph included) use `new`.
+    pub fn replace_uses(&mut self, old: Value, new: Value) {
+        for (user, to_port, v) in self.uses(old.node) {
+            if v == old {
+                self.set_arg(user, to_port, new);
+            }
+        }
+        for (_, v) in &mut self.outputs {
+            if *v == old {
+                *v = new;
+            }
+        }
+    }
+
+    /// Replaces one operand.
+    pub fn set_arg(&mut self, node: NodeId, to_port: u16, new: Value) {
+        let old = self.g.edges_directed(index(node), Direction::Incoming).find(|e| e.weight().to_port == to_port);
+        if let Some(id) = old.map(|e| e.id()) {
+            self.g.remove_edge(id);
+        }
+        self.g.add_edge(index(new.node), index(node), Edge { from_port: new.port, to_port });
+    }
+
+    /// Removes nodes that no output needs; inputs stay. Returns how many went.
+    pub fn remove_dead(&mut self) -> usize {
+        let mut live: BTreeSet<NodeId> = self.inputs.iter().copied().collect();
+        let mut stack: Vec<NodeId> = self.outputs.iter().map(|(_, v)| v.node).collect();
+        while let Some(node) = stack.pop() {
+            if live.insert(node) {
+                stack.extend(self.args(node).iter().map(|v| v.node));
+            }
+        }
+        let before = self.g.node_count();
+        self.g.retain_nodes(|_, i| live.contains(&NodeId(i.index() as u32)));
+        before - self.g.node_count()
+    }
+
+    /// Starts a labelled edit.
+    pub fn patch(&mut self, label: &'static str) -> Patch<'_> {
+        let first_new = self.g.node_bound_hint();
+        Patch { graph: self, label, first_new, replacements: vec![] }
+    }
+}
+
+trait NodeBound {
+    fn node_bound_hint(&self) -> u32;
+}
+
+impl NodeBound for StableDiGraph<Node, Edge> {
+    fn node_bound_hint(&self) -> u32 {
+        use petgraph::visit::NodeIndexable;
+        self.node_bound() as u32
+    }
+}
+
+fn index(id: NodeId) -> NodeIndex {
+    NodeIndex::new(id.0 as usize)
+}
+
+/// A labelled edit of a graph: add nodes through [`Patch::graph`], announce replacements, commit.
+///
+/// On commit the users of each replaced value are redirected, nodes that became dead are removed,
+/// and new nodes carry the label in their history.
+pub struct Patch<'g> {
+    pub graph: &'g mut Graph,
+    label: &'static str,
+    first_new: u32,
+    replacements: Vec<(Value, Value)>,
+}
+
+impl Patch<'_> {
+    /// `new` will take the place of `old`.
+    pub fn replace(&mut self, old: Value, new: Value) {
+        self.replacements.push((old, new));
+    }
+
+    pub fn commit(self) {
+        let Patch { graph, label, first_new, replacements } = self;
+        for (old, new) in &replacements {
+            let (name, history) = {
+                let old = graph.node(old.node);
+                (old.name.clone(), old.history.clone())
+            };
+            let node = graph.node_mut(new.node);
+            if new.node.0 >= first_new && node.history.is_empty() {
+                node.history = history;
+                node.history.push(label);
+                node.name = name;
+            }
+        }
+        for (old, new) in &replacements {
+            graph.replace_uses(*old, *new);
+        }
+        for (old, _) in replacements {
+            graph.remove_if_dead(old.node);
+        }
+    }
+}
+
+impl Graph {
+    /// Removes `node` and then its operands as far as nothing uses them.
+    pub fn remove_if_dead(&mut self, node: NodeId) {
+        let mut stack = vec![node];
+        while let Some(node) = stack.pop() {
+            let unused = self.contains(node)
+                && !matches!(self.node(node).kind, NodeKind::Input)
+                && self.g.edges_directed(index(node), Direction::Outgoing).next().is_none()
+                && !self.outputs.iter().any(|(_, v)| v.node == node);
+            if unused {
+                stack.extend(self.args(node).iter().map(|v| v.node));
+                self.g.remove_node(index(node));
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Construction of kernels with structured scopes.
+
+use smallvec::SmallVec;
+use tensorc_abi::DType;
+
+use super::{Buf, BufInfo, Kernel, LoopKind, Operand, Space, Stmt, Var, VarInfo};
+use crate::index::Index;
+use crate::scalar::{CmpOp, Scalar, ScalarFn, ScalarNode, ScalarOp};
+
+/// Builds one [`Kernel`]; statements go to the innermost open block.
+pub struct KernelBuilder {
+    kernel: Kernel,
+    blocks: Vec<Vec<Stmt>>,
+}
+
+impl KernelBuilder {
+    pub fn new(name: impl Into<String>) -> KernelBuilder {
+        let kernel =
+            Kernel { name: name.into(), vars: vec![], buffers: vec![], params: 0, scalars: vec![], body: vec![] };
+        KernelBuilder { kernel, blocks: vec![vec![]] }
+    }
+
+    /// Declares the next buffer parameter. Parameters come before any local buffer.
+    pub fn param(&mut self, name: impl Into<String>, dtype: DType, len: u64, writable: bool) -> Buf {
+        self.kernel.params += 1;
+        self.buffer(BufInfo { name: name.into(), dtype, len, space: Space::Global, writable })
+    }
+
+    fn buffer(&mut self, info: BufInfo) -> Buf {
+        self.kernel.buffers.push(info);
+        Buf(self.kernel.buffers.len() as u32 - 1)
+    }
+
+    /// Declares the next index parameter.
+    pub fn scalar(&mut self, name: impl Into<String>) -> Var {
+        let v = self.fresh(name, DType::I64);
+        self.kernel.scalars.push(v);
+        v
+    }
+
+    /// A local buffer that lives until the end of the current block.
+    pub fn alloc(&mut self, name: impl Into<String>, dtype: DType, len: u64, space: Space) -> Buf {
+        let buf = self.buffer(BufInfo { name: name.into(), dtype, len, space, writable: true });
+        self.push(Stmt::Alloc { buf });
+        buf
+    }
+
+    fn fresh(&mut self, name: impl Into<String>, dtype: DType) -> Var {
+        self.kernel.vars.push(VarInfo { name: name.into(), dtype });
+        Var(self.kernel.vars.len() as u32 - 1)
+    }
+
+    pub fn push(&mut self, stmt: Stmt) {
+        if let Some(block) = self.blocks.last_mut() {
+            block.push(stmt);
+        }
+    }
+
+    fn block<E>(&mut self, body: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<Vec<Stmt>, E> {
+        self.blocks.push(vec![]);
+        let result = body(self);
+        let block = self.blocks.pop().unwrap_or_default();
+        result.map(|()| block)
+    }
+
+    /// `for name in lo..hi by step`.
+    pub fn for_loop<E>(
+        &mut self,
+        name: &str,
+        (lo, hi, step): (Index, Index, i64),
+        kind: LoopKind,
+        body: impl FnOnce(&mut Self, Index) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let var = self.fresh(name, DType::I64);
+        let body = self.block(|b| body(b, Index::var(var.0)))?;
+        self.push(Stmt::For { var, lo, hi, step, kind, body });
+        Ok(())
+    }
+
+    /// `for name in 0..n`.
+    pub fn for_range<E>(
+        &mut self,
+        name: &str,
+        n: u64,
+        kind: LoopKind,
+        body: impl FnOnce(&mut Self, Index) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.for_loop(name, (Index::constant(0), Index::constant(n as i64), 1), kind, body)
+    }
+
+    pub fn if_then<E>(&mut self, cond: Operand, then: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<(), E> {
+        let then = self.block(then)?;
+        self.push(Stmt::If { cond, then, otherwise: vec![] });
+        Ok(())
+    }
+
+    pub fn load(&mut self, buf: Buf, index: Index) -> Operand {
+        self.load_guarded(buf, index, None)
+    }
+
+    pub fn load_guarded(&mut self, buf: Buf, index: Index, guard: Option<(Operand, Scalar)>) -> Operand {
+        let var = self.fresh("v", self.kernel.buf(buf).dtype);
+        self.push(Stmt::Load { var, buf, index, guard });
+        Operand::Var(var)
+    }
+
+    pub fn store(&mut self, buf: Buf, index: Index, value: Operand) {
+        self.push(Stmt::Store { buf, index, value });
+    }
+
+    /// Appends one scalar operation. Operand types must fit; the verifier reports it otherwise.
+    pub fn op(&mut self, op: ScalarOp, args: &[Operand]) -> Operand {
+        let dtypes: SmallVec<[DType; 3]> = args.iter().map(|a| self.dtype(*a)).collect();
+        let dtype = op.result(&dtypes).unwrap_or_else(|_| dtypes.first().copied().unwrap_or(DType::F32));
+        let var = self.fresh("v", dtype);
+        self.push(Stmt::Let { var, op, args: args.into() });
+        Operand::Var(var)
+    }
+
+    pub fn dtype(&self, operand: Operand) -> DType {
+        match operand {
+            Operand::Var(v) => self.kernel.var(v).dtype,
+            Operand::Const(c) => c.dtype,
+        }
+    }
+
+    /// The value of an index expression, as i64.
+    pub fn index_value(&mut self, index: Index) -> Operand {
+        match (index.as_var(), index.as_constant()) {
+            (Some(v), _) => Operand::Var(Var(v)),
+            (_, Some(c)) => Operand::Const(Scalar::i64(c)),
+            _ => {
+                let var = self.fresh("i", DType::I64);
+                self.push(Stmt::LetIndex { var, index });
+                Operand::Var(var)
+            }
+        }
+    }
+
+    /// An i64 value as an index.
+    pub fn as_index(&self, operand: Operand) -> Index {
+        match operand {
+            Operand::Var(v) => Index::var(v.0),
+            Operand::Const(c) => Index::constant(c.as_i64()),
+        }
+    }
+
+    /// Whether `lo <= index < hi`, as a bool.
+    pub fn in_range(&mut self, index: &Index, lo: i64, hi: i64) -> Operand {
+        let value = self.index_value(index.clone());
+        let ge = self.op(ScalarOp::Cmp(CmpOp::Ge), &[value, Operand::Const(Scalar::i64(lo))]);
+        let lt = self.op(ScalarOp::Cmp(CmpOp::Lt), &[value, Operand::Const(Scalar::i64(hi))]);
+        self.op(ScalarOp::And, &[ge, lt])
+    }
+
+    /// Inlines a scalar function at the element with the given coordinates.
+    pub fn apply(&mut self, f: &ScalarFn, args: &[Operand], coords: &[Index]) -> Vec<Operand> {
+        let mut values: Vec<Operand> = Vec::with_capacity(f.nodes.len());
+        for node in &f.nodes {
+            let value = match node {
+                ScalarNode::Input(i) => args[*i as usize],
+                ScalarNode::Const(c) => Operand::Const(*c),
+                ScalarNode::Coord(a) => self.index_value(coords[*a as usize].clone()),
+                ScalarNode::Op(op, ids) => {
+                    let args: SmallVec<[Operand; 3]> = ids.iter().map(|i| values[i.0 as usize]).collect();
+                    self.op(*op, &args)
+                }
+            };
+            values.push(value);
+        }
+        f.outputs.iter().map(|o| values[o.0 as usize]).collect()
+    }
+
+    /// The finished kernel. A parallel kernel gets its two range parameters here.
+    pub fn finish(mut self) -> Kernel {
+        self.kernel.body = self.blocks.pop().unwrap_or_default();
+        if self.kernel.is_parallel() && self.kernel.scalars.is_empty() {
+            self.scalar("begin");
+            self.scalar("end");
+        }
+        self.kernel
+    }
+}

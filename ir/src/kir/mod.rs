@@ -1,0 +1,157 @@
+//! KIR: explicit structured loop nests over typed buffers, already scheduled.
+//!
+//! Scalar values are in SSA form: every [`Var`] is bound once, by a loop, a `let`, a load or the
+//! kernel's parameter list, and is visible in the rest of its block. State lives in buffers; a
+//! buffer in [`Space::Register`] is a small array that back ends keep in registers.
+
+mod build;
+
+use smallvec::SmallVec;
+use tensorc_abi::DType;
+
+pub use build::KernelBuilder;
+
+use crate::index::Index;
+use crate::scalar::{Scalar, ScalarOp};
+
+/// A scalar or index variable: position in [`Kernel::vars`]. As an index variable it is
+/// `Index::var(var.0)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Var(pub u32);
+
+/// Position in [`Kernel::buffers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Buf(pub u32);
+
+/// A loop nest callable as [`tensorc_abi::KernelFn`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Kernel {
+    pub name: String,
+    /// Name and type of every variable. Index variables (loops, scalar parameters) are i64.
+    pub vars: Vec<VarInfo>,
+    /// Parameters first, then local buffers.
+    pub buffers: Vec<BufInfo>,
+    /// How many of `buffers` are parameters.
+    pub params: usize,
+    /// Index parameters. A kernel with a parallel loop has exactly two, the range of that loop the
+    /// call executes, supplied by the launcher and not visible in the body.
+    pub scalars: Vec<Var>,
+    pub body: Vec<Stmt>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct VarInfo {
+    pub name: String,
+    pub dtype: DType,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct BufInfo {
+    pub name: String,
+    pub dtype: DType,
+    /// Number of elements; indices are flat.
+    pub len: u64,
+    pub space: Space,
+    /// Whether the kernel stores to it.
+    pub writable: bool,
+}
+
+/// Where a buffer lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// A parameter.
+    Global,
+    /// Thread-private memory, for arrays indexed by loop variables.
+    Stack,
+    /// Accessed only at constant indices (after unrolling) or at a constant plus the variable of
+    /// the enclosing vector loop.
+    Register,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LoopKind {
+    Serial,
+    /// Expanded completely; constant extent.
+    Unroll,
+    /// Iterations run as the lanes of one vector; constant extent `lanes`, no nested vector loop.
+    /// Iterations are independent but for register buffers indexed by lane.
+    Vector,
+    /// Iterations are independent and may run on any thread. At most one, outermost, and then the
+    /// only statement of the kernel. Its range must start at 0 and be constant.
+    Parallel,
+}
+
+/// A value in an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operand {
+    Var(Var),
+    Const(Scalar),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Stmt {
+    /// `for var in lo..hi by step`; `step > 0`.
+    For {
+        var: Var,
+        lo: Index,
+        hi: Index,
+        step: i64,
+        kind: LoopKind,
+        body: Vec<Stmt>,
+    },
+    /// Binds the result of a scalar operation.
+    Let {
+        var: Var,
+        op: ScalarOp,
+        args: SmallVec<[Operand; 3]>,
+    },
+    /// Binds the value of an index expression, as i64.
+    LetIndex {
+        var: Var,
+        index: Index,
+    },
+    /// Binds `buf[index]`; with a guard `(cond, fill)`, reads only where the bool `cond` holds and
+    /// gives `fill` elsewhere.
+    Load {
+        var: Var,
+        buf: Buf,
+        index: Index,
+        guard: Option<(Operand, Scalar)>,
+    },
+    Store {
+        buf: Buf,
+        index: Index,
+        value: Operand,
+    },
+    /// Begins the life of a local buffer, contents undefined.
+    Alloc {
+        buf: Buf,
+    },
+    If {
+        cond: Operand,
+        then: Vec<Stmt>,
+        otherwise: Vec<Stmt>,
+    },
+}
+
+impl Kernel {
+    /// The parallel loop's extent; 1 for a kernel without one.
+    pub fn parallel_extent(&self) -> u64 {
+        match self.body.first() {
+            Some(Stmt::For { kind: LoopKind::Parallel, hi, .. }) => hi.as_constant().unwrap_or(0).max(0) as u64,
+            _ => 1,
+        }
+    }
+
+    pub fn is_parallel(&self) -> bool {
+        matches!(self.body.first(), Some(Stmt::For { kind: LoopKind::Parallel, .. }))
+    }
+
+    pub fn var(&self, v: Var) -> &VarInfo {
+        &self.vars[v.0 as usize]
+    }
+
+    pub fn buf(&self, b: Buf) -> &BufInfo {
+        &self.buffers[b.0 as usize]
+    }
+}

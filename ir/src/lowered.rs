@@ -1,0 +1,30 @@
+//! A graph lowered to kernels and library calls, before its memory is planned and its code
+//! generated.
+
+use tensorc_abi::{BufferId, Plan};
+
+use crate::kir::Kernel;
+use crate::tensor::TensorData;
+
+/// What lowering produces from one graph.
+///
+/// In `plan`, every intermediate buffer has `Home::Arena(0)` until memory planning assigns its
+/// offset; inputs, outputs and weights have their final homes.
+#[derive(Clone, Debug, Default)]
+pub struct Lowered {
+    pub plan: Plan,
+    /// By [`tensorc_abi::KernelId`].
+    pub kernels: Vec<Kernel>,
+    /// By [`tensorc_abi::Weight::constant`].
+    pub constants: Vec<TensorData>,
+    pub in_place: Vec<InPlace>,
+}
+
+/// The step may write `output` over `input` if it is the last to read `input`: both have the same
+/// size, and every iteration reads of `input` only what it writes of `output`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InPlace {
+    pub step: usize,
+    pub input: BufferId,
+    pub output: BufferId,
+}

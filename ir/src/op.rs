@@ -1,0 +1,224 @@
+//! The type of an operator entry and the registry that holds them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tensorc_abi::DType;
+
+use crate::build::Builder;
+use crate::diag::Diagnostic;
+use crate::graph::Value;
+use crate::infer::InferCtx;
+use crate::params::{ParamSpec, Params};
+use crate::prim::Prim;
+use crate::scalar::{Ex, MathLibrary, ScalarBuilder};
+use crate::tensor::TensorData;
+use crate::types::DenseType;
+
+pub type OpRef = Arc<OpDef>;
+
+/// Why an operator cannot do what is asked of it; the caller adds the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpError(pub String);
+
+impl<S: Into<String>> From<S> for OpError {
+    fn from(why: S) -> OpError {
+        OpError(why.into())
+    }
+}
+
+/// A node as its operator sees it when it is lowered: everything is known.
+pub struct NodeCtx<'a> {
+    pub params: &'a Params,
+    /// By formal position; `None` for an absent optional operand.
+    pub inputs: &'a [Option<DenseType>],
+    pub outputs: &'a [DenseType],
+    /// Values of the operands named in [`OpDef::static_inputs`], by formal position.
+    pub values: &'a [Option<TensorData>],
+}
+
+impl NodeCtx<'_> {
+    /// The type of a required operand.
+    pub fn input(&self, i: usize) -> Result<&DenseType, OpError> {
+        self.inputs.get(i).and_then(Option::as_ref).ok_or_else(|| OpError(format!("operand {i} is missing")))
+    }
+
+    pub fn has_input(&self, i: usize) -> bool {
+        self.inputs.get(i).is_some_and(Option::is_some)
+    }
+
+    /// The value of a static operand, if it is present.
+    pub fn value(&self, i: usize) -> Option<&TensorData> {
+        self.values.get(i).and_then(Option::as_ref)
+    }
+}
+
+type ScalarBody = dyn Fn(&ScalarBuilder, &ScalarCtx<'_>, &[Option<Ex>]) -> Result<Vec<Ex>, OpError> + Send + Sync;
+type PrimBody = dyn Fn(&NodeCtx<'_>) -> Result<Prim, OpError> + Send + Sync;
+type CompositeBody =
+    dyn Fn(&mut Builder<'_>, &NodeCtx<'_>, &[Option<Value>]) -> Result<Vec<Value>, Diagnostic> + Send + Sync;
+type HostBody = dyn Fn(&NodeCtx<'_>, &[Option<TensorData>]) -> Result<Vec<TensorData>, OpError> + Send + Sync;
+type InferRule = dyn Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync;
+
+/// What a scalar body may look at besides its operands. Operands arrive in their storage type:
+/// arithmetic on f16 and bf16 is written as a widening, an f32 computation and a rounding.
+pub struct ScalarCtx<'a> {
+    pub params: &'a Params,
+    /// The types of the operands as stored, by formal position.
+    pub inputs: &'a [Option<DType>],
+    /// Rank of the result: coordinates `0..rank` may be used.
+    pub rank: usize,
+    /// Extents of the result when known (always at lowering, not yet while types are inferred).
+    pub dims: Option<&'a [u64]>,
+}
+
+/// How an operator computes.
+pub enum Compute {
+    /// Element-wise with broadcasting, from one expression over the operands' elements.
+    Scalar(Box<ScalarBody>),
+    /// One primitive.
+    Prim(Box<PrimBody>),
+    /// A graph of other operators.
+    Composite(Box<CompositeBody>),
+    /// Output shapes depend on element values: runs on the host between compiled stages.
+    Host(Box<HostBody>),
+}
+
+/// How result types follow from operand types, and back.
+pub enum Infer {
+    /// For [`Compute::Scalar`]: broadcast shapes; the element type is that of the expression.
+    Derived,
+    Rule(Box<InferRule>),
+}
+
+/// Which element types an operand may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TypeRule {
+    Any,
+    /// Equal to every other operand of the same group, and in the list unless it is empty.
+    Group(u8, &'static [DType]),
+    OneOf(&'static [DType]),
+}
+
+#[derive(Clone, Debug)]
+pub struct InputSpec {
+    pub name: &'static str,
+    pub ty: TypeRule,
+    pub optional: bool,
+}
+
+/// Distance from the exactly rounded result that an implementation may have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Accuracy {
+    Exact,
+    /// Units in the last place of the result type, per element, or per accumulated term.
+    Ulp(f64),
+    /// Only the distribution is defined.
+    Random,
+}
+
+/// What other formats call an operator.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// ONNX operator types of the default domain, with the first opset the entry's semantics
+    /// agree with (older forms are upgraded by the importer).
+    pub onnx: Vec<(&'static str, u32)>,
+    pub mxnet: Vec<&'static str>,
+}
+
+/// One operator: the only place it is described.
+pub struct OpDef {
+    pub name: &'static str,
+    pub doc: &'static str,
+    pub inputs: Vec<InputSpec>,
+    /// The last input specification may repeat.
+    pub variadic: bool,
+    /// Least and greatest number of results.
+    pub outputs: (usize, usize),
+    pub params: Vec<ParamSpec>,
+    /// Formal positions of operands whose *values* decide shapes or structure.
+    pub static_inputs: Vec<usize>,
+    pub compute: Compute,
+    pub infer: Infer,
+    pub accuracy: Accuracy,
+    pub names: Names,
+}
+
+impl std::fmt::Debug for OpDef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "OpDef({})", self.name)
+    }
+}
+
+impl OpDef {
+    /// The specification of the operand at a formal position.
+    pub fn input_spec(&self, i: usize) -> Option<&InputSpec> {
+        self.inputs.get(i).or_else(|| self.inputs.last().filter(|_| self.variadic))
+    }
+
+    pub(crate) fn check_operands(&self, operands: &[Option<Value>]) -> Result<(), String> {
+        if operands.len() > self.inputs.len() && !self.variadic {
+            return Err(format!("{} operands given, at most {} expected", operands.len(), self.inputs.len()));
+        }
+        let missing =
+            self.inputs.iter().enumerate().find(|(i, s)| !s.optional && !matches!(operands.get(*i), Some(Some(_))));
+        match missing {
+            Some((_, spec)) if !(self.variadic && operands.is_empty() && self.inputs.len() == 1) => {
+                Err(format!("operand `{}` is missing", spec.name))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// All operators known to a compiler instance, and the math library.
+pub struct Registry {
+    ops: BTreeMap<&'static str, OpRef>,
+    onnx: BTreeMap<&'static str, Vec<(u32, OpRef)>>,
+    math: Box<dyn MathLibrary + Send + Sync>,
+}
+
+impl Registry {
+    /// Collects operators; a name that is taken is an error.
+    pub fn new(
+        ops: impl IntoIterator<Item = OpDef>,
+        math: Box<dyn MathLibrary + Send + Sync>,
+    ) -> Result<Registry, String> {
+        let mut registry = Registry { ops: BTreeMap::new(), onnx: BTreeMap::new(), math };
+        for op in ops {
+            registry.add(op)?;
+        }
+        Ok(registry)
+    }
+
+    /// Adds one operator, for example a user's own.
+    pub fn add(&mut self, op: OpDef) -> Result<(), String> {
+        let op = Arc::new(op);
+        for (name, since) in &op.names.onnx {
+            self.onnx.entry(name).or_default().push((*since, op.clone()));
+        }
+        match self.ops.insert(op.name, op.clone()) {
+            Some(_) => Err(format!("operator `{}` is registered twice", op.name)),
+            None => Ok(()),
+        }
+    }
+
+    pub fn get(&self, name: &str) -> Option<&OpRef> {
+        self.ops.get(name)
+    }
+
+    /// The entry for an ONNX operator of the default domain at an opset.
+    pub fn onnx(&self, op_type: &str, opset: u32) -> Option<&OpRef> {
+        let versions = self.onnx.get(op_type)?;
+        versions.iter().filter(|(since, _)| *since <= opset).max_by_key(|(since, _)| *since).map(|(_, op)| op)
+    }
+
+    /// Every operator, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &OpRef> {
+        self.ops.values()
+    }
+
+    pub fn math(&self) -> &dyn MathLibrary {
+        self.math.as_ref()
+    }
+}

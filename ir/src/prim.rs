@@ -1,0 +1,105 @@
+//! The primitive computations every operator comes down to.
+//!
+//! Passes and code generation work on these alone; they carry their full meaning, so nothing
+//! below this level knows an operator's name. All shapes are concrete.
+
+use std::sync::Arc;
+
+use crate::index::Index;
+use crate::kir::Kernel;
+use crate::scalar::{Scalar, ScalarFn};
+use crate::types::DenseType;
+
+/// One primitive computation on dense tensors.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Prim {
+    /// `out_j[c] = f_j(in_0[c], in_1[c], …)`: operands broadcast to the output shape by the numpy
+    /// rule (right-aligned; an axis of extent 1 repeats). Coordinates are those of the output.
+    Map(Arc<ScalarFn>),
+    Reduce(Arc<Reduction>),
+    View(Arc<View>),
+    Contract(Arc<Contraction>),
+    Gather(Gather),
+    /// Joins the operands along `axis`.
+    Concat {
+        axis: usize,
+    },
+    /// A loop nest of the operator's own. Parameters: inputs in order, then outputs.
+    Kernel(Arc<Kernel>),
+}
+
+/// Folds operands of one common shape over `axes`.
+///
+/// The accumulators start at `init`; each element contributes `map(operands)`, folded by `combine`;
+/// `finish` turns the accumulators into the outputs. `combine` must be associative and commutative
+/// up to rounding: kernels fold in several lanes in an order fixed by shape and schedule.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Reduction {
+    /// Ascending.
+    pub axes: Vec<usize>,
+    /// Keep reduced axes with extent 1.
+    pub keep_dims: bool,
+    /// One per accumulator.
+    pub init: Vec<Scalar>,
+    /// Operands to contributions, one per accumulator; coordinates are those of the operands.
+    pub map: ScalarFn,
+    /// (accumulators, contributions) to accumulators.
+    pub combine: ScalarFn,
+    /// Accumulators to outputs; no coordinates.
+    pub finish: ScalarFn,
+}
+
+impl Reduction {
+    /// The output shape for operands of shape `dims`.
+    pub fn output_dims(&self, dims: &[u64]) -> Vec<u64> {
+        let kept = dims.iter().enumerate().filter(|(i, _)| self.keep_dims || !self.axes.contains(i));
+        kept.map(|(i, &d)| if self.axes.contains(&i) { 1 } else { d }).collect()
+    }
+}
+
+/// `out[d] = in[map(d)]`, or `fill` where a coordinate falls outside the operand.
+///
+/// Reshape, transpose, slice, pad, broadcast, flip, tile, window extraction.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct View {
+    /// One index per operand axis, in variables that count output axes.
+    pub map: Vec<Index>,
+    /// `None` promises that every coordinate is in bounds.
+    pub fill: Option<Scalar>,
+}
+
+impl View {
+    pub fn is_identity(&self, input: &[u64], output: &[u64]) -> bool {
+        input == output && self.map.iter().enumerate().all(|(i, m)| m.as_var() == Some(i as u32))
+    }
+}
+
+/// `out[p] = Σ_r lhs[lhs(p, r)] · rhs[rhs(p, r)]` over an iteration space whose first `out_rank`
+/// axes are the output's; reads outside the left operand count as zero (implicit padding).
+///
+/// Dot, batched dot and convolution. Floats accumulate in f32 (f64 for f64 operands) by fused
+/// multiply-add in ascending order of the reduction axes inside the blocks of the chosen kernel;
+/// integers wrap.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Contraction {
+    pub extents: Vec<u64>,
+    pub out_rank: usize,
+    /// One index per axis of the left operand, in variables that count `extents`.
+    pub lhs: Vec<Index>,
+    pub rhs: Vec<Index>,
+}
+
+/// `out[c] = data[…]` with one axis read through an integer tensor: for
+/// `c = (outer…, index…, inner…)`, `out[c] = data[outer…, indices[index…], inner…]`.
+/// Negative indices count from the end; an index outside the axis is clamped to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Gather {
+    pub axis: usize,
+}
+
+impl Gather {
+    pub fn output_dims(&self, data: &DenseType, indices: &DenseType) -> Vec<u64> {
+        let (outer, inner) = (&data.dims[..self.axis], &data.dims[self.axis + 1..]);
+        [outer, &indices.dims, inner].concat()
+    }
+}

@@ -1,0 +1,102 @@
+//! [`ScalarFn`]: a hash-consed expression DAG over scalars, with its evaluator.
+
+use smallvec::SmallVec;
+use tensorc_abi::DType;
+
+use super::op::{MathFn, ScalarOp};
+use super::value::Scalar;
+
+/// Position of a node in [`ScalarFn::nodes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ScalarId(pub u32);
+
+/// One node of a scalar expression.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ScalarNode {
+    /// The i-th operand.
+    Input(u32),
+    Const(Scalar),
+    /// The coordinate of the current element along an axis of the iteration space, as i64.
+    Coord(u32),
+    Op(ScalarOp, SmallVec<[ScalarId; 3]>),
+}
+
+/// A function from scalars to scalars.
+///
+/// Nodes are in topological order and unique; every one is reachable from an output.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ScalarFn {
+    /// Types of the operands.
+    pub inputs: Vec<DType>,
+    pub nodes: Vec<ScalarNode>,
+    /// Type of each node.
+    pub dtypes: Vec<DType>,
+    pub outputs: Vec<ScalarId>,
+}
+
+/// Bodies for the mathematical functions.
+pub trait MathLibrary {
+    /// The f32 expression of `f`, using no [`ScalarOp::Math`] itself.
+    fn body(&self, f: MathFn) -> &ScalarFn;
+}
+
+impl ScalarFn {
+    /// The function that returns its only operand.
+    pub fn identity(dtype: DType) -> ScalarFn {
+        ScalarFn {
+            inputs: vec![dtype],
+            nodes: vec![ScalarNode::Input(0)],
+            dtypes: vec![dtype],
+            outputs: vec![ScalarId(0)],
+        }
+    }
+
+    pub fn is_identity(&self) -> bool {
+        self.inputs.len() == 1 && self.outputs.len() == 1 && self.input_of(self.outputs[0]) == Some(0)
+    }
+
+    /// The operand that `id` is, if it is one.
+    pub fn input_of(&self, id: ScalarId) -> Option<u32> {
+        match self.nodes[id.0 as usize] {
+            ScalarNode::Input(i) => Some(i),
+            _ => None,
+        }
+    }
+
+    pub fn dtype(&self, id: ScalarId) -> DType {
+        self.dtypes[id.0 as usize]
+    }
+
+    pub fn output_dtypes(&self) -> Vec<DType> {
+        self.outputs.iter().map(|&o| self.dtype(o)).collect()
+    }
+
+    /// Whether the value depends on the position of the element.
+    pub fn uses_coord(&self) -> bool {
+        self.nodes.iter().any(|n| matches!(n, ScalarNode::Coord(_)))
+    }
+
+    /// Number of floating-point operations of one evaluation, counting a library call as one.
+    pub fn flops(&self) -> u64 {
+        let float = |i: &usize| self.dtypes[*i].is_float() && matches!(self.nodes[*i], ScalarNode::Op(..));
+        (0..self.nodes.len()).filter(float).count() as u64
+    }
+
+    /// Evaluates at one element.
+    pub fn eval(&self, inputs: &[Scalar], coords: &[i64]) -> Vec<Scalar> {
+        let mut values: Vec<Scalar> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let value = match node {
+                ScalarNode::Input(i) => inputs[*i as usize],
+                ScalarNode::Const(c) => *c,
+                ScalarNode::Coord(axis) => Scalar::i64(coords[*axis as usize]),
+                ScalarNode::Op(op, args) => {
+                    let args: SmallVec<[Scalar; 3]> = args.iter().map(|a| values[a.0 as usize]).collect();
+                    op.eval(&args)
+                }
+            };
+            values.push(value);
+        }
+        self.outputs.iter().map(|o| values[o.0 as usize]).collect()
+    }
+}

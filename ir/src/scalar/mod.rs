@@ -1,0 +1,13 @@
+//! Scalar expressions: the one description of element-wise mathematics that operator bodies,
+//! fusion, gradients and code generation share.
+
+mod build;
+mod eval;
+mod expr;
+mod op;
+mod value;
+
+pub use build::{Ex, ScalarBuilder};
+pub use expr::{MathLibrary, ScalarFn, ScalarId, ScalarNode};
+pub use op::{CmpOp, MathFn, ScalarOp};
+pub use value::Scalar;

@@ -1,0 +1,106 @@
+//! Constant tensors: typed, row-major, reference-counted bytes.
+
+use bytes::Bytes;
+use tensorc_abi::DType;
+
+use crate::scalar::Scalar;
+use crate::types::DenseType;
+
+/// A dense row-major tensor value. The bytes may be a view of a memory-mapped file and need not be
+/// aligned to the element type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorData {
+    pub ty: DenseType,
+    bytes: Bytes,
+}
+
+impl TensorData {
+    /// Wraps bytes without copying; `None` if their length does not fit the type.
+    pub fn new(ty: DenseType, bytes: Bytes) -> Option<TensorData> {
+        (ty.bytes() == bytes.len() as u64).then_some(TensorData { ty, bytes })
+    }
+
+    /// One element per position, in row-major order, produced by `f`.
+    pub fn from_fn(ty: DenseType, mut f: impl FnMut(u64) -> Scalar) -> TensorData {
+        let size = ty.dtype.size();
+        let mut bytes = vec![0u8; ty.bytes() as usize];
+        for (i, element) in bytes.chunks_exact_mut(size).enumerate() {
+            f(i as u64).write(element);
+        }
+        TensorData { ty, bytes: bytes.into() }
+    }
+
+    pub fn scalar(value: Scalar) -> TensorData {
+        TensorData::from_fn(DenseType::new(value.dtype, &[]), |_| value)
+    }
+
+    /// Every element equal to `value`.
+    pub fn splat(dims: &[u64], value: Scalar) -> TensorData {
+        TensorData::from_fn(DenseType::new(value.dtype, dims), |_| value)
+    }
+
+    /// f32 values; `None` if the count does not fit `dims`.
+    pub fn f32s(dims: &[u64], values: &[f32]) -> Option<TensorData> {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        TensorData::new(DenseType::new(DType::F32, dims), bytes.into())
+    }
+
+    /// i64 values; `None` if the count does not fit `dims`.
+    pub fn i64s(dims: &[u64], values: &[i64]) -> Option<TensorData> {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        TensorData::new(DenseType::new(DType::I64, dims), bytes.into())
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.ty.dtype
+    }
+
+    pub fn dims(&self) -> &[u64] {
+        &self.ty.dims
+    }
+
+    pub fn len(&self) -> u64 {
+        self.ty.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ty.is_empty()
+    }
+
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The element at a row-major position below [`TensorData::len`].
+    pub fn get(&self, position: u64) -> Scalar {
+        let size = self.ty.dtype.size();
+        Scalar::read(self.ty.dtype, &self.bytes[position as usize * size..])
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Scalar> + '_ {
+        self.bytes.chunks_exact(self.ty.dtype.size()).map(|b| Scalar::read(self.ty.dtype, b))
+    }
+
+    /// The elements as i64 ([`Scalar::as_i64`]): shapes, axes and other small integer operands.
+    pub fn to_i64s(&self) -> Vec<i64> {
+        self.iter().map(|s| s.as_i64()).collect()
+    }
+
+    pub fn to_f64s(&self) -> Vec<f64> {
+        self.iter().map(|s| s.as_f64()).collect()
+    }
+
+    pub fn to_f32s(&self) -> Vec<f32> {
+        self.iter().map(|s| s.as_f32()).collect()
+    }
+
+    /// The only element, of a tensor that has exactly one.
+    pub fn item(&self) -> Option<Scalar> {
+        (self.len() == 1).then(|| self.get(0))
+    }
+
+    /// The same bytes under another shape of the same size.
+    pub fn reshape(&self, dims: &[u64]) -> Option<TensorData> {
+        TensorData::new(DenseType::new(self.ty.dtype, dims), self.bytes.clone())
+    }
+}

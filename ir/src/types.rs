@@ -1,0 +1,135 @@
+//! Tensor types: element type and shape, each possibly unknown until inference.
+
+use smallvec::SmallVec;
+use tensorc_abi::DType;
+
+/// A dimension variable; resolved through [`crate::dim::DimTable`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DimId(pub u32);
+
+/// The extent of one axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Dim {
+    Const(u64),
+    Sym(DimId),
+}
+
+impl Dim {
+    pub const fn as_const(self) -> Option<u64> {
+        match self {
+            Dim::Const(n) => Some(n),
+            Dim::Sym(_) => None,
+        }
+    }
+}
+
+/// The axes of one tensor, outermost first.
+pub type Dims = SmallVec<[Dim; 4]>;
+
+/// A possibly unknown shape. Zero-sized axes are legal; unknown is never encoded as a number.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Shape {
+    #[default]
+    Unranked,
+    Ranked(Dims),
+}
+
+impl Shape {
+    pub fn consts(dims: &[u64]) -> Shape {
+        Shape::Ranked(dims.iter().map(|&d| Dim::Const(d)).collect())
+    }
+
+    pub fn rank(&self) -> Option<usize> {
+        self.dims().map(|d| d.len())
+    }
+
+    pub fn dims(&self) -> Option<&[Dim]> {
+        match self {
+            Shape::Unranked => None,
+            Shape::Ranked(dims) => Some(dims),
+        }
+    }
+
+    /// The extents, if every one is known.
+    pub fn as_consts(&self) -> Option<Vec<u64>> {
+        self.dims()?.iter().map(|d| d.as_const()).collect()
+    }
+}
+
+/// What is known about a value before and during inference.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct TensorType {
+    pub dtype: Option<DType>,
+    pub shape: Shape,
+}
+
+impl TensorType {
+    pub fn new(dtype: DType, shape: Shape) -> TensorType {
+        TensorType { dtype: Some(dtype), shape }
+    }
+
+    pub fn unknown() -> TensorType {
+        TensorType::default()
+    }
+
+    /// The dense type, if nothing is unknown.
+    pub fn dense(&self) -> Option<DenseType> {
+        Some(DenseType { dtype: self.dtype?, dims: self.shape.as_consts()? })
+    }
+}
+
+/// A fully known type of a row-major dense tensor.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DenseType {
+    pub dtype: DType,
+    pub dims: Vec<u64>,
+}
+
+impl DenseType {
+    pub fn new(dtype: DType, dims: &[u64]) -> DenseType {
+        DenseType { dtype, dims: dims.to_vec() }
+    }
+
+    pub fn rank(&self) -> usize {
+        self.dims.len()
+    }
+
+    /// Number of elements; 1 for a scalar, saturating at `u64::MAX`.
+    pub fn len(&self) -> u64 {
+        self.dims.iter().fold(1u64, |a, &d| a.saturating_mul(d))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Size in bytes, saturating.
+    pub fn bytes(&self) -> u64 {
+        self.len().saturating_mul(self.dtype.size() as u64)
+    }
+
+    /// Row-major strides in elements.
+    pub fn strides(&self) -> Vec<i64> {
+        let mut strides = vec![1i64; self.dims.len()];
+        for i in (1..self.dims.len()).rev() {
+            strides[i - 1] = strides[i] * self.dims[i] as i64;
+        }
+        strides
+    }
+}
+
+impl From<DenseType> for TensorType {
+    fn from(t: DenseType) -> TensorType {
+        TensorType { dtype: Some(t.dtype), shape: Shape::consts(&t.dims) }
+    }
+}
+
+impl std::fmt::Display for DenseType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}[", self.dtype)?;
+        for (i, d) in self.dims.iter().enumerate() {
+            write!(f, "{}{d}", if i > 0 { ", " } else { "" })?;
+        }
+        f.write_str("]")
+    }
+}

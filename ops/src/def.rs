@@ -1,0 +1,183 @@
+//! Short forms for writing operator entries.
+
+use tensorc_ir::DType;
+use tensorc_ir::TensorData;
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::graph::Value;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::{Accuracy, Compute, Infer, InputSpec, Names, NodeCtx, OpDef, OpError, ScalarCtx, TypeRule};
+use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue};
+use tensorc_ir::prim::Prim;
+use tensorc_ir::scalar::{Ex, ScalarBuilder};
+
+pub const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
+pub const INTS: &[DType] =
+    &[DType::I8, DType::I16, DType::I32, DType::I64, DType::U8, DType::U16, DType::U32, DType::U64];
+pub const NUMBERS: &[DType] = &[
+    DType::F32,
+    DType::F64,
+    DType::F16,
+    DType::BF16,
+    DType::I8,
+    DType::I16,
+    DType::I32,
+    DType::I64,
+    DType::U8,
+    DType::U16,
+    DType::U32,
+    DType::U64,
+];
+pub const BOOLS: &[DType] = &[DType::Bool];
+/// Types of shape, axis and index operands.
+pub const INDICES: &[DType] = &[DType::I64, DType::I32];
+
+/// An entry without operands or parameters; the methods of [`Define`] add them.
+pub fn define(name: &'static str, doc: &'static str, compute: Compute, infer: Infer) -> OpDef {
+    OpDef {
+        name,
+        doc,
+        inputs: vec![],
+        variadic: false,
+        outputs: (1, 1),
+        params: vec![],
+        static_inputs: vec![],
+        compute,
+        infer,
+        accuracy: Accuracy::Exact,
+        names: Names::default(),
+    }
+}
+
+/// Element-wise on operands of one type group; f16 and bf16 compute in f32 and round the result.
+/// The result type is that of the expression (bool for predicates).
+pub fn elementwise(
+    name: &'static str,
+    doc: &'static str,
+    types: &'static [DType],
+    operands: &[&'static str],
+    body: impl Fn(&ScalarCtx<'_>, &[Ex]) -> Ex + Send + Sync + 'static,
+) -> OpDef {
+    let compute = scalar(move |_, cx, args| {
+        let args: Vec<Ex> = args.iter().flatten().cloned().collect();
+        let stored = args.first().map(Ex::dtype);
+        let wide: Vec<Ex> = args.iter().map(widen).collect();
+        let out = body(cx, &wide);
+        Ok(match stored {
+            Some(half @ (DType::F16 | DType::BF16)) if out.dtype() == DType::F32 => out.cast(half),
+            _ => out,
+        })
+    });
+    operands.iter().fold(define(name, doc, compute, Infer::Derived), |def, n| def.group(n, types))
+}
+
+/// An f16 or bf16 value as f32; any other unchanged.
+pub fn widen(x: &Ex) -> Ex {
+    match x.dtype() {
+        DType::F16 | DType::BF16 => x.cast(DType::F32),
+        _ => x.clone(),
+    }
+}
+
+/// An element-wise body with one result that handles storage types itself.
+pub fn scalar(
+    body: impl Fn(&ScalarBuilder, &ScalarCtx<'_>, &[Option<Ex>]) -> Result<Ex, OpError> + Send + Sync + 'static,
+) -> Compute {
+    Compute::Scalar(Box::new(move |b, cx, args| body(b, cx, args).map(|x| vec![x])))
+}
+
+pub fn prim(body: impl Fn(&NodeCtx<'_>) -> Result<Prim, OpError> + Send + Sync + 'static) -> Compute {
+    Compute::Prim(Box::new(body))
+}
+
+/// A body in terms of other operators, with one result. It may assume every required operand.
+pub fn composite(
+    body: impl Fn(&mut Builder<'_>, &NodeCtx<'_>, &[Option<Value>]) -> Result<Value, Diagnostic> + Send + Sync + 'static,
+) -> Compute {
+    Compute::Composite(Box::new(move |b, cx, args| body(b, cx, args).map(|v| vec![v])))
+}
+
+pub fn host(
+    body: impl Fn(&NodeCtx<'_>, &[Option<TensorData>]) -> Result<Vec<TensorData>, OpError> + Send + Sync + 'static,
+) -> Compute {
+    Compute::Host(Box::new(body))
+}
+
+pub fn rule(body: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync + 'static) -> Infer {
+    Infer::Rule(Box::new(body))
+}
+
+/// Chained additions to an entry.
+pub trait Define: Sized {
+    fn edit(self, f: impl FnOnce(&mut OpDef)) -> Self;
+
+    /// A required operand whose type agrees with the others added this way.
+    fn group(self, name: &'static str, types: &'static [DType]) -> Self {
+        self.edit(|d| d.inputs.push(InputSpec { name, ty: TypeRule::Group(0, types), optional: false }))
+    }
+
+    /// A required operand of one of the given types (empty: any).
+    fn operand(self, name: &'static str, types: &'static [DType]) -> Self {
+        let ty = if types.is_empty() { TypeRule::Any } else { TypeRule::OneOf(types) };
+        self.edit(|d| d.inputs.push(InputSpec { name, ty, optional: false }))
+    }
+
+    /// An optional operand with a type rule of its own.
+    fn optional(self, name: &'static str, ty: TypeRule) -> Self {
+        self.edit(|d| d.inputs.push(InputSpec { name, ty, optional: true }))
+    }
+
+    /// The value of the operand added last decides shapes.
+    fn static_value(self) -> Self {
+        self.edit(|d| d.static_inputs.push(d.inputs.len() - 1))
+    }
+
+    /// The operand added last repeats.
+    fn variadic(self) -> Self {
+        self.edit(|d| d.variadic = true)
+    }
+
+    fn outputs(self, least: usize, most: usize) -> Self {
+        self.edit(|d| d.outputs = (least, most))
+    }
+
+    /// A parameter with a default.
+    fn param(self, name: &'static str, default: ParamValue, doc: &'static str) -> Self {
+        let kind = default.kind();
+        let spec = ParamSpec { name, kind, default: Some(default), required: false, range: None, doc };
+        self.edit(|d| d.params.push(spec))
+    }
+
+    /// A parameter that may be absent.
+    fn maybe(self, name: &'static str, kind: ParamKind, doc: &'static str) -> Self {
+        let spec = ParamSpec { name, kind, default: None, required: false, range: None, doc };
+        self.edit(|d| d.params.push(spec))
+    }
+
+    /// A parameter that must be given.
+    fn required(self, name: &'static str, kind: ParamKind, doc: &'static str) -> Self {
+        let spec = ParamSpec { name, kind, default: None, required: true, range: None, doc };
+        self.edit(|d| d.params.push(spec))
+    }
+
+    /// The ONNX operator with these semantics, and the first opset that has them.
+    fn onnx(self, name: &'static str, since: u32) -> Self {
+        self.edit(|d| d.names.onnx.push((name, since)))
+    }
+
+    fn mxnet(self, name: &'static str) -> Self {
+        self.edit(|d| d.names.mxnet.push(name))
+    }
+
+    /// Error bound in units in the last place.
+    fn ulp(self, n: f64) -> Self {
+        self.edit(|d| d.accuracy = Accuracy::Ulp(n))
+    }
+}
+
+impl Define for OpDef {
+    fn edit(mut self, f: impl FnOnce(&mut OpDef)) -> OpDef {
+        f(&mut self);
+        self
+    }
+}
