@@ -4,11 +4,14 @@
 //! compiled plan ([`tensorc_abi::Plan`]). Nothing here knows a particular operator.
 
 pub mod build;
+pub mod contract;
 pub mod diag;
 pub mod dim;
+pub mod expand;
 pub mod graph;
 pub mod index;
 pub mod infer;
+pub mod interp;
 pub mod kir;
 pub mod lowered;
 mod module;

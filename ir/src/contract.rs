@@ -1,0 +1,303 @@
+//! Recognition of library contractions: which index maps are a batched matrix product or a
+//! two-dimensional convolution.
+
+use tensorc_abi::library::GEMM_BATCH_RANK;
+use tensorc_abi::{BatchedGemm, Conv2d, DType, MatrixLayout};
+
+use crate::index::{Index, linearize};
+use crate::prim::Contraction;
+use crate::types::DenseType;
+
+/// A contraction expressed as a matrix product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gemm {
+    pub call: BatchedGemm,
+    /// The library's A is the contraction's right operand, and its B the left one.
+    pub swapped: bool,
+}
+
+/// One iteration axis and how far a step along it moves in each operand, in elements.
+#[derive(Clone, Copy, Debug)]
+struct Axis {
+    extent: u64,
+    a: i64,
+    b: i64,
+    c: i64,
+}
+
+/// The contraction as a batched matrix product of f32, if its accesses are strided and in bounds.
+///
+/// `out_strides` gives the distance in the result of a step along each of the first
+/// `contraction.out_rank` axes; row-major if `None`.
+pub fn as_gemm(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides: Option<&[i64]>) -> Option<Gemm> {
+    if lhs.dtype != DType::F32 || rhs.dtype != DType::F32 || c.extents.contains(&0) {
+        return None;
+    }
+    let (a, a_offset) = strides(&c.lhs, lhs, &c.extents)?;
+    let (b, b_offset) = strides(&c.rhs, rhs, &c.extents)?;
+    let row_major = DenseType::new(DType::F32, &c.extents[..c.out_rank]).strides();
+    let out = out_strides.unwrap_or(&row_major);
+    let axes: Vec<Axis> = (0..c.extents.len())
+        .filter(|&i| c.extents[i] != 1)
+        .map(|i| Axis { extent: c.extents[i], a: a[i], b: b[i], c: out.get(i).copied().unwrap_or(0) })
+        .collect();
+    let reduced = |i: usize| i >= axes.len() - c.extents[c.out_rank..].iter().filter(|e| **e != 1).count();
+    let mut k = vec![];
+    let (mut batch, mut m, mut n) = (vec![], vec![], vec![]);
+    for (i, axis) in axes.iter().enumerate() {
+        match (axis.a != 0, axis.b != 0) {
+            _ if reduced(i) => k.push(*axis),
+            (true, true) => batch.push(*axis),
+            (false, true) => n.push(*axis),
+            _ => m.push(*axis),
+        }
+    }
+    let (k, m, n) = (merge(k), merge(m), merge(n));
+    if k.len() > 1 {
+        return None;
+    }
+    // The result's unit-stride axis must be the product's columns.
+    let unit = |axes: &[Axis]| axes.iter().any(|x| x.c == 1);
+    let swapped = !unit(&n) && (unit(&m) || (n.is_empty() && !m.is_empty()));
+    let (mut m, mut n, flip) = if swapped { (n, m, true) } else { (m, n, false) };
+    if let Some(i) = n.iter().position(|x| x.c == 1) {
+        let last = n.remove(i);
+        n.push(last);
+    }
+    if n.last().is_some_and(|x| x.c != 1) {
+        return None;
+    }
+    let cols = n.pop();
+    let rows = m.pop();
+    batch.extend(m);
+    batch.extend(n);
+    let batch = merge(batch);
+    if batch.len() > GEMM_BATCH_RANK {
+        return None;
+    }
+    let k = k.first().copied();
+    let pick = |axis: Option<Axis>, f: fn(&Axis) -> i64| axis.as_ref().map_or(0, f);
+    let extent = |axis: Option<Axis>| axis.map_or(1, |x| x.extent);
+    let layout = |offset, f: fn(&Axis) -> i64, row: Option<Axis>, col: Option<Axis>| {
+        let mut batch_strides = [0; GEMM_BATCH_RANK];
+        batch.iter().enumerate().for_each(|(i, x)| batch_strides[GEMM_BATCH_RANK - batch.len() + i] = f(x));
+        MatrixLayout { offset, batch_strides, row_stride: pick(row, f), col_stride: pick(col, f) }
+    };
+    let mut extents = [1; GEMM_BATCH_RANK];
+    batch.iter().enumerate().for_each(|(i, x)| extents[GEMM_BATCH_RANK - batch.len() + i] = x.extent);
+    let (fa, fb): (Stride, Stride) = if flip { (|x| x.b, |x| x.a) } else { (|x| x.a, |x| x.b) };
+    let (ao, bo) = if flip { (b_offset, a_offset) } else { (a_offset, b_offset) };
+    let mut c_layout = layout(0, |x| x.c, rows, cols);
+    c_layout.col_stride = 1;
+    let call = BatchedGemm {
+        batch: extents,
+        m: extent(rows),
+        n: extent(cols),
+        k: extent(k),
+        a: layout(ao, fa, rows, k),
+        b: layout(bo, fb, k, cols),
+        c: c_layout,
+        b_packed: false,
+    };
+    Some(Gemm { call, swapped: flip })
+}
+
+type Stride = fn(&Axis) -> i64;
+
+/// Fuses neighbouring axes that every operand walks as one.
+fn merge(axes: Vec<Axis>) -> Vec<Axis> {
+    let mut out: Vec<Axis> = vec![];
+    for axis in axes {
+        match out.last_mut() {
+            Some(o) if fits(o.a, &axis, axis.a) && fits(o.b, &axis, axis.b) && fits(o.c, &axis, axis.c) => {
+                *o = Axis { extent: o.extent * axis.extent, ..axis };
+            }
+            _ => out.push(axis),
+        }
+    }
+    out
+}
+
+fn fits(outer: i64, inner: &Axis, stride: i64) -> bool {
+    outer == stride * inner.extent as i64
+}
+
+/// Strides of each iteration axis in an operand, and the offset, if access is affine and in bounds.
+fn strides(map: &[Index], ty: &DenseType, extents: &[u64]) -> Option<(Vec<i64>, i64)> {
+    let inside = |(index, n): (&Index, &u64)| {
+        let (lo, hi) = index.interval(extents);
+        lo >= 0 && hi < *n as i64
+    };
+    if !map.iter().zip(&ty.dims).all(inside) {
+        return None;
+    }
+    let flat = linearize(map, &ty.dims);
+    let strides = (0..extents.len() as u32).map(|v| flat.coefficient(v));
+    flat.is_affine().then(|| strides.collect::<Option<Vec<_>>>())?.map(|s| (s, flat.constant))
+}
+
+/// The contraction as a convolution over NCHW f32 (one- or two-dimensional, grouped or not).
+///
+/// The form is that of the convolution operator: axes `[n, oc, out…, ic, kernel…]`, or
+/// `[n, group, oc, out…, ic, kernel…]`; left `(n, channel, out·stride + kernel·dilation - pad, …)`,
+/// right `(output channel, ic, kernel…)`.
+pub fn as_conv(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
+    let spatial = lhs.rank().checked_sub(2)?;
+    if lhs.dtype != DType::F32 || rhs.dtype != DType::F32 || rhs.rank() != lhs.rank() || !(1..=2).contains(&spatial) {
+        return None;
+    }
+    if c.extents.contains(&0) {
+        return None;
+    }
+    let grouped = c.out_rank == spatial + 3;
+    if !grouped && c.out_rank != spatial + 2 || c.extents.len() != c.out_rank + 1 + spatial {
+        return None;
+    }
+    let oc = 1 + usize::from(grouped);
+    let (out, ic) = (oc + 1, c.out_rank);
+    let kernel = ic + 1;
+    let var = |i: usize| Index::var(i as u32);
+    let group = if grouped { var(1) } else { Index::constant(0) };
+    let channel = |per_group: usize, i: usize| group.scale(c.extents[per_group] as i64).add(&var(i));
+    let canonical = same(&c.lhs[0], &var(0), &c.extents)
+        && same(&c.lhs[1], &channel(ic, ic), &c.extents)
+        && same(&c.rhs[0], &channel(oc, oc), &c.extents)
+        && same(&c.rhs[1], &var(ic), &c.extents)
+        && (0..spatial).all(|s| same(&c.rhs[2 + s], &var(kernel + s), &c.extents));
+    if !canonical || rhs.dims[2..] != c.extents[kernel..] || lhs.dims[0] != c.extents[0] {
+        return None;
+    }
+    let groups = if grouped { c.extents[1] } else { 1 };
+    if lhs.dims[1] != groups * c.extents[ic] || rhs.dims[0] != groups * c.extents[oc] {
+        return None;
+    }
+    let mut conv = Conv2d {
+        batch: c.extents[0],
+        groups,
+        in_channels: c.extents[ic],
+        out_channels: c.extents[oc],
+        input: [1; 2],
+        output: [1; 2],
+        kernel: [1; 2],
+        strides: [1; 2],
+        dilations: [1; 2],
+        pads: [0; 2],
+    };
+    for s in 0..spatial {
+        let (axis, index) = (2 - spatial + s, &c.lhs[2 + s]);
+        let (o, k) = (out + s, kernel + s);
+        let stride = if c.extents[o] == 1 { 1 } else { index.coefficient(o as u32)? };
+        let dilation = if c.extents[k] == 1 { 1 } else { index.coefficient(k as u32)? };
+        let rebuilt = var(o).scale(stride).add(&var(k).scale(dilation)).offset(index.constant);
+        if stride < 1 || dilation < 1 || index.constant > 0 || !same(index, &rebuilt, &c.extents) {
+            return None;
+        }
+        conv.input[axis] = lhs.dims[2 + s];
+        conv.output[axis] = c.extents[o];
+        conv.kernel[axis] = c.extents[k];
+        conv.strides[axis] = stride as u64;
+        conv.dilations[axis] = dilation as u64;
+        conv.pads[axis] = (-index.constant) as u64;
+    }
+    Some(conv)
+}
+
+/// Equality of indices whose unit-extent axes are known to be zero.
+fn same(a: &Index, b: &Index, extents: &[u64]) -> bool {
+    a.sub(b).interval(extents) == (0, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interp::eval_prim;
+    use crate::prim::Prim;
+    use crate::scalar::{MathFn, MathLibrary, ScalarFn};
+    use crate::tensor::TensorData;
+
+    struct NoMath(ScalarFn);
+
+    impl MathLibrary for NoMath {
+        fn body(&self, _: MathFn) -> &ScalarFn {
+            &self.0
+        }
+    }
+
+    fn ty(dims: &[u64]) -> DenseType {
+        DenseType::new(DType::F32, dims)
+    }
+
+    fn ramp(dims: &[u64]) -> TensorData {
+        TensorData::from_fn(ty(dims), |i| crate::scalar::Scalar::f32((i % 13) as f32 - 6.0))
+    }
+
+    /// Executes the recognised product directly on the operands' memory.
+    fn run(g: &Gemm, a: &[f32], b: &[f32], len: usize) -> Vec<f32> {
+        let (a, b) = if g.swapped { (b, a) } else { (a, b) };
+        let mut out = vec![f32::NAN; len];
+        let c = g.call;
+        for batch in 0..c.batch.iter().product::<u64>() {
+            let at = [batch / (c.batch[1] * c.batch[2]), batch / c.batch[2] % c.batch[1], batch % c.batch[2]];
+            let base = |l: &MatrixLayout| l.offset + (0..3).map(|i| at[i] as i64 * l.batch_strides[i]).sum::<i64>();
+            for (m, n) in (0..c.m as i64).flat_map(|m| (0..c.n as i64).map(move |n| (m, n))) {
+                let sum = (0..c.k as i64).map(|k| {
+                    let x = a[(base(&c.a) + m * c.a.row_stride + k * c.a.col_stride) as usize];
+                    x * b[(base(&c.b) + k * c.b.row_stride + n * c.b.col_stride) as usize]
+                });
+                out[(base(&c.c) + m * c.c.row_stride + n) as usize] = sum.sum();
+            }
+        }
+        out
+    }
+
+    fn check(c: Contraction, lhs: &[u64], rhs: &[u64]) -> Gemm {
+        let gemm = as_gemm(&c, &ty(lhs), &ty(rhs), None).expect("recognised");
+        let (a, b) = (ramp(lhs), ramp(rhs));
+        let out = ty(&c.extents[..c.out_rank]);
+        let math = NoMath(ScalarFn::identity(DType::F32));
+        let expected = eval_prim(&Prim::Contract(c.into()), &[&a, &b], std::slice::from_ref(&out), &math).unwrap();
+        assert_eq!(run(&gemm, &a.to_f32s(), &b.to_f32s(), out.len() as usize), expected[0].to_f32s());
+        gemm
+    }
+
+    fn vars(ids: &[u32]) -> Vec<Index> {
+        ids.iter().map(|v| Index::var(*v)).collect()
+    }
+
+    #[test]
+    fn products_in_every_orientation() {
+        let c = |lhs: &[u32], rhs: &[u32], extents: &[u64], out_rank| Contraction {
+            extents: extents.to_vec(),
+            out_rank,
+            lhs: vars(lhs),
+            rhs: vars(rhs),
+        };
+        assert!(!check(c(&[0, 2], &[2, 1], &[3, 4, 5], 2), &[3, 5], &[5, 4]).swapped);
+        check(c(&[2, 0], &[1, 2], &[3, 4, 5], 2), &[5, 3], &[4, 5]);
+        assert!(check(c(&[2, 1], &[0, 2], &[3, 4, 5], 2), &[5, 4], &[3, 5]).swapped);
+        // Attention scores straight from [batch, sequence, head, depth].
+        let g = check(c(&[0, 2, 1, 4], &[0, 3, 1, 4], &[2, 3, 4, 5, 6], 4), &[2, 4, 3, 6], &[2, 5, 3, 6]);
+        assert_eq!((g.call.batch, g.call.m, g.call.n, g.call.k), ([1, 2, 3], 4, 5, 6));
+        // Rows merge over batch and sequence when the right operand is shared.
+        let g = check(c(&[0, 1, 3], &[3, 2], &[2, 3, 4, 5], 3), &[2, 3, 5], &[5, 4]);
+        assert_eq!((g.call.batch, g.call.m), ([1, 1, 1], 6));
+        check(c(&[1], &[0, 1], &[3, 4], 1), &[4], &[3, 4]);
+        check(c(&[0], &[0], &[7], 0), &[7], &[7]);
+    }
+
+    #[test]
+    fn convolutions_are_found_and_near_misses_are_not() {
+        let axis =
+            |o: u32, k: u32, s: i64, d: i64, p: i64| Index::var(o).scale(s).add(&Index::var(k).scale(d)).offset(-p);
+        let mut c = Contraction {
+            extents: vec![2, 4, 5, 6, 3, 3, 1],
+            out_rank: 4,
+            lhs: vec![Index::var(0), Index::var(4), axis(2, 5, 2, 1, 1), axis(3, 6, 1, 1, 0)],
+            rhs: vars(&[1, 4, 5, 6]),
+        };
+        let conv = as_conv(&c, &ty(&[2, 3, 10, 6]), &ty(&[4, 3, 3, 1])).expect("recognised");
+        assert_eq!((conv.strides, conv.pads, conv.kernel, conv.groups), ([2, 1], [1, 0], [3, 1], 1));
+        c.lhs[2] = c.lhs[2].scale(-1).offset(9);
+        assert_eq!(as_conv(&c, &ty(&[2, 3, 10, 6]), &ty(&[4, 3, 3, 1])), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! From a registered operator to primitives: one step of decomposition.
+
+use smallvec::SmallVec;
+use tensorc_abi::DType;
+
+use crate::build::Builder;
+use crate::diag::{Code, Diagnostic, Result};
+use crate::graph::{Graph, NodeId, NodeKind, Value};
+use crate::infer::{ValueOf, scalar_fn};
+use crate::op::Registry;
+use crate::op::{Compute, NodeCtx, OpError};
+use crate::prim::Prim;
+use crate::tensor::TensorData;
+use crate::types::DenseType;
+
+/// The result of [`expand_node`].
+pub enum Expanded {
+    /// Values that stand for the node's results. They come from primitives, or from operators that
+    /// are themselves still to be expanded. The node itself is left in place.
+    Replaced(SmallVec<[Value; 2]>),
+    /// The operator runs on the host between compiled stages.
+    Host,
+}
+
+/// Adds what one operator node computes to the graph. All of the node's types, and the values of
+/// its static operands, must be known.
+pub fn expand_node(graph: &mut Graph, node: NodeId, registry: &Registry, value_of: &ValueOf<'_>) -> Result<Expanded> {
+    let NodeKind::Op(op) = &graph.node(node).kind else {
+        return Err(Diagnostic::new(Code::Internal, "only operators can be expanded").at(&graph.node(node).name));
+    };
+    let (def, params, name) = (op.def.clone(), op.params.clone(), graph.node(node).name.clone());
+    if let Compute::Host(_) = def.compute {
+        return Ok(Expanded::Host);
+    }
+    let operands = graph.operands(node);
+    let inputs = operands.iter().map(|v| v.map(|v| graph.dense(v)).transpose()).collect::<Result<Vec<_>>>()?;
+    let ports = 0..graph.node(node).types.len() as u16;
+    let outputs = ports.map(|port| graph.dense(Value { node, port })).collect::<Result<Vec<DenseType>>>()?;
+    let values: Vec<Option<TensorData>> = (0..operands.len())
+        .map(|i| operands[i].filter(|_| def.static_inputs.contains(&i)).and_then(|v| value_of(graph, v)))
+        .collect();
+    if let Some(i) =
+        (0..operands.len()).find(|i| operands[*i].is_some() && def.static_inputs.contains(i) && values[*i].is_none())
+    {
+        let operand = def.input_spec(i).map_or("?", |s| s.name);
+        let why = format!("{}: the value of operand `{operand}` must be known when the graph is compiled", def.name);
+        return Err(Diagnostic::new(Code::Unresolved, why).at(&name));
+    }
+    let cx = NodeCtx { params: &params, inputs: &inputs, outputs: &outputs, values: &values };
+    let fail = |e: OpError| Diagnostic::new(Code::Unsupported, format!("{}: {}", def.name, e.0)).at(&name);
+    let prim = match &def.compute {
+        Compute::Composite(body) => {
+            let results = body(&mut Builder::new(graph, registry, name.clone(), value_of), &cx, &operands)
+                .map_err(|d| d.at(&name))?;
+            return Ok(Expanded::Replaced(checked(graph, node, results, &outputs)?));
+        }
+        Compute::Scalar(_) => {
+            let dtypes: Vec<Option<DType>> = inputs.iter().map(|t| t.as_ref().map(|t| t.dtype)).collect();
+            let dims = &outputs[0].dims;
+            Prim::Map(scalar_fn(&def, &params, &dtypes, dims.len(), Some(dims)).map_err(fail)?.into())
+        }
+        Compute::Prim(body) => body(&cx).map_err(fail)?,
+        Compute::Host(_) => return Ok(Expanded::Host),
+    };
+    let args = graph.args(node);
+    let node = graph.add_prim(name, prim, &args, &outputs);
+    Ok(Expanded::Replaced((0..outputs.len() as u16).map(|port| Value { node, port }).collect()))
+}
+
+/// A composite must deliver exactly what inference promised.
+fn checked(graph: &Graph, node: NodeId, results: Vec<Value>, outputs: &[DenseType]) -> Result<SmallVec<[Value; 2]>> {
+    let found = results.iter().map(|v| graph.dense(*v)).collect::<Result<Vec<_>>>()?;
+    if found.len() < outputs.len() || found.iter().zip(outputs).any(|(a, b)| a != b) {
+        let list = |types: &[DenseType]| types.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", ");
+        let why = format!("expansion gives ({}), inference promised ({})", list(&found), list(outputs));
+        return Err(Diagnostic::new(Code::Internal, why).at(&graph.node(node).name));
+    }
+    Ok(results.into_iter().take(outputs.len()).collect())
+}

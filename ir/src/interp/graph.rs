@@ -1,0 +1,92 @@
+//! Evaluation of whole graphs at any stage of compilation.
+
+use std::collections::BTreeMap;
+
+use super::prim::eval_prim;
+use crate::diag::{Code, Diagnostic, Result};
+use crate::expand::{Expanded, expand_node};
+use crate::graph::{Graph, NodeId, NodeKind, Value};
+use crate::infer::infer_node;
+use crate::op::{Compute, NodeCtx, Registry};
+use crate::tensor::TensorData;
+use crate::types::DenseType;
+
+/// Evaluates a graph on inputs in signature order; returns its outputs.
+pub fn eval_graph(graph: &Graph, registry: &Registry, inputs: &[TensorData]) -> Result<Vec<TensorData>> {
+    if inputs.len() != graph.inputs().len() {
+        let why = format!("graph takes {} inputs, {} given", graph.inputs().len(), inputs.len());
+        return Err(Diagnostic::new(Code::Operands, why));
+    }
+    let mut values: BTreeMap<Value, TensorData> = BTreeMap::new();
+    for (node, data) in graph.inputs().iter().zip(inputs) {
+        values.insert(Value { node: *node, port: 0 }, data.clone());
+    }
+    for node in graph.order() {
+        if matches!(graph.node(node).kind, NodeKind::Input) {
+            continue;
+        }
+        let args: Vec<Option<&TensorData>> =
+            graph.operands(node).iter().map(|v| v.and_then(|v| values.get(&v))).collect();
+        let args: Vec<Option<TensorData>> = args.into_iter().map(Option::<&_>::cloned).collect();
+        for (port, data) in eval_node(graph, node, registry, &args)?.into_iter().enumerate() {
+            values.insert(Value { node, port: port as u16 }, data);
+        }
+    }
+    let result = graph.outputs().iter().map(|(name, v)| {
+        values.get(v).cloned().ok_or_else(|| Diagnostic::new(Code::Verify, format!("output `{name}` has no value")))
+    });
+    result.collect()
+}
+
+/// Evaluates one node on operand values by formal position.
+pub fn eval_node(
+    graph: &Graph,
+    node: NodeId,
+    registry: &Registry,
+    args: &[Option<TensorData>],
+) -> Result<Vec<TensorData>> {
+    let n = graph.node(node);
+    let present: Vec<&TensorData> = args.iter().flatten().collect();
+    match &n.kind {
+        NodeKind::Input => Err(Diagnostic::new(Code::Internal, "an input has no definition to evaluate").at(&n.name)),
+        NodeKind::Const(data) => Ok(vec![data.clone()]),
+        NodeKind::Prim(prim) => {
+            let outputs = (0..n.types.len() as u16).map(|port| graph.dense(Value { node, port }));
+            eval_prim(prim, &present, &outputs.collect::<Result<Vec<_>>>()?, registry.math()).map_err(|d| d.at(&n.name))
+        }
+        NodeKind::Fused(f) => {
+            let inputs: Vec<TensorData> = present.into_iter().cloned().collect();
+            eval_graph(&f.body, registry, &inputs).map_err(|d| d.at(&n.name))
+        }
+        NodeKind::Op(_) => eval_op(graph, node, registry, args),
+    }
+}
+
+/// Evaluates an operator by itself: types follow from the operand values.
+fn eval_op(graph: &Graph, node: NodeId, registry: &Registry, args: &[Option<TensorData>]) -> Result<Vec<TensorData>> {
+    let n = graph.node(node);
+    let NodeKind::Op(op) = &n.kind else {
+        return Err(Diagnostic::new(Code::Internal, "not an operator").at(&n.name));
+    };
+    if let Compute::Host(body) = &op.def.compute {
+        let types: Vec<Option<DenseType>> = args.iter().map(|a| a.as_ref().map(|t| t.ty.clone())).collect();
+        let cx = NodeCtx { params: &op.params, inputs: &types, outputs: &[], values: args };
+        return body(&cx, args)
+            .map_err(|e| Diagnostic::new(Code::Operands, format!("{}: {}", op.def.name, e.0)).at(&n.name));
+    }
+    let mut alone = Graph::new("");
+    let operands: Vec<Option<Value>> =
+        args.iter().map(|a| a.as_ref().map(|t| alone.add_const(n.name.clone(), t.clone()))).collect();
+    let id = alone.add_op(n.name.clone(), &op.def, &operands, op.params.clone(), n.types.len())?;
+    let value_of = |g: &Graph, v: Value| g.constant(v).cloned();
+    infer_node(&mut alone, id, &value_of)?;
+    let results = match expand_node(&mut alone, id, registry, &value_of)? {
+        Expanded::Replaced(values) => values,
+        Expanded::Host => return Err(Diagnostic::new(Code::Internal, "host operator was not evaluated").at(&n.name)),
+    };
+    for (i, v) in results.into_iter().enumerate() {
+        alone.add_output(format!("{i}"), v);
+    }
+    alone.remove_dead();
+    eval_graph(&alone, registry, &[])
+}

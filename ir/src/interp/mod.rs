@@ -1,0 +1,13 @@
+//! The reference interpreter: what a program means, computed the simplest way.
+//!
+//! Scalar operations are exact, so element-wise results and kernels are bit-exact references for
+//! compiled code. Reductions and contractions of the graph level fold in row-major order, which is
+//! one of the orders the language allows.
+
+mod graph;
+mod kernel;
+mod prim;
+
+pub use graph::{eval_graph, eval_node};
+pub use kernel::run_kernel;
+pub use prim::eval_prim;

@@ -1,0 +1,190 @@
+//! Evaluation of primitives on dense tensors.
+
+use tensorc_abi::DType;
+
+use super::kernel::run_kernel;
+use crate::diag::{Code, Diagnostic, Result};
+use crate::prim::{Contraction, Gather, Prim, Reduction, View};
+use crate::scalar::{MathLibrary, Scalar, ScalarFn, ScalarOp};
+use crate::tensor::TensorData;
+use crate::types::DenseType;
+
+/// Evaluates one primitive. `outputs` are the result types the graph states.
+pub fn eval_prim(
+    prim: &Prim,
+    inputs: &[&TensorData],
+    outputs: &[DenseType],
+    math: &dyn MathLibrary,
+) -> Result<Vec<TensorData>> {
+    match prim {
+        Prim::Map(f) => map(&expanded(f, math)?, inputs, outputs),
+        Prim::Reduce(r) => reduce(r, inputs, outputs, math),
+        Prim::View(v) => Ok(vec![view(v, inputs[0], &outputs[0])]),
+        Prim::Contract(c) => Ok(vec![contract(c, inputs[0], inputs[1], &outputs[0])]),
+        Prim::Gather(g) => Ok(vec![gather(*g, inputs[0], inputs[1], &outputs[0])]),
+        Prim::Concat { axis } => Ok(vec![concat(*axis, inputs, &outputs[0])]),
+        Prim::Kernel(k) => {
+            let ins = inputs.iter().map(|t| t.bytes().to_vec());
+            let outs = outputs.iter().map(|t| vec![0u8; t.bytes() as usize]);
+            let mut buffers: Vec<Vec<u8>> = ins.chain(outs).collect();
+            run_kernel(k, &mut buffers, &[0, k.parallel_extent() as i64])?;
+            let results = buffers.split_off(inputs.len()).into_iter().zip(outputs);
+            results.map(|(bytes, ty)| tensor(ty, bytes)).collect()
+        }
+    }
+}
+
+fn expanded(f: &ScalarFn, math: &dyn MathLibrary) -> Result<ScalarFn> {
+    f.expand_math(math).map_err(|why| Diagnostic::new(Code::Internal, why))
+}
+
+fn tensor(ty: &DenseType, bytes: Vec<u8>) -> Result<TensorData> {
+    TensorData::new(ty.clone(), bytes.into())
+        .ok_or_else(|| Diagnostic::new(Code::Internal, format!("a result does not have the size of {ty}")))
+}
+
+/// Calls `f` with every coordinate of `dims` in row-major order.
+fn for_each_coord(dims: &[u64], mut f: impl FnMut(&[i64])) {
+    if dims.contains(&0) {
+        return;
+    }
+    let mut coords = vec![0i64; dims.len()];
+    loop {
+        f(&coords);
+        let Some(axis) = (0..dims.len()).rev().find(|&i| coords[i] + 1 < dims[i] as i64) else { return };
+        coords[axis] += 1;
+        coords[axis + 1..].fill(0);
+    }
+}
+
+/// Strides of `from` aligned to the right of `rank` axes, 0 where it repeats.
+fn broadcast_strides(from: &DenseType, rank: usize) -> Vec<i64> {
+    let own = from.strides();
+    let pad = rank - from.rank();
+    (0..rank).map(|i| if i < pad || from.dims[i - pad] == 1 { 0 } else { own[i - pad] }).collect()
+}
+
+fn dot(coords: &[i64], strides: &[i64]) -> u64 {
+    coords.iter().zip(strides).map(|(c, s)| c * s).sum::<i64>() as u64
+}
+
+fn map(f: &ScalarFn, inputs: &[&TensorData], outputs: &[DenseType]) -> Result<Vec<TensorData>> {
+    let dims = &outputs[0].dims;
+    let strides: Vec<_> = inputs.iter().map(|t| broadcast_strides(&t.ty, dims.len())).collect();
+    let mut bytes: Vec<Vec<u8>> = outputs.iter().map(|t| Vec::with_capacity(t.bytes() as usize)).collect();
+    for_each_coord(dims, |c| {
+        let args: Vec<Scalar> = inputs.iter().zip(&strides).map(|(t, s)| t.get(dot(c, s))).collect();
+        for (out, value) in bytes.iter_mut().zip(f.eval(&args, c)) {
+            out.extend_from_slice(&value.bits.to_le_bytes()[..value.dtype.size()]);
+        }
+    });
+    bytes.into_iter().zip(outputs).map(|(b, t)| tensor(t, b)).collect()
+}
+
+fn reduce(
+    r: &Reduction,
+    inputs: &[&TensorData],
+    outputs: &[DenseType],
+    math: &dyn MathLibrary,
+) -> Result<Vec<TensorData>> {
+    let (map, combine, finish) = (expanded(&r.map, math)?, expanded(&r.combine, math)?, expanded(&r.finish, math)?);
+    let dims = &inputs[0].ty.dims;
+    let kept = DenseType::new(DType::Bool, &r.output_dims(dims));
+    let own = kept.strides();
+    let mut kept_axis = 0;
+    let strides: Vec<i64> = (0..dims.len())
+        .map(|i| match r.axes.contains(&i) {
+            true => {
+                kept_axis += usize::from(r.keep_dims);
+                0
+            }
+            false => {
+                kept_axis += 1;
+                own[kept_axis - 1]
+            }
+        })
+        .collect();
+    let mut accumulators = vec![r.init.clone(); kept.len() as usize];
+    let mut position = 0;
+    for_each_coord(dims, |c| {
+        let args: Vec<Scalar> = inputs.iter().map(|t| t.get(position)).collect();
+        position += 1;
+        let acc = &mut accumulators[dot(c, &strides) as usize];
+        acc.extend(map.eval(&args, c));
+        *acc = combine.eval(acc, &[]);
+    });
+    let results: Vec<Vec<Scalar>> = accumulators.iter().map(|a| finish.eval(a, &[])).collect();
+    Ok(outputs.iter().enumerate().map(|(j, t)| TensorData::from_fn(t.clone(), |i| results[i as usize][j])).collect())
+}
+
+fn view(v: &View, input: &TensorData, output: &DenseType) -> TensorData {
+    let strides = input.ty.strides();
+    let mut out = Vec::with_capacity(output.bytes() as usize);
+    for_each_coord(&output.dims, |c| {
+        let at: Vec<i64> = v.map.iter().map(|m| m.eval(&|d| c[d as usize])).collect();
+        let inside = at.iter().zip(&input.ty.dims).all(|(i, n)| (0..*n as i64).contains(i));
+        let value = match (inside, v.fill) {
+            (false, Some(fill)) => fill,
+            _ => input.get(dot(&at, &strides)),
+        };
+        out.extend_from_slice(&value.bits.to_le_bytes()[..value.dtype.size()]);
+    });
+    TensorData::new(output.clone(), out.into())
+        .unwrap_or_else(|| TensorData::splat(&output.dims, Scalar::zero(output.dtype)))
+}
+
+fn contract(c: &Contraction, lhs: &TensorData, rhs: &TensorData, output: &DenseType) -> TensorData {
+    let (parallel, reduced) = c.extents.split_at(c.out_rank);
+    let (ls, rs) = (lhs.ty.strides(), rhs.ty.strides());
+    let half = matches!(output.dtype, DType::F16 | DType::BF16);
+    let dtype = if half { DType::F32 } else { output.dtype };
+    let mut out = Vec::with_capacity(output.len() as usize);
+    for_each_coord(parallel, |p| {
+        let mut sum = Scalar::zero(dtype);
+        for_each_coord(reduced, |r| {
+            let at = |d: u32| match (d as usize).checked_sub(p.len()) {
+                None => p[d as usize],
+                Some(i) => r[i],
+            };
+            let li: Vec<i64> = c.lhs.iter().map(|m| m.eval(&at)).collect();
+            if !li.iter().zip(lhs.dims()).all(|(i, n)| (0..*n as i64).contains(i)) {
+                return;
+            }
+            let ri: Vec<i64> = c.rhs.iter().map(|m| m.eval(&at)).collect();
+            let (a, b) = (lhs.get(dot(&li, &ls)).cast(dtype), rhs.get(dot(&ri, &rs)).cast(dtype));
+            sum = match dtype.is_float() {
+                true => ScalarOp::Fma.eval(&[a, b, sum]),
+                false => ScalarOp::Add.eval(&[ScalarOp::Mul.eval(&[a, b]), sum]),
+            };
+        });
+        out.push(sum.cast(output.dtype));
+    });
+    TensorData::from_fn(output.clone(), |i| out[i as usize])
+}
+
+fn gather(g: Gather, data: &TensorData, indices: &TensorData, output: &DenseType) -> TensorData {
+    let n = data.dims()[g.axis] as i64;
+    let inner: u64 = data.dims()[g.axis + 1..].iter().product();
+    let count = indices.len();
+    TensorData::from_fn(output.clone(), |i| {
+        let (outer, rest) = (i / (count * inner), i % (count * inner));
+        let index = indices.get(rest / inner).as_i64();
+        let index = if index < 0 { index.wrapping_add(n) } else { index }.clamp(0, (n - 1).max(0));
+        data.get((outer * n as u64 + index as u64) * inner + rest % inner)
+    })
+}
+
+fn concat(axis: usize, inputs: &[&TensorData], output: &DenseType) -> TensorData {
+    let inner: u64 = output.dims[axis + 1..].iter().product();
+    let outer: u64 = output.dims[..axis].iter().product();
+    let size = output.dtype.size() as u64;
+    let mut bytes = Vec::with_capacity(output.bytes() as usize);
+    for o in 0..outer {
+        for t in inputs {
+            let run = t.dims()[axis] * inner * size;
+            bytes.extend_from_slice(&t.bytes()[(o * run) as usize..((o + 1) * run) as usize]);
+        }
+    }
+    TensorData::new(output.clone(), bytes.into())
+        .unwrap_or_else(|| TensorData::splat(&output.dims, Scalar::zero(output.dtype)))
+}
