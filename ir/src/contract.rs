@@ -9,16 +9,23 @@ use crate::prim::Contraction;
 use crate::types::DenseType;
 
 /// A contraction expressed as a matrix product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gemm {
     pub call: BatchedGemm,
     /// The library's A is the contraction's right operand, and its B the left one.
     pub swapped: bool,
+    /// The iteration axes that make up each batch dimension, the rows and the columns of the
+    /// product, outermost first. Axes of extent 1 belong to none.
+    pub batch_axes: [Vec<usize>; GEMM_BATCH_RANK],
+    pub row_axes: Vec<usize>,
+    pub col_axes: Vec<usize>,
 }
 
 /// One iteration axis and how far a step along it moves in each operand, in elements.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Axis {
+    /// The iteration axes merged here.
+    ids: Vec<usize>,
     extent: u64,
     a: i64,
     b: i64,
@@ -39,17 +46,17 @@ pub fn as_gemm(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides: O
     let out = out_strides.unwrap_or(&row_major);
     let axes: Vec<Axis> = (0..c.extents.len())
         .filter(|&i| c.extents[i] != 1)
-        .map(|i| Axis { extent: c.extents[i], a: a[i], b: b[i], c: out.get(i).copied().unwrap_or(0) })
+        .map(|i| Axis { ids: vec![i], extent: c.extents[i], a: a[i], b: b[i], c: out.get(i).copied().unwrap_or(0) })
         .collect();
     let reduced = |i: usize| i >= axes.len() - c.extents[c.out_rank..].iter().filter(|e| **e != 1).count();
     let mut k = vec![];
     let (mut batch, mut m, mut n) = (vec![], vec![], vec![]);
     for (i, axis) in axes.iter().enumerate() {
         match (axis.a != 0, axis.b != 0) {
-            _ if reduced(i) => k.push(*axis),
-            (true, true) => batch.push(*axis),
-            (false, true) => n.push(*axis),
-            _ => m.push(*axis),
+            _ if reduced(i) => k.push(axis.clone()),
+            (true, true) => batch.push(axis.clone()),
+            (false, true) => n.push(axis.clone()),
+            _ => m.push(axis.clone()),
         }
     }
     let (k, m, n) = (merge(k), merge(m), merge(n));
@@ -75,10 +82,10 @@ pub fn as_gemm(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides: O
     if batch.len() > GEMM_BATCH_RANK {
         return None;
     }
-    let k = k.first().copied();
-    let pick = |axis: Option<Axis>, f: fn(&Axis) -> i64| axis.as_ref().map_or(0, f);
-    let extent = |axis: Option<Axis>| axis.map_or(1, |x| x.extent);
-    let layout = |offset, f: fn(&Axis) -> i64, row: Option<Axis>, col: Option<Axis>| {
+    let k = k.into_iter().next();
+    let pick = |axis: &Option<Axis>, f: Stride| axis.as_ref().map_or(0, f);
+    let extent = |axis: &Option<Axis>| axis.as_ref().map_or(1, |x| x.extent);
+    let layout = |offset, f: Stride, row: &Option<Axis>, col: &Option<Axis>| {
         let mut batch_strides = [0; GEMM_BATCH_RANK];
         batch.iter().enumerate().for_each(|(i, x)| batch_strides[GEMM_BATCH_RANK - batch.len() + i] = f(x));
         MatrixLayout { offset, batch_strides, row_stride: pick(row, f), col_stride: pick(col, f) }
@@ -87,19 +94,23 @@ pub fn as_gemm(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides: O
     batch.iter().enumerate().for_each(|(i, x)| extents[GEMM_BATCH_RANK - batch.len() + i] = x.extent);
     let (fa, fb): (Stride, Stride) = if flip { (|x| x.b, |x| x.a) } else { (|x| x.a, |x| x.b) };
     let (ao, bo) = if flip { (b_offset, a_offset) } else { (a_offset, b_offset) };
-    let mut c_layout = layout(0, |x| x.c, rows, cols);
+    let mut c_layout = layout(0, |x| x.c, &rows, &cols);
     c_layout.col_stride = 1;
     let call = BatchedGemm {
         batch: extents,
-        m: extent(rows),
-        n: extent(cols),
-        k: extent(k),
-        a: layout(ao, fa, rows, k),
-        b: layout(bo, fb, k, cols),
+        m: extent(&rows),
+        n: extent(&cols),
+        k: extent(&k),
+        a: layout(ao, fa, &rows, &k),
+        b: layout(bo, fb, &k, &cols),
         c: c_layout,
         b_packed: false,
     };
-    Some(Gemm { call, swapped: flip })
+    let ids = |axis: Option<Axis>| axis.map_or(vec![], |x| x.ids);
+    let mut batch_axes: [Vec<usize>; GEMM_BATCH_RANK] = Default::default();
+    let used = batch.len();
+    batch.into_iter().enumerate().for_each(|(i, x)| batch_axes[GEMM_BATCH_RANK - used + i] = x.ids);
+    Some(Gemm { call, swapped: flip, batch_axes, row_axes: ids(rows), col_axes: ids(cols) })
 }
 
 type Stride = fn(&Axis) -> i64;
@@ -110,7 +121,8 @@ fn merge(axes: Vec<Axis>) -> Vec<Axis> {
     for axis in axes {
         match out.last_mut() {
             Some(o) if fits(o.a, &axis, axis.a) && fits(o.b, &axis, axis.b) && fits(o.c, &axis, axis.c) => {
-                *o = Axis { extent: o.extent * axis.extent, ..axis };
+                let ids = [&o.ids[..], &axis.ids].concat();
+                *o = Axis { ids, extent: o.extent * axis.extent, ..axis };
             }
             _ => out.push(axis),
         }

@@ -199,6 +199,21 @@ impl Index {
         }
     }
 
+    /// Joins `m·d·floordiv(x, d) + m·mod(x, d)` to `m·x` wherever both parts occur.
+    pub fn recombine(&self) -> Index {
+        let mut out = self.clone();
+        loop {
+            let pair = out.terms.iter().find_map(|(atom, m)| {
+                let Atom::Mod(x, d) = atom else { return None };
+                let quotient = Atom::Div(x.clone(), *d);
+                out.terms.iter().any(|(a, c)| *a == quotient && *c == m * d).then(|| (x.clone(), *d, *m))
+            });
+            let Some((x, d, m)) = pair else { return out };
+            out.terms.retain(|(a, _)| *a != Atom::Mod(x.clone(), d) && *a != Atom::Div(x.clone(), d));
+            out = out.add(&x.scale(m));
+        }
+    }
+
     /// A sound enclosure of the values taken over the variables' intervals.
     pub fn interval(&self, ranges: &(impl Ranges + ?Sized)) -> Interval {
         let (mut lo, mut hi) = (self.constant, self.constant);
@@ -323,7 +338,7 @@ fn gcd(a: i64, b: i64) -> i64 {
 
 /// Row-major offset of `coords` in a tensor with the given extents.
 pub fn linearize(coords: &[Index], dims: &[u64]) -> Index {
-    coords.iter().zip(dims).fold(Index::default(), |sum, (c, &n)| sum.scale(n as i64).add(c))
+    coords.iter().zip(dims).fold(Index::default(), |sum, (c, &n)| sum.scale(n as i64).add(c)).recombine()
 }
 
 /// Coordinates of a row-major offset; the inverse of [`linearize`].
