@@ -214,10 +214,11 @@ impl<'a> Matcher<'a> {
 
     /// Verifies that a NOT has no match between two places.
     fn absent(&self, step: &Step<'_>, from: Pos, to: Pos) -> Result<(), Stop> {
-        // Nothing of the first line is left when the match before ended it, and `{{^$}}` is not to match that nothing.
+        // `{{^$}}` is to match neither what a match at its line's end leaves of that line, nor what comes before one at
+        // its line's beginning.
+        let to = if to.col == 0 && to.line > from.line { self.input.line_end(to.line - 1, to) } else { to };
         let at_line_end = from.col > 0 && from.col == self.input.line(from.line).map_or(0, str::len);
         let from = if at_line_end { Pos { line: from.line + 1, col: 0 } } else { from };
-        let to = if to.col == 0 && to.line > from.line { self.input.line_end(to.line - 1, to) } else { to };
         match self.search(step, from, to)? {
             Some(found) => {
                 let message = format!("matches input line {}", found.start.line + 1);

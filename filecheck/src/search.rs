@@ -128,11 +128,10 @@ fn definitions(explained: &str) -> Vec<(String, String)> {
 mod tests {
     use super::*;
 
-    fn find(pattern: &str, text: &str) -> Option<(Pos, Pos, Vec<(String, String)>)> {
+    fn find(pattern: &str, text: &str) -> Option<Found> {
         let input = Input::new(text);
         let finder = Finder::new(&Pattern::parse(pattern).unwrap()).unwrap();
-        let found = finder.find(&Variables::default(), &input, Pos { line: 0, col: 0 }, input.end()).unwrap();
-        found.map(|found| (found.start, found.end, found.captures))
+        finder.find(&Variables::default(), &input, Pos { line: 0, col: 0 }, input.end()).unwrap()
     }
 
     fn at(line: usize, start: usize, end: usize) -> (Pos, Pos) {
@@ -141,9 +140,9 @@ mod tests {
 
     #[test]
     fn tells_where_it_matched() {
-        let (start, end, _) = find("b", "> x\nabc\n").unwrap();
+        let Found { start, end, .. } = find("b", "> x\nabc\n").unwrap();
         assert_eq!((start, end), at(1, 1, 2));
-        let (start, end, _) = find("é{{$}}", "Matched #0\nxé\n").unwrap();
+        let Found { start, end, .. } = find("é{{$}}", "Matched #0\nxé\n").unwrap();
         assert_eq!((start, end), at(1, 1, 3));
         assert!(find("d", "abc").is_none());
         assert!(find("a", "").is_none());
@@ -151,7 +150,7 @@ mod tests {
 
     #[test]
     fn captures_stay_within_the_line() {
-        let (start, end, captures) = find("x[[A:[^,]*]]", "1\nx y\nz").unwrap();
+        let Found { start, end, captures } = find("x[[A:[^,]*]]", "1\nx y\nz").unwrap();
         assert_eq!((start, end), at(1, 0, 3));
         assert_eq!(captures, [("A".to_owned(), " y".to_owned())]);
     }
