@@ -1,7 +1,12 @@
 //! Matches an input against the directives of a pattern file.
 //!
-//! The rules are those of LLVM's FileCheck, with two differences that make a test stricter: a match lies within one
-//! line, and in a DAG group a directive that uses a variable matches after the directive of the group that defines it.
+//! The rules are those of LLVM's FileCheck, but for these:
+//! - a match lies within one line;
+//! - in a DAG group a directive that uses a variable matches after the directive of the group that defines it;
+//! - NEXT, SAME and EMPTY may follow a DAG group, and NEXT searches the next line only, whatever else matches before;
+//! - EMPTY needs a line: the end of the input is none;
+//! - the part before a LABEL ends where the label's match begins, and is not matched into it;
+//! - a NOT cannot define variables.
 
 use std::collections::BTreeMap;
 
@@ -276,9 +281,9 @@ impl<'a> Matcher<'a> {
         let uses = pattern.uses().filter_map(|name| Some((name.to_owned(), self.vars.0.get(name)?.clone())));
         let uses: Vec<_> = uses.collect();
         let defined = pattern.uses().all(|name| self.vars.0.contains_key(name));
-        let is_not = step.directive.kind == Kind::Not;
+        let elsewhere_helps = !matches!(step.directive.kind, Kind::Not | Kind::Empty);
         let mut elsewhere = None;
-        if defined && !is_not {
+        if defined && elsewhere_helps {
             let begin = Pos { line: 0, col: 0 };
             let found = step.finder.find(&self.vars, self.input, begin, self.input.end());
             // A failed search here only leaves out a hint.

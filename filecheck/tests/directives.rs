@@ -177,6 +177,7 @@ fn empty_is_an_empty_next_line() {
     passes("CHECK: a\nCHECK-EMPTY:\nCHECK-EMPTY:\nCHECK-NEXT: b", "a\n\n\nb");
     fails_with("CHECK: a\nCHECK-EMPTY:", "a\nb\n", 2, "the next line is not empty");
     fails_with("CHECK: a\nCHECK-EMPTY:", "a\n", 2, "there is no next line");
+    assert!(!check("CHECK: a\nCHECK-EMPTY:", "a\nb").unwrap_err().to_string().contains("is not where"));
     fails_with("CHECK: a\nCHECK-EMPTY:", "a\n x\n", 2, "the next line is not empty");
 }
 
