@@ -1,1 +1,4 @@
+//! From clusters of primitives to kernels and machine code.
 
+pub mod emit;
+pub mod lower;

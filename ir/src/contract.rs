@@ -150,44 +150,40 @@ fn strides(map: &[Index], ty: &DenseType, extents: &[u64]) -> Option<(Vec<i64>, 
 
 /// The contraction as a convolution over NCHW f32 (one- or two-dimensional, grouped or not).
 ///
-/// The form is that of the convolution operator: axes `[n, oc, out…, ic, kernel…]`, or
-/// `[n, group, oc, out…, ic, kernel…]`; left `(n, channel, out·stride + kernel·dilation - pad, …)`,
-/// right `(output channel, ic, kernel…)`.
+/// Axes `[n, oc, out…, ic, kernel…]`, where `oc` counts output channels of all groups; left operand
+/// `(n, floordiv(oc, oc per group)·ic per group + ic, out·stride + kernel·dilation - pad, …)`, right
+/// operand `(oc, ic, kernel…)`.
 pub fn as_conv(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
     let spatial = lhs.rank().checked_sub(2)?;
     if lhs.dtype != DType::F32 || rhs.dtype != DType::F32 || rhs.rank() != lhs.rank() || !(1..=2).contains(&spatial) {
         return None;
     }
-    if c.extents.contains(&0) {
-        return None;
-    }
-    let grouped = c.out_rank == spatial + 3;
-    if !grouped && c.out_rank != spatial + 2 || c.extents.len() != c.out_rank + 1 + spatial {
-        return None;
-    }
-    let oc = 1 + usize::from(grouped);
-    let (out, ic) = (oc + 1, c.out_rank);
+    let (out, ic) = (2, c.out_rank);
     let kernel = ic + 1;
+    if c.extents.contains(&0) || c.out_rank != spatial + 2 || c.extents.len() != kernel + spatial {
+        return None;
+    }
+    let (channels, per_group) = (c.extents[1], c.extents[ic]);
+    let groups = lhs.dims[1] / per_group;
+    if lhs.dims[1] != groups * per_group || rhs.dims[0] != channels || !channels.is_multiple_of(groups.max(1)) {
+        return None;
+    }
+    let filters = channels / groups.max(1);
     let var = |i: usize| Index::var(i as u32);
-    let group = if grouped { var(1) } else { Index::constant(0) };
-    let channel = |per_group: usize, i: usize| group.scale(c.extents[per_group] as i64).add(&var(i));
+    let group = var(1).floor_div(filters.max(1) as i64, &c.extents[..]);
     let canonical = same(&c.lhs[0], &var(0), &c.extents)
-        && same(&c.lhs[1], &channel(ic, ic), &c.extents)
-        && same(&c.rhs[0], &channel(oc, oc), &c.extents)
+        && same(&c.lhs[1], &group.scale(per_group as i64).add(&var(ic)), &c.extents)
+        && same(&c.rhs[0], &var(1), &c.extents)
         && same(&c.rhs[1], &var(ic), &c.extents)
         && (0..spatial).all(|s| same(&c.rhs[2 + s], &var(kernel + s), &c.extents));
     if !canonical || rhs.dims[2..] != c.extents[kernel..] || lhs.dims[0] != c.extents[0] {
         return None;
     }
-    let groups = if grouped { c.extents[1] } else { 1 };
-    if lhs.dims[1] != groups * c.extents[ic] || rhs.dims[0] != groups * c.extents[oc] {
-        return None;
-    }
     let mut conv = Conv2d {
         batch: c.extents[0],
         groups,
-        in_channels: c.extents[ic],
-        out_channels: c.extents[oc],
+        in_channels: per_group,
+        out_channels: filters,
         input: [1; 2],
         output: [1; 2],
         kernel: [1; 2],

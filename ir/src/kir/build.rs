@@ -11,13 +11,23 @@ use crate::scalar::{CmpOp, Scalar, ScalarFn, ScalarNode, ScalarOp};
 pub struct KernelBuilder {
     kernel: Kernel,
     blocks: Vec<Vec<Stmt>>,
+    loops: Vec<LoopHeader>,
 }
+
+struct LoopHeader {
+    var: Var,
+    range: LoopRange,
+    kind: LoopKind,
+}
+
+/// Lower bound, upper bound (exclusive) and step of a loop.
+pub type LoopRange = (Index, Index, i64);
 
 impl KernelBuilder {
     pub fn new(name: impl Into<String>) -> KernelBuilder {
         let kernel =
             Kernel { name: name.into(), vars: vec![], buffers: vec![], params: 0, scalars: vec![], body: vec![] };
-        KernelBuilder { kernel, blocks: vec![vec![]] }
+        KernelBuilder { kernel, blocks: vec![vec![]], loops: vec![] }
     }
 
     /// Declares the next buffer parameter. Parameters come before any local buffer.
@@ -36,6 +46,11 @@ impl KernelBuilder {
         let v = self.fresh(name, DType::I64);
         self.kernel.scalars.push(v);
         v
+    }
+
+    /// Declares the next index parameter, as an index.
+    pub fn scalar_index(&mut self, name: &str) -> Index {
+        Index::var(self.scalar(name).0)
     }
 
     /// A local buffer that lives until the end of the current block.
@@ -67,14 +82,31 @@ impl KernelBuilder {
     pub fn for_loop<E>(
         &mut self,
         name: &str,
-        (lo, hi, step): (Index, Index, i64),
+        range: LoopRange,
         kind: LoopKind,
         body: impl FnOnce(&mut Self, Index) -> Result<(), E>,
     ) -> Result<(), E> {
-        let var = self.fresh(name, DType::I64);
-        let body = self.block(|b| body(b, Index::var(var.0)))?;
-        self.push(Stmt::For { var, lo, hi, step, kind, body });
+        let i = self.open_for(name, range, kind);
+        body(self, i)?;
+        self.close_for();
         Ok(())
+    }
+
+    /// Opens a loop; statements go to its body until the matching [`KernelBuilder::close_for`].
+    pub fn open_for(&mut self, name: &str, range: LoopRange, kind: LoopKind) -> Index {
+        let var = self.fresh(name, DType::I64);
+        self.loops.push(LoopHeader { var, range, kind });
+        self.blocks.push(vec![]);
+        Index::var(var.0)
+    }
+
+    /// Closes the loop opened last.
+    pub fn close_for(&mut self) {
+        if let (Some(LoopHeader { var, range: (lo, hi, step), kind }), Some(body)) =
+            (self.loops.pop(), self.blocks.pop())
+        {
+            self.push(Stmt::For { var, lo, hi, step, kind, body });
+        }
     }
 
     /// `for name in 0..n`.
@@ -135,6 +167,16 @@ impl KernelBuilder {
                 Operand::Var(var)
             }
         }
+    }
+
+    /// Binds an index expression to a variable of its own, so that it is computed once.
+    pub fn let_index(&mut self, name: &str, index: Index) -> Index {
+        if index.as_var().is_some() || index.as_constant().is_some() {
+            return index;
+        }
+        let var = self.fresh(name, DType::I64);
+        self.push(Stmt::LetIndex { var, index });
+        Index::var(var.0)
     }
 
     /// An i64 value as an index.

@@ -9,7 +9,7 @@ mod build;
 use smallvec::SmallVec;
 use tensorc_abi::DType;
 
-pub use build::KernelBuilder;
+pub use build::{KernelBuilder, LoopRange};
 
 use crate::index::Index;
 use crate::scalar::{Scalar, ScalarOp};
@@ -82,7 +82,7 @@ pub enum LoopKind {
 }
 
 /// A value in an instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operand {
     Var(Var),
     Const(Scalar),

@@ -1,0 +1,168 @@
+//! Emitter for folds with vectors along a kept axis: every lane folds a column of its own. Sums
+//! over outer axes, pooling windows, and contractions no library kernel covers.
+
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Buf, LoopKind};
+
+use super::Emitted;
+use super::cluster::{Cluster, Group, Uses, group_axes};
+use super::fold::{Fold, Space, bind_folded, in_place, levels};
+use super::inline::{Inliner, Lane};
+use super::nest::parallel;
+
+/// Longest innermost extent one parallel iteration walks.
+const BLOCK: u64 = 512;
+
+pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted> {
+    let folds = Fold::all(cluster)?;
+    let nodes: Vec<_> = folds.iter().map(Fold::node).collect();
+    let stop = |v: Value| nodes.contains(&v.node);
+    let mut uses = Uses::default();
+    for f in &folds {
+        f.collect(cluster, space, &mut uses, &stop)?;
+    }
+    for v in cluster.outputs() {
+        let dims = cluster.ty(v)?.dims;
+        let coords = space.coords_of(&dims)?;
+        uses.collect(cluster, v, &coords, &space.dims, &stop)?;
+        uses.store(v, &dims, &coords);
+    }
+    let groups = group_axes(&space.dims, &uses, &|a, b| space.is_reduced(a) == space.is_reduced(b));
+    let (reduced, mut kept): (Vec<Group>, Vec<Group>) = groups.into_iter().partition(|g| space.is_reduced(g.axis));
+    let inner = kept.pop();
+    let mut e = Inliner::new(cluster, name, &space.dims)?;
+    let column = Column { space, folds: &folds, levels: levels(cluster, &folds), reduced };
+    match inner {
+        None => parallel(&mut e, &kept, 1, |e, _| {
+            let acc = column.alloc(e, 1);
+            column.element(e, &acc, &Lane::Scalar)
+        })?,
+        Some(inner) => column.nest(&mut e, &kept, &inner, &uses)?,
+    }
+    Ok(Emitted { kernel: e.finish(), in_place: in_place(cluster, space, &uses)? })
+}
+
+struct Column<'a> {
+    space: &'a Space,
+    folds: &'a [Fold],
+    levels: Vec<Vec<Fold>>,
+    reduced: Vec<Group>,
+}
+
+impl Column<'_> {
+    fn alloc(&self, e: &mut Inliner<'_>, lanes: u64) -> Vec<Vec<Vec<Buf>>> {
+        self.levels.iter().map(|folds| folds.iter().map(|f| f.alloc(e, lanes)).collect()).collect()
+    }
+
+    fn nest(&self, e: &mut Inliner<'_>, kept: &[Group], inner: &Group, uses: &Uses) -> Result<()> {
+        let (lo, hi) = interior(inner, uses, &self.space.dims);
+        let axis = inner.axis;
+        let lanes = e.cluster.lanes((hi - lo).max(0) as u64);
+        let blocks = if lo == 0 && hi == inner.extent as i64 { inner.extent.div_ceil(BLOCK) } else { 1 };
+        parallel(e, kept, blocks, |e, q| {
+            let acc = self.alloc(e, lanes);
+            let scalar = if lanes > 1 { self.alloc(e, 1) } else { acc.clone() };
+            let mut element = |e: &mut Inliner<'_>, lane: Lane| match lane {
+                Lane::Vector(_) => self.element(e, &acc, &lane),
+                Lane::Scalar => self.element(e, &scalar, &lane),
+            };
+            if blocks > 1 {
+                let n = inner.extent as i64;
+                let wide = move |_: u32| (0, n);
+                let lo = e.b.let_index("lo", q.scale(BLOCK as i64));
+                let end = lo.offset(BLOCK as i64);
+                let hi = e.b.let_index("hi", end.minimum(&Index::constant(n), &wide));
+                let lanes = lanes as i64;
+                let whole = e.b.let_index("whole", end.minimum(&Index::constant(n / lanes * lanes), &wide));
+                return e.vectorized(axis, (lo, hi), whole, lanes as u64, &mut element);
+            }
+            let all = Index::constant;
+            let full = e.set_range(axis, (0, lo - 1));
+            e.vectorized(axis, (all(0), all(lo)), all(0), 1, &mut element)?;
+            if hi > lo {
+                e.set_range(axis, (lo, hi - 1));
+                let whole = lo + (hi - lo) / lanes as i64 * lanes as i64;
+                e.vectorized(axis, (all(lo), all(hi)), all(whole), lanes, &mut element)?;
+            }
+            e.set_range(axis, (hi, full.1));
+            e.vectorized(axis, (all(hi), all(inner.extent as i64)), all(hi), 1, &mut element)?;
+            e.set_range(axis, full);
+            Ok(())
+        })
+    }
+
+    /// All passes for one position (or one vector of positions).
+    fn element(&self, e: &mut Inliner<'_>, acc: &[Vec<Vec<Buf>>], lane: &Lane) -> Result<()> {
+        let at = match lane {
+            Lane::Vector(l) => l.clone(),
+            Lane::Scalar => Index::default(),
+        };
+        for (folds, acc) in self.levels.iter().zip(acc) {
+            folds.iter().zip(acc).for_each(|(f, a)| f.store_init(e, a, &at));
+            self.column(e, &self.reduced, &mut |e| {
+                folds.iter().zip(acc).try_for_each(|(f, a)| f.accumulate(e, self.space, a, &at))
+            })?;
+            folds.iter().zip(acc).for_each(|(f, a)| f.finish(e, a, &at));
+            bind_folded(e, self.space, self.folds)?;
+        }
+        let mut full = vec![];
+        for (i, v) in e.cluster.outputs().into_iter().enumerate() {
+            let dims = e.cluster.ty(v)?.dims;
+            let coords = self.space.coords_of(&dims)?;
+            match self.space.is_full(&dims) {
+                true => full.push((i, v, dims, coords)),
+                false => {
+                    let value = e.value(v, &coords, None)?;
+                    e.store(i, &dims, &coords, value);
+                }
+            }
+        }
+        if full.is_empty() {
+            return Ok(());
+        }
+        self.column(e, &self.reduced, &mut |e| {
+            full.iter().try_for_each(|(i, v, dims, coords)| {
+                let value = e.value(*v, coords, None)?;
+                e.store(*i, dims, coords, value);
+                Ok(())
+            })
+        })
+    }
+
+    /// Loops over the folded axes.
+    fn column(
+        &self,
+        e: &mut Inliner<'_>,
+        groups: &[Group],
+        body: &mut dyn FnMut(&mut Inliner<'_>) -> Result<()>,
+    ) -> Result<()> {
+        match groups.split_first() {
+            None => body(e),
+            Some((g, rest)) => {
+                let range = (Index::default(), Index::constant(g.extent as i64), 1);
+                e.looped("r", range, LoopKind::Serial, |e, i| {
+                    e.set_axis(g.axis, i);
+                    self.column(e, rest, body)
+                })
+            }
+        }
+    }
+}
+
+/// The part of the innermost axis where no read that depends on it can leave its operand.
+fn interior(inner: &Group, uses: &Uses, dims: &[u64]) -> (i64, i64) {
+    let n = inner.extent as i64;
+    let (mut first, mut last) = (0, n - 1);
+    for (index, size) in &uses.guards {
+        if !index.mentions(inner.axis as u32) {
+            continue;
+        }
+        let Some(c) = index.coefficient(inner.axis as u32).filter(|c| *c > 0) else { return (0, 0) };
+        let (lo, hi) = index.sub(&Index::var(inner.axis as u32).scale(c)).interval(dims);
+        first = first.max((-lo).div_euclid(c) + i64::from((-lo).rem_euclid(c) != 0));
+        last = last.min((*size as i64 - 1 - hi).div_euclid(c));
+    }
+    if first > last { (0, 0) } else { (first, last + 1) }
+}

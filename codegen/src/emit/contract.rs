@@ -1,0 +1,168 @@
+//! Contractions that a library kernel computes, and the generated epilogue applied to its blocks.
+
+use tensorc_abi::Conv2d;
+use tensorc_abi::library::GEMM_BATCH_RANK;
+use tensorc_ir::DType;
+use tensorc_ir::contract::{Gemm, as_conv, as_gemm};
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{Graph, NodeKind, Value};
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Buf, Kernel, LoopKind};
+use tensorc_ir::prim::Prim;
+use tensorc_ir::scalar::MathLibrary;
+
+use super::cluster::{Cluster, Uses, group_axes, internal};
+use super::inline::{Bound, Inliner};
+
+/// The library call at the heart of a contract cluster. Operands are positions in the cluster's
+/// inputs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Library {
+    Gemm { gemm: Gemm, a: usize, b: usize },
+    Conv { conv: Conv2d, x: usize, w: usize },
+}
+
+/// A generated epilogue kernel: its parameters are the result, then these cluster inputs.
+pub struct Epilogue {
+    pub kernel: Kernel,
+    pub inputs: Vec<usize>,
+}
+
+/// How a library computes the cluster's contraction, if one can: operands must be cluster inputs,
+/// filters constant, and everything after the contraction element-wise on its shape.
+pub fn library_form(body: &Graph, is_constant: &dyn Fn(usize) -> bool) -> Result<Option<Library>> {
+    let (node, c) = contraction(body)?;
+    let out = body.dense(Value { node, port: 0 })?;
+    let same_shape = |v: Value| Ok(body.dense(v)?.dims == out.dims);
+    for (_, v) in body.outputs() {
+        if body.outputs().len() != 1 || body.dense(*v)?.dtype != DType::F32 || !same_shape(*v)? {
+            return Ok(None);
+        }
+    }
+    let position = |v: Value| body.inputs().iter().position(|n| *n == v.node);
+    let args = body.args(node);
+    let (Some(l), Some(r)) = (position(args[0]), position(args[1])) else { return Ok(None) };
+    let (lhs, rhs) = (body.dense(args[0])?, body.dense(args[1])?);
+    if is_constant(r)
+        && let Some(conv) = as_conv(&c, &lhs, &rhs)
+    {
+        return Ok(Some(Library::Conv { conv, x: l, w: r }));
+    }
+    Ok(as_gemm(&c, &lhs, &rhs, None).map(|gemm| {
+        let (a, b) = if gemm.swapped { (r, l) } else { (l, r) };
+        Library::Gemm { gemm, a, b }
+    }))
+}
+
+fn contraction(body: &Graph) -> Result<(tensorc_ir::graph::NodeId, std::sync::Arc<tensorc_ir::prim::Contraction>)> {
+    let found = body.order().into_iter().find_map(|n| match &body.node(n).kind {
+        NodeKind::Prim(Prim::Contract(c)) => Some((n, c.clone())),
+        _ => None,
+    });
+    found.ok_or_else(|| internal("a contract cluster holds no contraction"))
+}
+
+/// The kernel that finishes each block of the library's result in place; `None` if the cluster is
+/// the contraction alone.
+pub fn emit_epilogue(body: &Graph, library: &Library, name: &str, math: &dyn MathLibrary) -> Result<Option<Epilogue>> {
+    let (node, c) = contraction(body)?;
+    let accumulated = Value { node, port: 0 };
+    let result = body.outputs()[0].1;
+    if result == accumulated {
+        return Ok(None);
+    }
+    let cluster = Cluster::new(body, math)?;
+    let dims = c.extents[..c.out_rank].to_vec();
+    let coords: Vec<Index> = (0..dims.len() as u32).map(Index::var).collect();
+    let mut uses = Uses::default();
+    uses.collect(&cluster, result, &coords, &dims, &|v| v == accumulated)?;
+    uses.store(result, &dims, &coords);
+    let inputs: Vec<usize> =
+        (0..body.inputs().len()).filter(|i| uses.flats.iter().any(|(v, _)| v.node == body.inputs()[*i])).collect();
+    let mut e = Inliner::epilogue(&cluster, name, &dims, &inputs)?;
+    let layout = Block::new(library, &dims);
+    let scalars: Vec<Index> = ["b0", "b1", "b2", "m0", "m1", "n0", "n1"].iter().map(|n| e.b.scalar_index(n)).collect();
+    let merged = group_axes(&dims, &uses, &|_, _| true);
+    for (axes, at) in layout.batch_axes.iter().zip(&scalars) {
+        place(&mut e, &merged, &dims, axes, at);
+    }
+    let lanes = cluster.lanes(layout.cols) as i64;
+    let rows = (scalars[3].clone(), scalars[4].clone(), 1);
+    let (n0, n1) = (scalars[5].clone(), scalars[6].clone());
+    e.looped("i", rows, LoopKind::Serial, |e, i| {
+        place(e, &merged, &dims, &layout.row_axes, &i);
+        e.hoist(&uses, &layout.col_axes)?;
+        let mut start = i.scale(layout.row_stride);
+        for (b, stride) in scalars.iter().zip(layout.batch_strides) {
+            start = start.add(&b.scale(stride));
+        }
+        let start = e.b.let_index("row", start);
+        let wide = |_: u32| (0, i64::MAX / 8);
+        let whole = e.b.let_index("whole", n0.add(&n1.sub(&n0).floor_div(lanes, &wide).scale(lanes)));
+        e.columns((n0.clone(), n1.clone()), whole, lanes as u64, &mut |e, j| {
+            place(e, &merged, &dims, &layout.col_axes, &j);
+            let at = start.add(&j);
+            let out: Buf = e.output(0);
+            let sum = e.b.load(out, at.clone());
+            e.bind(accumulated, Bound::Operand(sum));
+            let value = e.value(result, &coords, None)?;
+            e.b.store(out, at, value);
+            Ok(())
+        })
+    })?;
+    Ok(Some(Epilogue { kernel: e.finish(), inputs }))
+}
+
+/// Which axes of the result a block's batch, row and column counters walk, and its strides.
+struct Block {
+    batch_axes: [Vec<usize>; GEMM_BATCH_RANK],
+    row_axes: Vec<usize>,
+    col_axes: Vec<usize>,
+    batch_strides: [i64; GEMM_BATCH_RANK],
+    row_stride: i64,
+    cols: u64,
+}
+
+impl Block {
+    fn new(library: &Library, dims: &[u64]) -> Block {
+        match library {
+            Library::Gemm { gemm, .. } => Block {
+                batch_axes: gemm.batch_axes.clone(),
+                row_axes: gemm.row_axes.clone(),
+                col_axes: gemm.col_axes.clone(),
+                batch_strides: gemm.call.c.batch_strides,
+                row_stride: gemm.call.c.row_stride,
+                cols: gemm.call.n,
+            },
+            Library::Conv { .. } => {
+                let pixels: u64 = dims[2..].iter().product();
+                Block {
+                    batch_axes: [vec![0], vec![], vec![]],
+                    row_axes: vec![1],
+                    col_axes: (2..dims.len()).collect(),
+                    batch_strides: [(dims[1] * pixels) as i64, 0, 0],
+                    row_stride: pixels as i64,
+                    cols: pixels,
+                }
+            }
+        }
+    }
+}
+
+/// Sets the axes a counter walks: the innermost alone if all accesses walk them as one.
+fn place(e: &mut Inliner<'_>, merged: &[super::cluster::Group], dims: &[u64], axes: &[usize], at: &Index) {
+    let axes: Vec<usize> = axes.iter().copied().filter(|a| dims[*a] != 1).collect();
+    let extent: u64 = axes.iter().map(|a| dims[*a]).product();
+    let Some(&last) = axes.last() else { return };
+    if merged.iter().any(|g| g.axis == last && g.extent == extent) {
+        e.set_axis(last, at.clone());
+        return;
+    }
+    let limits = move |_: u32| (0, extent as i64 - 1);
+    let mut weight = 1;
+    for &a in axes.iter().rev() {
+        let digit = at.floor_div(weight, &limits).modulo(dims[a] as i64, &limits);
+        e.set_axis(a, digit);
+        weight *= dims[a] as i64;
+    }
+}

@@ -1,0 +1,342 @@
+//! Writing the computation of cluster values as KIR statements, one element at a time.
+
+use std::collections::BTreeMap;
+
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{NodeId, NodeKind, Value};
+use tensorc_ir::index::{Index, Interval, linearize};
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, LoopRange, Operand, Space};
+use tensorc_ir::prim::Prim;
+use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+use tensorc_ir::{DType, DenseType};
+
+use super::cluster::{Cluster, Uses, broadcast_coords, internal};
+
+/// A value that need not be computed at its use.
+#[derive(Clone)]
+pub enum Bound {
+    /// The same for every element of the enclosing iteration.
+    Operand(Operand),
+    /// Element `linearize(coords[axes])` of a local buffer.
+    Row { buf: Buf, axes: Vec<usize>, dims: Vec<u64> },
+}
+
+type Key = (Value, Vec<Index>, Option<Operand>);
+
+/// Emits values of a cluster by substituting coordinates from consumer to producer.
+///
+/// Coordinates are indices in *axis variables* that count the iteration space; `actual` says what
+/// each stands for in the kernel. Keeping the two apart lets index simplification use the axes'
+/// extents, and lets an axis stand for a merged group (see [`super::cluster::group_axes`]).
+pub struct Inliner<'a> {
+    pub cluster: &'a Cluster<'a>,
+    pub b: KernelBuilder,
+    inputs: BTreeMap<NodeId, Buf>,
+    outputs: Vec<Buf>,
+    ranges: Vec<Interval>,
+    actual: Vec<Index>,
+    bound: BTreeMap<Value, Bound>,
+    cache: Vec<BTreeMap<Key, Operand>>,
+}
+
+impl<'a> Inliner<'a> {
+    /// A kernel whose parameters are the cluster's inputs, then its outputs.
+    pub fn new(cluster: &'a Cluster<'a>, name: &str, space: &[u64]) -> Result<Inliner<'a>> {
+        let mut e = Inliner { b: KernelBuilder::new(name), ..Inliner::empty(cluster, space) };
+        for &node in cluster.body.inputs() {
+            let ty = cluster.ty(Value { node, port: 0 })?;
+            e.inputs.insert(node, e.b.param(format!("in{}", e.inputs.len()), ty.dtype, ty.len(), false));
+        }
+        for v in cluster.outputs() {
+            let ty = cluster.ty(v)?;
+            e.outputs.push(e.b.param(format!("out{}", e.outputs.len()), ty.dtype, ty.len(), true));
+        }
+        Ok(e)
+    }
+
+    /// An epilogue kernel: parameters are the result, read and written, then the given inputs.
+    pub fn epilogue(cluster: &'a Cluster<'a>, name: &str, space: &[u64], inputs: &[usize]) -> Result<Inliner<'a>> {
+        let mut e = Inliner { b: KernelBuilder::new(name), ..Inliner::empty(cluster, space) };
+        for v in cluster.outputs() {
+            let ty = cluster.ty(v)?;
+            e.outputs.push(e.b.param("out", ty.dtype, ty.len(), true));
+        }
+        for &i in inputs {
+            let node = cluster.body.inputs()[i];
+            let ty = cluster.ty(Value { node, port: 0 })?;
+            e.inputs.insert(node, e.b.param(format!("in{i}"), ty.dtype, ty.len(), false));
+        }
+        Ok(e)
+    }
+
+    fn empty(cluster: &'a Cluster<'a>, space: &[u64]) -> Inliner<'a> {
+        Inliner {
+            cluster,
+            b: KernelBuilder::new(""),
+            inputs: BTreeMap::new(),
+            outputs: vec![],
+            ranges: space.iter().map(|&n| (0, (n as i64 - 1).max(0))).collect(),
+            actual: vec![Index::default(); space.len()],
+            bound: BTreeMap::new(),
+            cache: vec![BTreeMap::new()],
+        }
+    }
+
+    pub fn finish(self) -> Kernel {
+        self.b.finish()
+    }
+
+    pub fn output(&self, i: usize) -> Buf {
+        self.outputs[i]
+    }
+
+    /// Says what an axis stands for in the kernel.
+    pub fn set_axis(&mut self, axis: usize, actual: Index) {
+        self.actual[axis] = actual;
+    }
+
+    /// Narrows the interval of an axis; returns the former one.
+    pub fn set_range(&mut self, axis: usize, range: Interval) -> Interval {
+        std::mem::replace(&mut self.ranges[axis], range)
+    }
+
+    pub fn bind(&mut self, v: Value, bound: Bound) {
+        self.bound.insert(v, bound);
+    }
+
+    pub fn is_bound(&self, v: Value) -> bool {
+        self.bound.contains_key(&v)
+    }
+
+    /// An index in axis variables as an index in kernel variables.
+    pub fn kernel_index(&self, index: &Index) -> Index {
+        let wide = |_: u32| (i64::MIN / 8, i64::MAX / 8);
+        index.substitute(&|v| self.actual[v as usize].clone(), &wide).recombine()
+    }
+
+    /// Opens a scope in which emitted values may be reused, inside a loop.
+    pub fn looped(
+        &mut self,
+        name: &str,
+        range: LoopRange,
+        kind: LoopKind,
+        body: impl FnOnce(&mut Self, Index) -> Result<()>,
+    ) -> Result<()> {
+        let i = self.b.open_for(name, range, kind);
+        self.cache.push(BTreeMap::new());
+        let bound = self.bound.clone();
+        body(self, i)?;
+        self.bound = bound;
+        self.cache.pop();
+        self.b.close_for();
+        Ok(())
+    }
+
+    /// Walks `axis` over `lo..hi` in vectors of `lanes` up to `whole_end`, then element by element.
+    pub fn vectorized(
+        &mut self,
+        axis: usize,
+        range: (Index, Index),
+        whole_end: Index,
+        lanes: u64,
+        body: &mut dyn FnMut(&mut Self, Lane) -> Result<()>,
+    ) -> Result<()> {
+        self.lanes(range, whole_end, lanes, &mut |e, i, lane| {
+            e.set_axis(axis, i);
+            body(e, lane)
+        })
+    }
+
+    /// As [`Inliner::vectorized`] for a counter that is not one axis.
+    pub fn columns(
+        &mut self,
+        range: (Index, Index),
+        whole_end: Index,
+        lanes: u64,
+        body: &mut dyn FnMut(&mut Self, Index) -> Result<()>,
+    ) -> Result<()> {
+        self.lanes(range, whole_end, lanes, &mut |e, i, _| body(e, i))
+    }
+
+    fn lanes(
+        &mut self,
+        (lo, hi): (Index, Index),
+        whole_end: Index,
+        lanes: u64,
+        body: &mut dyn FnMut(&mut Self, Index, Lane) -> Result<()>,
+    ) -> Result<()> {
+        let empty = |lo: &Index, hi: &Index| hi.sub(lo).as_constant().is_some_and(|n| n <= 0);
+        let wide = |_: u32| (i64::MIN / 8, i64::MAX / 8);
+        let mut tail = lo.clone();
+        if lanes > 1 && !empty(&lo, &whole_end) {
+            tail = lo.maximum(&whole_end, &wide);
+            let step = lanes as i64;
+            self.looped("i", (lo, whole_end, step), LoopKind::Serial, |e, i| {
+                e.looped("l", (Index::default(), Index::constant(step), 1), LoopKind::Vector, |e, l| {
+                    body(e, i.add(&l), Lane::Vector(l))
+                })
+            })?;
+        }
+        if !empty(&tail, &hi) {
+            self.looped("i", (tail, hi, 1), LoopKind::Serial, |e, i| body(e, i, Lane::Scalar))?;
+        }
+        Ok(())
+    }
+
+    /// Computes ahead, in the current scope, what the listed sites need and the given axes do not
+    /// influence.
+    pub fn hoist(&mut self, uses: &Uses, inner: &[usize]) -> Result<()> {
+        self.hoist_if(uses, inner, &|_| true)
+    }
+
+    /// As [`Inliner::hoist`], of the values that qualify.
+    pub fn hoist_if(&mut self, uses: &Uses, inner: &[usize], qualifies: &dyn Fn(Value) -> bool) -> Result<()> {
+        for (v, coords) in &uses.sites {
+            let invariant = !coords.iter().any(|c| inner.iter().any(|a| c.mentions(*a as u32)));
+            if invariant && qualifies(*v) {
+                self.value(*v, coords, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn store(&mut self, output: usize, dims: &[u64], coords: &[Index], value: Operand) {
+        let index = self.kernel_index(&linearize(coords, dims));
+        self.b.store(self.outputs[output], index, value);
+    }
+
+    /// The value of `v` at `coords`; where `guard` does not hold, memory is not read and the result
+    /// is meaningless.
+    pub fn value(&mut self, v: Value, coords: &[Index], guard: Option<Operand>) -> Result<Operand> {
+        match self.bound.get(&v) {
+            Some(Bound::Operand(o)) => return Ok(*o),
+            Some(Bound::Row { buf, axes, dims }) => {
+                let at: Vec<Index> = axes.iter().map(|a| coords[*a].clone()).collect();
+                let (buf, index) = (*buf, self.kernel_index(&linearize(&at, dims)));
+                return self.cached((v, coords.to_vec(), None), |e| Ok(e.b.load(buf, index)));
+            }
+            None => {}
+        }
+        if let NodeKind::Const(data) = &self.cluster.body.node(v.node).kind {
+            let only = data.item().ok_or_else(|| internal("a cluster holds a constant of several elements"))?;
+            return Ok(Operand::Const(only));
+        }
+        self.cached((v, coords.to_vec(), guard), |e| e.compute(v, coords, guard))
+    }
+
+    fn cached(&mut self, key: Key, compute: impl FnOnce(&mut Self) -> Result<Operand>) -> Result<Operand> {
+        if let Some(found) = self.cache.iter().rev().find_map(|scope| scope.get(&key)) {
+            return Ok(*found);
+        }
+        let value = compute(self)?;
+        if let Some(scope) = self.cache.last_mut() {
+            scope.insert(key, value);
+        }
+        Ok(value)
+    }
+
+    fn compute(&mut self, v: Value, coords: &[Index], guard: Option<Operand>) -> Result<Operand> {
+        let cluster = self.cluster;
+        let args = cluster.body.args(v.node);
+        match &cluster.body.node(v.node).kind {
+            NodeKind::Input => {
+                let ty = cluster.ty(v)?;
+                let buf = *self.inputs.get(&v.node).ok_or_else(|| internal("an input has no buffer"))?;
+                let index = self.kernel_index(&linearize(coords, &ty.dims));
+                Ok(self.b.load_guarded(buf, index, guard.map(|g| (g, Scalar::zero(ty.dtype)))))
+            }
+            NodeKind::Prim(Prim::Map(_)) => {
+                let f = cluster.function(v.node)?;
+                let mut operands = Vec::with_capacity(args.len());
+                for arg in args {
+                    let at = broadcast_coords(&cluster.ty(arg)?.dims, coords);
+                    operands.push(self.value(arg, &at, guard)?);
+                }
+                let actual: Vec<Index> = match f.uses_coord() {
+                    true => coords.iter().map(|c| self.kernel_index(c)).collect(),
+                    false => vec![],
+                };
+                let results = self.b.apply(&f, &operands, &actual);
+                Ok(results[v.port as usize])
+            }
+            NodeKind::Prim(Prim::View(view)) => {
+                let ranges = self.ranges.clone();
+                let range = move |a: u32| ranges[a as usize];
+                let at: Vec<Index> =
+                    view.map.iter().map(|m| m.substitute(&|d| coords[d as usize].clone(), &range)).collect();
+                let dims = cluster.ty(args[0])?.dims;
+                let Some(fill) = view.fill else { return self.value(args[0], &at, guard) };
+                let inner = self.guard(&at, &dims, guard);
+                let value = self.value(args[0], &at, inner)?;
+                match inner {
+                    Some(cond) if inner != guard => {
+                        Ok(self.b.op(ScalarOp::Select, &[cond, value, Operand::Const(fill)]))
+                    }
+                    _ => Ok(value),
+                }
+            }
+            NodeKind::Prim(Prim::Gather(g)) => {
+                let data = cluster.ty(args[0])?;
+                let rank = cluster.ty(args[1])?.rank();
+                let position = self.value(args[1], &coords[g.axis..g.axis + rank], guard)?;
+                let row = self.clamped(position, &data, g.axis);
+                let axis = self.actual.len();
+                self.actual.push(row);
+                self.ranges.push((0, (data.dims[g.axis] as i64 - 1).max(0)));
+                let mut at = coords[..g.axis].to_vec();
+                at.push(Index::var(axis as u32));
+                at.extend_from_slice(&coords[g.axis + rank..]);
+                self.value(args[0], &at, guard)
+            }
+            _ => Err(internal("a cluster holds a node its emitter does not know").at(&cluster.body.node(v.node).name)),
+        }
+    }
+
+    /// The condition under which coordinates lie in their operand, on top of `outer`; only what the
+    /// axes' intervals do not prove is tested.
+    pub fn guard(&mut self, at: &[Index], dims: &[u64], outer: Option<Operand>) -> Option<Operand> {
+        let ranges = self.ranges.clone();
+        let mut guard = outer;
+        for (index, n) in at.iter().zip(dims) {
+            let (lo, hi) = index.interval(&|a: u32| ranges[a as usize]);
+            if lo < 0 || hi >= *n as i64 {
+                let actual = self.kernel_index(index);
+                let inside = self.b.in_range(&actual, 0, *n as i64);
+                guard = Some(match guard {
+                    Some(g) => self.b.op(ScalarOp::And, &[g, inside]),
+                    None => inside,
+                });
+            }
+        }
+        guard
+    }
+
+    /// An index value as a valid position of an axis: negative counts from the end, then clamped.
+    fn clamped(&mut self, position: Operand, data: &DenseType, axis: usize) -> Index {
+        let n = data.dims[axis] as i64;
+        let int = |x: i64| Operand::Const(Scalar::i64(x));
+        let p = match self.b.dtype(position) {
+            DType::I64 => position,
+            _ => self.b.op(ScalarOp::Cast(DType::I64), &[position]),
+        };
+        let negative = self.b.op(ScalarOp::Cmp(CmpOp::Lt), &[p, int(0)]);
+        let wrapped = self.b.op(ScalarOp::Add, &[p, int(n)]);
+        let p = self.b.op(ScalarOp::Select, &[negative, wrapped, p]);
+        let p = self.b.op(ScalarOp::Max, &[p, int(0)]);
+        let p = self.b.op(ScalarOp::Min, &[p, int((n - 1).max(0))]);
+        self.b.as_index(p)
+    }
+
+    /// A thread-private buffer in the current scope.
+    pub fn alloc(&mut self, name: &str, dtype: DType, len: u64, space: Space) -> Buf {
+        self.b.alloc(name, dtype, len, space)
+    }
+}
+
+/// Which lane an element of a vectorised loop is.
+#[derive(Clone)]
+pub enum Lane {
+    /// The variable of the enclosing vector loop.
+    Vector(Index),
+    Scalar,
+}

@@ -1,0 +1,44 @@
+//! Emitters: one per fusion class, from a cluster of primitives to a scheduled kernel.
+
+mod cluster;
+mod column;
+mod contract;
+mod copy;
+mod fold;
+mod inline;
+mod map;
+mod nest;
+mod row;
+
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{FusionClass, Graph};
+use tensorc_ir::kir::Kernel;
+use tensorc_ir::scalar::MathLibrary;
+
+pub use contract::{Epilogue, Library, emit_epilogue, library_form};
+pub use copy::emit_concat_part;
+
+use cluster::Cluster;
+
+/// A kernel and what its launcher needs to know.
+pub struct Emitted {
+    pub kernel: Kernel,
+    /// Pairs (input, output) of the cluster that may share memory.
+    pub in_place: Vec<(usize, usize)>,
+}
+
+/// Emits a cluster as one kernel. Its parameters are the cluster's inputs, then its outputs.
+pub fn emit(class: FusionClass, body: &Graph, name: &str, math: &dyn MathLibrary) -> Result<Emitted> {
+    let cluster = Cluster::new(body, math)?;
+    match class {
+        FusionClass::Map => map::emit(&cluster, name),
+        FusionClass::Reduce => {
+            let space = fold::Space::of_reductions(&cluster)?;
+            match row::fits(&cluster, &space)? {
+                true => row::emit(&cluster, &space, name),
+                false => column::emit(&cluster, &space, name),
+            }
+        }
+        FusionClass::Contract => column::emit(&cluster, &fold::Space::of_contraction(&cluster)?, name),
+    }
+}

@@ -1,0 +1,44 @@
+//! The outer loops every emitter shares: one parallel loop over the product of the outer groups.
+
+use tensorc_ir::diag::Result;
+use tensorc_ir::index::{Index, Interval};
+use tensorc_ir::kir::LoopKind;
+
+use super::cluster::Group;
+use super::inline::Inliner;
+
+/// Runs `body` for every combination of the groups, in one parallel loop; each group's axis is set
+/// to its coordinate. `extra` adds an innermost counter, passed to the body.
+pub fn parallel(
+    e: &mut Inliner<'_>,
+    groups: &[Group],
+    extra: u64,
+    body: impl FnOnce(&mut Inliner<'_>, Index) -> Result<()>,
+) -> Result<()> {
+    let extent = groups.iter().map(|g| g.extent).product::<u64>() * extra;
+    let range = (Index::default(), Index::constant(extent as i64), 1);
+    e.looped("p", range, LoopKind::Parallel, |e, p| {
+        let limits = move |_: u32| -> Interval { (0, extent as i64 - 1) };
+        let counter = digit(e, &p, 1, extra, &limits, "q");
+        let mut stride = extra;
+        for g in groups.iter().rev() {
+            let at = digit(e, &p, stride, g.extent, &limits, "g");
+            e.set_axis(g.axis, at);
+            stride *= g.extent;
+        }
+        body(e, counter)
+    })
+}
+
+/// Digit of `p` with the given weight and base, bound to a variable.
+fn digit(
+    e: &mut Inliner<'_>,
+    p: &Index,
+    weight: u64,
+    base: u64,
+    limits: &impl Fn(u32) -> Interval,
+    name: &str,
+) -> Index {
+    let index = p.floor_div(weight.max(1) as i64, limits).modulo(base.max(1) as i64, limits);
+    e.b.let_index(name, index)
+}

@@ -1,0 +1,299 @@
+//! Emitter for folds over the innermost axes: each row is processed by one iteration, in vectors
+//! along the row. Softmax, normalisations, sums over trailing axes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::{Index, linearize};
+use tensorc_ir::kir::{LoopKind, Space as Memory};
+use tensorc_ir::prim::Prim;
+
+use super::Emitted;
+use super::cluster::{Cluster, Group, Uses, group_axes};
+use super::fold::{Fold, Space, bind_folded, cost, in_place, levels};
+use super::inline::{Bound, Inliner, Lane};
+use super::nest::parallel;
+
+/// Longest row kept in thread-private memory, in elements.
+const ROW_BUFFER: u64 = 8192;
+/// A value is worth keeping for a later pass if recomputing it takes more operations.
+const RECOMPUTE: usize = 8;
+
+struct Plan {
+    uses: Uses,
+    kept: Vec<Group>,
+    reduced: Vec<Group>,
+}
+
+fn analyse(cluster: &Cluster<'_>, space: &Space) -> Result<Plan> {
+    let folds = Fold::all(cluster)?;
+    let mut uses = Uses::default();
+    let nodes: Vec<_> = folds.iter().map(Fold::node).collect();
+    let stop = |v: Value| nodes.contains(&v.node);
+    for f in &folds {
+        f.collect(cluster, space, &mut uses, &stop)?;
+    }
+    for v in cluster.outputs() {
+        let dims = cluster.ty(v)?.dims;
+        let coords = space.coords_of(&dims)?;
+        uses.collect(cluster, v, &coords, &space.dims, &stop)?;
+        uses.store(v, &dims, &coords);
+    }
+    let groups = group_axes(&space.dims, &uses, &|a, b| space.is_reduced(a) == space.is_reduced(b));
+    let (reduced, kept) = groups.into_iter().partition(|g| space.is_reduced(g.axis));
+    Ok(Plan { uses, kept, reduced })
+}
+
+/// Whether rows are long and contiguous enough for vectors along them.
+pub fn fits(cluster: &Cluster<'_>, space: &Space) -> Result<bool> {
+    let plan = analyse(cluster, space)?;
+    let Some(inner) = plan.reduced.last() else { return Ok(false) };
+    let innermost = plan.kept.iter().all(|k| k.axis < inner.axis);
+    let contiguous = plan.uses.flats.iter().any(|(_, f)| f.coefficient(inner.axis as u32) == Some(1));
+    let kept_is_contiguous = plan.kept.last().is_some_and(|k| {
+        plan.uses.flats.iter().any(|(_, f)| f.coefficient(k.axis as u32) == Some(1) && f.mentions(inner.axis as u32))
+    });
+    Ok(plan.kept.is_empty() || innermost && contiguous && (inner.extent >= 8 || !kept_is_contiguous))
+}
+
+pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted> {
+    let plan = analyse(cluster, space)?;
+    let folds = Fold::all(cluster)?;
+    let levels = levels(cluster, &folds);
+    let mut e = Inliner::new(cluster, name, &space.dims)?;
+    let row = Row { space, plan: &plan, folds: &folds, keep: kept_values(cluster, space, &levels)? };
+    parallel(&mut e, &plan.kept, 1, |e, _| row.emit(e, &levels))?;
+    Ok(Emitted { kernel: e.finish(), in_place: in_place(cluster, space, &plan.uses)? })
+}
+
+/// Element values computed in one pass and needed again in a later one: by first pass.
+fn kept_values(cluster: &Cluster<'_>, space: &Space, levels: &[Vec<Fold>]) -> Result<BTreeMap<usize, Vec<Value>>> {
+    let length: u64 = space.reduced.iter().map(|a| space.dims[*a]).product();
+    let mut first: BTreeMap<Value, usize> = BTreeMap::new();
+    let mut again: BTreeSet<Value> = BTreeSet::new();
+    for pass in 0..=levels.len() {
+        let roots: Vec<Value> = match levels.get(pass) {
+            Some(folds) => folds.iter().flat_map(|f| cluster.body.args(f.node())).collect(),
+            None => cluster.outputs(),
+        };
+        let mut stack = roots;
+        let mut seen = BTreeSet::new();
+        while let Some(v) = stack.pop() {
+            let full = space.is_full(&cluster.ty(v)?.dims);
+            let Some(Prim::Map(_)) = cluster.prim(v.node).filter(|_| full && seen.insert(v)) else { continue };
+            if *first.entry(v).or_insert(pass) < pass {
+                again.insert(v);
+                continue;
+            }
+            stack.extend(cluster.body.args(v.node));
+        }
+    }
+    let mut keep: BTreeMap<usize, Vec<Value>> = BTreeMap::new();
+    for v in again {
+        if length <= ROW_BUFFER && total_cost(cluster, v)? > RECOMPUTE {
+            keep.entry(first[&v]).or_default().push(v);
+        }
+    }
+    Ok(keep)
+}
+
+/// Operations to compute a value from the cluster's inputs and folds.
+fn total_cost(cluster: &Cluster<'_>, v: Value) -> Result<usize> {
+    let mut sum = 0;
+    let mut stack = vec![v.node];
+    let mut seen = BTreeSet::new();
+    while let Some(n) = stack.pop() {
+        if let Some(Prim::Map(_)) = cluster.prim(n).filter(|_| seen.insert(n)) {
+            sum += cost(cluster.function(n)?.as_ref());
+            stack.extend(cluster.body.args(n).iter().map(|a| a.node));
+        }
+    }
+    Ok(sum)
+}
+
+struct Row<'a> {
+    space: &'a Space,
+    plan: &'a Plan,
+    folds: &'a [Fold],
+    keep: BTreeMap<usize, Vec<Value>>,
+}
+
+impl Row<'_> {
+    fn emit(&self, e: &mut Inliner<'_>, levels: &[Vec<Fold>]) -> Result<()> {
+        let varying: Vec<usize> = self.space.reduced.clone();
+        // Only what the folds do not feed can be hoisted before they ran.
+        let fed = self.fed_by_folds(e.cluster);
+        e.hoist_if(&self.plan.uses, &varying, &|v| !fed.contains(&v.node))?;
+        let mut row_buffers = BTreeMap::new();
+        for v in self.keep.values().flatten() {
+            let ty = e.cluster.ty(*v)?;
+            let length: u64 = self.space.reduced.iter().map(|a| self.space.dims[*a]).product();
+            row_buffers.insert(*v, e.alloc("row", ty.dtype, length, Memory::Stack));
+        }
+        for (pass, folds) in levels.iter().enumerate() {
+            self.fold_pass(e, pass, folds, &row_buffers)?;
+            bind_folded(e, self.space, self.folds)?;
+        }
+        self.store_pass(e)
+    }
+
+    fn fed_by_folds(&self, cluster: &Cluster<'_>) -> BTreeSet<tensorc_ir::graph::NodeId> {
+        let mut fed = BTreeSet::new();
+        for &n in &cluster.order {
+            let is_fold = self.folds.iter().any(|f| f.node() == n);
+            if is_fold || cluster.body.args(n).iter().any(|a| fed.contains(&a.node)) {
+                fed.insert(n);
+            }
+        }
+        fed
+    }
+
+    fn inner(&self) -> Group {
+        self.plan.reduced.last().cloned().unwrap_or(Group { axis: self.space.reduced[0], extent: 1 })
+    }
+
+    fn fold_pass(
+        &self,
+        e: &mut Inliner<'_>,
+        pass: usize,
+        folds: &[Fold],
+        rows: &BTreeMap<Value, tensorc_ir::kir::Buf>,
+    ) -> Result<()> {
+        let lanes = e.cluster.lanes(self.inner().extent);
+        let acc: Vec<_> = folds.iter().map(|f| f.alloc(e, lanes)).collect();
+        let rest: Vec<_> = folds.iter().map(|f| f.alloc(e, 1)).collect();
+        let has_tail = !self.inner().extent.is_multiple_of(lanes);
+        each_lane(e, lanes, &mut |e, l| {
+            folds.iter().zip(&acc).for_each(|(f, a)| f.store_init(e, a, l));
+            Ok(())
+        })?;
+        if has_tail {
+            folds.iter().zip(&rest).for_each(|(f, a)| f.store_init(e, a, &Index::default()));
+        }
+        let coords = self.space.coords();
+        let reduced_dims: Vec<u64> = self.space.reduced.iter().map(|a| self.space.dims[*a]).collect();
+        let reduced_at: Vec<Index> = self.space.reduced.iter().map(|a| coords[*a].clone()).collect();
+        self.elements(e, lanes, &mut |e, lane| {
+            for v in self.keep.get(&pass).into_iter().flatten() {
+                let value = e.value(*v, &coords, None)?;
+                let index = e.kernel_index(&linearize(&reduced_at, &reduced_dims));
+                e.b.store(rows[v], index, value);
+            }
+            for (i, f) in folds.iter().enumerate() {
+                match &lane {
+                    Lane::Vector(l) => f.accumulate(e, self.space, &acc[i], l)?,
+                    Lane::Scalar if lanes == 1 => f.accumulate(e, self.space, &acc[i], &Index::default())?,
+                    Lane::Scalar => f.accumulate(e, self.space, &rest[i], &Index::default())?,
+                }
+            }
+            Ok(())
+        })?;
+        for v in self.keep.get(&pass).into_iter().flatten() {
+            e.bind(*v, Bound::Row { buf: rows[v], axes: self.space.reduced.clone(), dims: reduced_dims.clone() });
+        }
+        for (i, f) in folds.iter().enumerate() {
+            fold_lanes(e, f, &acc[i], lanes)?;
+            if has_tail {
+                f.combine(e, &acc[i], &Index::default(), &rest[i], &Index::default());
+            }
+            f.finish(e, &acc[i], &Index::default());
+        }
+        Ok(())
+    }
+
+    /// Stores outputs: those of one element per row here, full ones in a last pass.
+    fn store_pass(&self, e: &mut Inliner<'_>) -> Result<()> {
+        let outputs = e.cluster.outputs();
+        let mut full = vec![];
+        for (i, v) in outputs.iter().enumerate() {
+            let dims = e.cluster.ty(*v)?.dims;
+            let coords = self.space.coords_of(&dims)?;
+            if self.space.is_full(&dims) {
+                full.push((i, *v, dims, coords));
+            } else {
+                let value = e.value(*v, &coords, None)?;
+                e.store(i, &dims, &coords, value);
+            }
+        }
+        if full.is_empty() {
+            return Ok(());
+        }
+        e.hoist(&self.plan.uses, &self.space.reduced)?;
+        let lanes = e.cluster.lanes(self.inner().extent);
+        self.elements(e, lanes, &mut |e, _| {
+            full.iter().try_for_each(|(i, v, dims, coords)| {
+                let value = e.value(*v, coords, None)?;
+                e.store(*i, dims, coords, value);
+                Ok(())
+            })
+        })
+    }
+
+    /// Loops over the elements of the row.
+    fn elements(
+        &self,
+        e: &mut Inliner<'_>,
+        lanes: u64,
+        body: &mut dyn FnMut(&mut Inliner<'_>, Lane) -> Result<()>,
+    ) -> Result<()> {
+        let outer = self.plan.reduced.len().saturating_sub(1);
+        self.element_loops(e, &self.plan.reduced[..outer], lanes, body)
+    }
+
+    fn element_loops(
+        &self,
+        e: &mut Inliner<'_>,
+        outer: &[Group],
+        lanes: u64,
+        body: &mut dyn FnMut(&mut Inliner<'_>, Lane) -> Result<()>,
+    ) -> Result<()> {
+        match outer.split_first() {
+            Some((g, rest)) => {
+                let range = (Index::default(), Index::constant(g.extent as i64), 1);
+                e.looped("r", range, LoopKind::Serial, |e, i| {
+                    e.set_axis(g.axis, i);
+                    self.element_loops(e, rest, lanes, body)
+                })
+            }
+            None => {
+                let inner = self.inner();
+                let n = inner.extent as i64;
+                let whole = Index::constant(n / lanes as i64 * lanes as i64);
+                e.vectorized(inner.axis, (Index::default(), Index::constant(n)), whole, lanes, body)
+            }
+        }
+    }
+}
+
+/// Runs the body for every lane, as one vector loop if there are several.
+fn each_lane(
+    e: &mut Inliner<'_>,
+    lanes: u64,
+    body: &mut dyn FnMut(&mut Inliner<'_>, &Index) -> Result<()>,
+) -> Result<()> {
+    match lanes {
+        1 => body(e, &Index::default()),
+        _ => e.looped("l", (Index::default(), Index::constant(lanes as i64), 1), LoopKind::Vector, |e, l| body(e, &l)),
+    }
+}
+
+/// Combines the lanes' accumulators into lane 0, halving each time.
+fn fold_lanes(e: &mut Inliner<'_>, f: &Fold, acc: &[tensorc_ir::kir::Buf], lanes: u64) -> Result<()> {
+    let mut width = lanes / 2;
+    while width >= 1 {
+        let half = width as i64;
+        if width >= 4 {
+            each_lane(e, width, &mut |e, l| {
+                f.combine(e, acc, l, acc, &l.offset(half));
+                Ok(())
+            })?;
+        } else {
+            for i in 0..half {
+                f.combine(e, acc, &Index::constant(i), acc, &Index::constant(i + half));
+            }
+        }
+        width /= 2;
+    }
+    Ok(())
+}

@@ -1,0 +1,325 @@
+//! Lowering: every cluster of a fused graph becomes a kernel launch or a library call.
+
+use std::collections::BTreeMap;
+
+use tensorc_abi::{Arg, Buffer, BufferId, Epilogue, Home, KernelId, Packing, Plan, Step, StepOp, Weight};
+use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
+use tensorc_ir::index::{Index, linearize};
+use tensorc_ir::kir::Kernel;
+use tensorc_ir::lowered::{InPlace, Lowered};
+use tensorc_ir::prim::{Prim, View};
+use tensorc_ir::scalar::MathLibrary;
+use tensorc_ir::{DenseType, TensorData};
+
+use crate::emit::{self, Emitted, Library, emit_concat_part, emit_epilogue, library_form};
+
+/// Lowers a graph of clusters, concatenations, kernels, views, constants and inputs.
+pub fn lower(graph: &Graph, math: &dyn MathLibrary) -> Result<Lowered> {
+    let mut lowering =
+        Lowering { graph, math, out: Lowered::default(), values: BTreeMap::new(), constants: BTreeMap::new() };
+    lowering.out.plan.name = graph.name.clone();
+    for &node in graph.inputs() {
+        let v = Value { node, port: 0 };
+        let home = Home::Input(lowering.out.plan.inputs.len() as u32);
+        let id = lowering.buffer(&graph.node(node).name, &graph.dense(v)?, home);
+        lowering.values.insert(v, id);
+        lowering.out.plan.inputs.push(id);
+    }
+    for node in graph.order() {
+        lowering.node(node).map_err(|d| d.at(&graph.node(node).name))?;
+    }
+    lowering.outputs()?;
+    Ok(lowering.out)
+}
+
+struct Lowering<'a> {
+    graph: &'a Graph,
+    math: &'a dyn MathLibrary,
+    out: Lowered,
+    values: BTreeMap<Value, BufferId>,
+    /// Buffers of constants by node and the form they are stored in.
+    constants: BTreeMap<(NodeId, String), BufferId>,
+}
+
+impl Lowering<'_> {
+    fn plan(&mut self) -> &mut Plan {
+        &mut self.out.plan
+    }
+
+    fn buffer(&mut self, name: &str, ty: &DenseType, home: Home) -> BufferId {
+        let buffer = Buffer { name: name.to_owned(), dtype: ty.dtype, dims: ty.dims.clone(), home };
+        self.plan().buffers.push(buffer);
+        BufferId(self.plan().buffers.len() as u32 - 1)
+    }
+
+    /// The buffer of a value that exists already; constants get theirs at the first use.
+    fn operand(&mut self, v: Value) -> Result<BufferId> {
+        if let NodeKind::Const(data) = &self.graph.node(v.node).kind {
+            return Ok(self.weight(v.node, data, Packing::Plain, &data.ty));
+        }
+        let found = self.values.get(&v).copied();
+        found.ok_or_else(|| {
+            Diagnostic::new(Code::Internal, "an operand was not lowered").at(&self.graph.node(v.node).name)
+        })
+    }
+
+    fn weight(&mut self, node: NodeId, data: &TensorData, packing: Packing, ty: &DenseType) -> BufferId {
+        let key = (node, format!("{packing:?}"));
+        if let Some(id) = self.constants.get(&key) {
+            return *id;
+        }
+        let same = |(n, _): &&(NodeId, String)| *n == node;
+        let table = match self.constants.keys().find(same).and_then(|k| self.constants.get(k)) {
+            Some(other) => match self.out.plan.buffer(*other).home {
+                Home::Weight(w) => self.out.plan.weights[w as usize].constant,
+                _ => 0,
+            },
+            None => {
+                self.out.constants.push(data.clone());
+                self.out.constants.len() as u32 - 1
+            }
+        };
+        let name = self.graph.node(node).name.to_string();
+        let home = Home::Weight(self.out.plan.weights.len() as u32);
+        self.plan().weights.push(Weight { name: name.clone(), constant: table, packing });
+        let id = self.buffer(&name, ty, home);
+        self.constants.insert(key, id);
+        id
+    }
+
+    /// A new intermediate for every output of a node.
+    fn results(&mut self, node: NodeId) -> Result<Vec<BufferId>> {
+        let graph = self.graph;
+        let n = graph.node(node);
+        (0..n.types.len() as u16)
+            .map(|port| {
+                let v = Value { node, port };
+                let id = self.buffer(&n.name, &graph.dense(v)?, Home::Arena(0));
+                self.values.insert(v, id);
+                Ok(id)
+            })
+            .collect()
+    }
+
+    fn node(&mut self, node: NodeId) -> Result<()> {
+        let graph = self.graph;
+        match &graph.node(node).kind {
+            NodeKind::Input | NodeKind::Const(_) => Ok(()),
+            NodeKind::Fused(f) => self.fused(node, f),
+            NodeKind::Prim(Prim::View(view)) => self.view(node, view),
+            NodeKind::Prim(Prim::Concat { axis }) => self.concat(node, *axis),
+            NodeKind::Prim(Prim::Kernel(kernel)) => {
+                let inputs = self.operands(node)?;
+                let outputs = self.results(node)?;
+                self.launch(node, (**kernel).clone(), &inputs, &outputs, 0);
+                Ok(())
+            }
+            NodeKind::Prim(_) => Err(Diagnostic::new(Code::Internal, "a primitive outside a cluster reached lowering")),
+            NodeKind::Op(op) => Err(Diagnostic::new(
+                Code::Unsupported,
+                format!("operator `{}` reached lowering undecomposed", op.def.name),
+            )),
+        }
+    }
+
+    fn operands(&mut self, node: NodeId) -> Result<Vec<BufferId>> {
+        self.graph.args(node).into_iter().map(|v| self.operand(v)).collect()
+    }
+
+    /// A view that keeps the linear order is another name for its operand's memory.
+    fn view(&mut self, node: NodeId, view: &View) -> Result<()> {
+        let graph = self.graph;
+        let (arg, v) = (graph.args(node)[0], Value { node, port: 0 });
+        if keeps_order(view, &graph.dense(arg)?, &graph.dense(v)?) {
+            let id = self.operand(arg)?;
+            self.values.insert(v, id);
+            return Ok(());
+        }
+        let mut body = Graph::new("");
+        let input = body.add_input("in", graph.dense(arg)?.into());
+        let result = body.add_prim("view", Prim::View(view.clone().into()), &[input], &[graph.dense(v)?]);
+        body.add_output("out", Value { node: result, port: 0 });
+        self.fused(node, &Fused { class: FusionClass::Map, body: Box::new(body) })
+    }
+
+    fn fused(&mut self, node: NodeId, fused: &Fused) -> Result<()> {
+        let inputs = self.graph.args(node);
+        let flops = flops(&fused.body)?;
+        if fused.class == FusionClass::Contract {
+            let graph = self.graph;
+            let is_constant = |i: usize| inputs.get(i).is_some_and(|v| graph.constant(*v).is_some());
+            if let Some(library) = library_form(&fused.body, &is_constant)? {
+                return self.library(node, fused, library, flops);
+            }
+        }
+        let Emitted { kernel, in_place } =
+            emit::emit(fused.class, &fused.body, &self.graph.node(node).name, self.math)?;
+        let operands = self.operands(node)?;
+        let results = self.results(node)?;
+        let step = self.out.plan.steps.len();
+        if self.launch(node, kernel, &operands, &results, flops) {
+            let pairs = in_place.into_iter().map(|(i, o)| InPlace { step, input: operands[i], output: results[o] });
+            self.out.in_place.extend(pairs);
+        }
+        Ok(())
+    }
+
+    fn add_kernel(&mut self, kernel: Kernel) -> KernelId {
+        self.plan().kernels.push(kernel.name.clone());
+        self.out.kernels.push(kernel);
+        KernelId(self.out.kernels.len() as u32 - 1)
+    }
+
+    /// Adds a launch, unless there is nothing to write.
+    fn launch(&mut self, node: NodeId, kernel: Kernel, inputs: &[BufferId], outputs: &[BufferId], flops: u64) -> bool {
+        let extent = kernel.parallel_extent();
+        if extent == 0 || outputs.iter().all(|o| self.out.plan.buffer(*o).is_empty()) {
+            return false;
+        }
+        let read = inputs.iter().map(|b| Arg { buffer: *b, writes: false });
+        let write = outputs.iter().map(|b| Arg { buffer: *b, writes: true });
+        let args: Vec<Arg> = read.chain(write).collect();
+        let kernel = self.add_kernel(kernel);
+        self.step(node, StepOp::Launch { kernel, args, extent }, flops);
+        true
+    }
+
+    fn step(&mut self, node: NodeId, op: StepOp, flops: u64) {
+        let mut args: Vec<BufferId> = op.args().iter().map(|a| a.buffer).collect();
+        args.sort();
+        args.dedup();
+        let bytes = args.iter().map(|b| self.out.plan.buffer(*b).bytes()).sum();
+        let name = self.graph.node(node).name.to_string();
+        self.plan().steps.push(Step { name, op, flops, bytes });
+    }
+
+    fn library(&mut self, node: NodeId, fused: &Fused, library: Library, flops: u64) -> Result<()> {
+        let graph = self.graph;
+        let inputs = graph.args(node);
+        let name = graph.node(node).name.clone();
+        let epilogue = emit_epilogue(&fused.body, &library, &name, self.math)?;
+        let constant = |i: usize| graph.constant(inputs[i]);
+        let operation = match library {
+            Library::Conv { conv, x, w } => {
+                let (x, w) = (
+                    self.operand(inputs[x])?,
+                    match constant(w) {
+                        Some(data) => self.weight(inputs[w].node, data, Packing::Conv(conv), &data.ty),
+                        None => return Err(Diagnostic::new(Code::Internal, "convolution filters are not constant")),
+                    },
+                );
+                (x, w, None, Some(conv))
+            }
+            Library::Gemm { gemm, a, b } => {
+                let mut call = gemm.call;
+                let shared = call.b.batch_strides == [0; 3];
+                let b_id = match constant(b) {
+                    Some(data) if shared => {
+                        call.b_packed = true;
+                        let l = call.b;
+                        let packing = Packing::GemmB {
+                            k: call.k,
+                            n: call.n,
+                            offset: l.offset,
+                            row_stride: l.row_stride,
+                            col_stride: l.col_stride,
+                        };
+                        self.weight(inputs[b].node, data, packing, &data.ty)
+                    }
+                    _ => self.operand(inputs[b])?,
+                };
+                (self.operand(inputs[a])?, b_id, Some(call), None)
+            }
+        };
+        let extra = match &epilogue {
+            Some(e) => e.inputs.iter().map(|i| self.operand(inputs[*i])).collect::<Result<Vec<_>>>()?,
+            None => vec![],
+        };
+        let result = self.results(node)?[0];
+        let epilogue = epilogue.map(|e| {
+            let kernel = self.add_kernel(e.kernel);
+            let own = Arg { buffer: result, writes: true };
+            let reads = extra.into_iter().map(|buffer| Arg { buffer, writes: false });
+            Epilogue { kernel, args: std::iter::once(own).chain(reads).collect() }
+        });
+        let op = match operation {
+            (x, w, _, Some(call)) => StepOp::Conv { call, x, w, y: result, epilogue },
+            (a, b, Some(call), None) => StepOp::Gemm { call, a, b, c: result, epilogue },
+            _ => return Err(Diagnostic::new(Code::Internal, "a library call without a form")),
+        };
+        self.step(node, op, flops);
+        Ok(())
+    }
+
+    /// One strided copy per operand.
+    fn concat(&mut self, node: NodeId, axis: usize) -> Result<()> {
+        let graph = self.graph;
+        let out = graph.dense(Value { node, port: 0 })?;
+        let inner: u64 = out.dims[axis + 1..].iter().product();
+        let outer: u64 = out.dims[..axis].iter().product();
+        let operands = self.operands(node)?;
+        let results = self.results(node)?;
+        let mut offset = 0;
+        for (v, id) in graph.args(node).into_iter().zip(operands) {
+            let run = graph.dense(v)?.dims[axis] * inner;
+            if run > 0 {
+                let name = &graph.node(node).name;
+                let kernel = emit_concat_part(name, out.dtype, outer, run, out.dims[axis] * inner, offset);
+                self.launch(node, kernel, &[id], &results, 0);
+            }
+            offset += run;
+        }
+        Ok(())
+    }
+
+    /// Gives every graph output a buffer of the caller's, copying only values that have a home
+    /// elsewhere.
+    fn outputs(&mut self) -> Result<()> {
+        let graph = self.graph;
+        for (i, (name, v)) in graph.outputs().iter().enumerate() {
+            let (ty, id) = (graph.dense(*v)?, self.operand(*v)?);
+            let home = Home::Output(i as u32);
+            let out = match self.out.plan.buffer(id).home {
+                Home::Arena(_) => {
+                    let buffer = &mut self.plan().buffers[id.0 as usize];
+                    (buffer.home, buffer.dims, buffer.name) = (home, ty.dims, name.to_string());
+                    id
+                }
+                _ => {
+                    let out = self.buffer(name, &ty, home);
+                    if !ty.is_empty() {
+                        self.step(v.node, StepOp::Copy { src: id, dst: out }, 0);
+                    }
+                    out
+                }
+            };
+            self.plan().outputs.push(out);
+        }
+        Ok(())
+    }
+}
+
+/// Whether position p of the result is position p of the operand.
+fn keeps_order(view: &View, input: &DenseType, output: &DenseType) -> bool {
+    let coords: Vec<Index> = (0..output.rank() as u32).map(Index::var).collect();
+    let (from, to) = (linearize(&view.map, &input.dims), linearize(&coords, &output.dims));
+    let difference = from.sub(&to).recombine();
+    input.len() == output.len() && view.fill.is_none() && difference.interval(&output.dims[..]) == (0, 0)
+}
+
+/// Floating-point operations of a body.
+fn flops(body: &Graph) -> Result<u64> {
+    let mut sum = 0;
+    for node in body.order() {
+        let NodeKind::Prim(prim) = &body.node(node).kind else { continue };
+        let out = body.dense(Value { node, port: 0 })?;
+        sum += match prim {
+            Prim::Map(f) => f.flops() * out.len(),
+            Prim::Reduce(r) => (r.map.flops() + r.combine.flops()) * body.dense(body.args(node)[0])?.len(),
+            Prim::Contract(c) => 2 * c.extents.iter().product::<u64>(),
+            _ => 0,
+        };
+    }
+    Ok(sum)
+}
