@@ -49,6 +49,7 @@ fn run(isa: Isa, call: &Conv2d, x: &[f32], w: &[f32], ranges: &[std::ops::Range<
     let mut packed = vec![f32::NAN; packed_len(&packing)];
     // An odd address, as a constant of a model file may have.
     let bytes: Vec<u8> = std::iter::once(0).chain(w.iter().flat_map(|w| w.to_ne_bytes())).collect();
+    // SAFETY: the buffers have the sizes the call states.
     unsafe { pack_with(isa, &packing, bytes.as_ptr().wrapping_add(1), &mut packed) };
     let (rows, cols) = (call.groups * call.out_channels, call.output[0] * call.output[1]);
     let mut y = vec![f32::NAN; (call.batch * rows * cols) as usize];
@@ -58,6 +59,7 @@ fn run(isa: Isa, call: &Conv2d, x: &[f32], w: &[f32], ranges: &[std::ops::Range<
         let mut scratch = vec![f32::NAN; conv_scratch(call) / 4];
         let finish = epilogue.then(|| counter.call());
         let scratch = scratch.as_mut_ptr().cast();
+        // SAFETY: the buffers have the sizes the call states.
         unsafe {
             conv_run_with(isa, call, x.as_ptr(), packed.as_ptr(), y.as_mut_ptr(), finish, range.clone(), scratch);
         }

@@ -93,6 +93,7 @@ fn run(
             col_stride: call.b.col_stride,
         };
         packed = vec![f32::NAN; packed_len(&packing)];
+        // SAFETY: the buffers have the sizes the call states.
         unsafe { pack_with(isa, &packing, b.as_ptr().cast(), &mut packed) };
     }
     let right = if call.b_packed { packed.as_ptr() } else { b.as_ptr() };
@@ -102,6 +103,7 @@ fn run(
     for range in ranges {
         let mut scratch = vec![f32::NAN; gemm_scratch(call) / 4];
         let finish = epilogue.then(|| counter.call());
+        // SAFETY: the buffers have the sizes the call states.
         unsafe {
             gemm_run_with(
                 isa,
