@@ -2,7 +2,7 @@
 //!
 //! The loop nest is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix
 //! Multiplication" (ACM TOMS 34, 2008): blocks of k outermost, then panels of 32 columns of B,
-//! kept in the first-level cache, then panels of at most 12 rows of A, streamed from the second.
+//! then panels of at most 12 rows of A.
 //! Accumulators are reloaded from C between k blocks, so an element of C is always one chain of
 //! fused multiply-adds over ascending k, whatever the blocking.
 
@@ -10,8 +10,9 @@ use std::ops::Range;
 
 use crate::tiers::{MR, NR, Tier, Tile};
 
-/// Most terms of k in one block: a panel of B of this depth fills two thirds of a 48 KiB cache.
-pub(crate) const KC: usize = 256;
+/// Most terms of k in one block: a panel of A of this depth stays in the first-level cache, and a
+/// panel of B streams from the second at a tenth of its speed.
+pub(crate) const KC: usize = 512;
 
 /// Elements of C in one epilogue call, about.
 const EPILOGUE_ELEMENTS: usize = 24 * 1024;
@@ -95,6 +96,10 @@ pub(crate) trait Operands {
     /// # Safety
     /// As for `left`.
     unsafe fn right(&mut self, k: Range<usize>, cols: Range<usize>) -> Right;
+
+    /// What the tiles of row panel `p` and the columns up to `cols.end` should fetch into the cache
+    /// for later ones, given the panel's address.
+    fn ahead(&self, rect: &Rect, k: &Range<usize>, cols: &Range<usize>, p: usize, a: *const f32) -> *const f32;
 }
 
 /// The matrix C: element (i, j) at `base[i·ld + j]`, rows and columns counted from its origin.
@@ -133,9 +138,11 @@ pub(crate) unsafe fn multiply(
                 let right = unsafe { operands.right(k.clone(), cols.clone()) };
                 for p in rect.panels.clone() {
                     let rows = rect.rows.range(p);
+                    let a = left.base.wrapping_add((rows.start - first_row) * left.stride + left.skip * rows.len());
                     let tile = Tile {
                         k: k.len(),
-                        a: left.base.wrapping_add((rows.start - first_row) * left.stride + left.skip * rows.len()),
+                        a,
+                        ahead: operands.ahead(rect, &k, &cols, p, a),
                         mr: rows.len(),
                         b: right.base,
                         ldb: right.ld,

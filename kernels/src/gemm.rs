@@ -320,4 +320,18 @@ impl Operands for GemmOperands<'_> {
         unsafe { (tier.panel)(&panel) };
         Right { base: self.right, ld: NR, padded: true }
     }
+
+    fn ahead(&self, rect: &Rect, k: &Range<usize>, cols: &Range<usize>, p: usize, a: *const f32) -> *const f32 {
+        if !self.product.call.b_packed {
+            return a;
+        }
+        // Each row panel fetches its share of the next columns, or of the first ones of the next block.
+        let next = if cols.end < rect.cols.end {
+            cols.end * self.product.schedule.k + k.start * NR
+        } else {
+            rect.cols.start * self.product.schedule.k + k.end * NR
+        };
+        let share = k.len() * NR / rect.panels.len();
+        self.b.wrapping_add(next + (p - rect.panels.start) * share)
+    }
 }

@@ -277,6 +277,11 @@ impl Operands for ConvOperands<'_> {
         }
         Right { base, ld: NR, padded: true }
     }
+
+    fn ahead(&self, rect: &Rect, k: &Range<usize>, cols: &Range<usize>, p: usize, a: *const f32) -> *const f32 {
+        // The filters of the next block follow those of this one.
+        if cols.end == rect.cols.end { a.wrapping_add(k.len() * rect.rows.range(p).len()) } else { a }
+    }
 }
 
 const _: () = assert!(MR <= 16 && NR == 32, "tiles are addressed by 16-bit lane masks");

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Depthwise, Fetch, Panel, Skinny, Tier, Tile, portable};
+use super::{Depthwise, Panel, Skinny, Tier, Tile, Window, portable};
 
 pub(super) static TIER: Tier = Tier { tile, skinny, panel, fetch, depthwise };
 
@@ -123,7 +123,7 @@ unsafe fn panel(p: &Panel) {
 /// # Safety
 /// As [`Tier`].
 #[target_feature(enable = "avx2,fma")]
-unsafe fn fetch(f: &Fetch<'_>) {
+unsafe fn fetch(f: &Window<'_>) {
     // SAFETY: passed on from the caller.
     unsafe { portable::fetch(f) }
 }

@@ -93,8 +93,10 @@ unsafe fn block<const M: usize, const V: usize, const T: usize>(t: &Tile) {
                 *sum = load_column(t.c.add(V * LANES + j), t.ldc, M);
             }
         }
-        let (mut a, mut b) = (t.a, t.b);
+        let (mut a, mut b, mut ahead) = (t.a, t.b, t.ahead);
         for _ in 0..t.k {
+            _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
+            ahead = ahead.wrapping_add(M);
             let mut columns = [_mm512_setzero_ps(); V];
             for (v, column) in columns.iter_mut().enumerate() {
                 let b = b.add(v * LANES);

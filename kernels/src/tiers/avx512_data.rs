@@ -2,9 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Depthwise, DepthwiseShape, Fetch, Panel, portable};
-
-const LANES: usize = 16;
+use super::{Depthwise, DepthwiseShape, LANES, NR, Panel, Window, portable};
 
 /// The first `count` of sixteen lanes.
 const fn first(count: usize) -> __mmask16 {
@@ -109,68 +107,27 @@ fn transposed(r: [__m512; LANES]) -> [__m512; LANES] {
 /// # Safety
 /// As [`super::Tier`].
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn fetch(f: &Fetch<'_>) {
+pub(super) unsafe fn fetch(f: &Window<'_>) {
     // SAFETY: passed on from the caller.
     unsafe {
-        match (f.runs.step, f.runs.count) {
-            (1, 0) => fetch_unit::<0>(f),
-            (1, 1) => fetch_unit::<1>(f),
-            (1, 2) => fetch_unit::<2>(f),
-            (1, 3) => fetch_unit::<3>(f),
-            (1, 4) => fetch_unit::<4>(f),
-            (2, 0..=4) => fetch_double(f),
+        match (f.strides[1], f.segments.len()) {
+            (1, 1) => fetch_segments::<1, 1>(f),
+            (1, 2) => fetch_segments::<1, 2>(f),
+            (1, 3) => fetch_segments::<1, 3>(f),
+            (1, 4) => fetch_segments::<1, 4>(f),
+            (2, 1) => fetch_segments::<2, 1>(f),
+            (2, 2) => fetch_segments::<2, 2>(f),
+            (2, 3) => fetch_segments::<2, 3>(f),
+            (2, 4) => fetch_segments::<2, 4>(f),
             _ => fetch_gather(f),
         }
     }
 }
 
-/// Runs of consecutive elements.
-///
-/// # Safety
-/// As [`super::Tier`], with `f.runs.count == N`.
+/// The even ones of 32 elements.
 #[target_feature(enable = "avx512f")]
-unsafe fn fetch_unit<const N: usize>(f: &Fetch<'_>) {
-    let (mut src, mut dst) = (f.src, f.dst);
-    for _ in 0..f.planes {
-        let mut lanes = _mm512_setzero_ps();
-        // SAFETY: only lanes of the runs are read.
-        unsafe {
-            for i in 0..N {
-                lanes = _mm512_mask_loadu_ps(lanes, f.runs.mask[i], src.wrapping_offset(f.runs.offset[i]));
-            }
-            _mm512_storeu_ps(dst, lanes);
-        }
-        (src, dst) = (src.wrapping_add(f.plane), dst.wrapping_add(f.dst_step));
-    }
-}
-
-/// Runs of every second element: two loads and a permutation.
-///
-/// # Safety
-/// As [`super::Tier`], with `f.runs.step == 2`.
-#[target_feature(enable = "avx512f")]
-unsafe fn fetch_double(f: &Fetch<'_>) {
-    let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    let mut sources = [(0u16, 0u16); LANES];
-    for (source, &mask) in sources.iter_mut().zip(&f.runs.mask).take(f.runs.count) {
-        *source = (spread(mask as u8), spread((mask >> 8) as u8));
-    }
-    let (mut src, mut dst) = (f.src, f.dst);
-    for _ in 0..f.planes {
-        let mut lanes = _mm512_setzero_ps();
-        // SAFETY: lane l reads element 2·l of its run; only those elements are loaded.
-        unsafe {
-            for (i, &(low, high)) in sources.iter().enumerate().take(f.runs.count) {
-                let run = src.wrapping_offset(f.runs.offset[i]);
-                let left = _mm512_maskz_loadu_ps(low, run);
-                let right = _mm512_maskz_loadu_ps(high, run.wrapping_add(LANES));
-                let taken = _mm512_permutex2var_ps(left, even, right);
-                lanes = _mm512_mask_mov_ps(lanes, f.runs.mask[i], taken);
-            }
-            _mm512_storeu_ps(dst, lanes);
-        }
-        (src, dst) = (src.wrapping_add(f.plane), dst.wrapping_add(f.dst_step));
-    }
+fn even() -> __m512i {
+    _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
 }
 
 /// Bit i of `mask` at bit 2·i.
@@ -181,125 +138,164 @@ const fn spread(mask: u8) -> u16 {
     (bits | bits << 1) & 0x5555
 }
 
-/// Any runs.
+/// `N` segments at column stride `STEP`, 1 or 2: masked loads, one or two for each segment.
+///
+/// # Safety
+/// As [`super::Tier`], with `N` segments and the column stride `STEP`.
+#[target_feature(enable = "avx512f")]
+unsafe fn fetch_segments<const STEP: usize, const N: usize>(f: &Window<'_>) {
+    let (plane, dst_step) = (f.plane(), f.taps() * NR);
+    let even = even();
+    for s in 0..f.kernel[1] {
+        let mut columns = [(0isize, 0u16); N];
+        for (column, segment) in columns.iter_mut().zip(f.segments) {
+            *column = f.columns(segment, s);
+        }
+        for r in 0..f.kernel[0] {
+            let mut runs = [f.src; N];
+            let mut masks = [0u16; N];
+            for i in 0..N {
+                if let Some(row) = f.row(&f.segments[i], r) {
+                    masks[i] = columns[i].1;
+                    runs[i] = f.src.wrapping_offset((row * f.input[1]) as isize + columns[i].0);
+                }
+            }
+            let mut dst = f.dst.wrapping_add((r * f.kernel[1] + s) * NR);
+            for channel in 0..f.channels {
+                let mut lanes = _mm512_setzero_ps();
+                // SAFETY: lane l of a segment reads its element STEP·l; only lanes in the image are read.
+                unsafe {
+                    for i in 0..N {
+                        let run = runs[i].wrapping_add(channel * plane);
+                        if STEP == 1 {
+                            lanes = _mm512_mask_loadu_ps(lanes, masks[i], run);
+                        } else {
+                            let left = _mm512_maskz_loadu_ps(spread(masks[i] as u8), run);
+                            let right = _mm512_maskz_loadu_ps(spread((masks[i] >> 8) as u8), run.wrapping_add(LANES));
+                            lanes = join(lanes, _mm512_permutex2var_ps(left, even, right));
+                        }
+                    }
+                    _mm512_storeu_ps(dst, lanes);
+                }
+                dst = dst.wrapping_add(dst_step);
+            }
+        }
+    }
+}
+
+/// Joins vectors of which at most one is nonzero in each lane.
+#[target_feature(enable = "avx512f")]
+fn join(a: __m512, b: __m512) -> __m512 {
+    _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(a), _mm512_castps_si512(b)))
+}
+
+/// Any segments and strides.
 ///
 /// # Safety
 /// As [`super::Tier`].
 #[target_feature(enable = "avx512f")]
-unsafe fn fetch_gather(f: &Fetch<'_>) {
-    let mut index = [0i32; LANES];
-    let mut all = 0;
-    for (&offset, &mask) in f.runs.offset.iter().zip(&f.runs.mask).take(f.runs.count) {
-        for (lane, index) in index.iter_mut().enumerate() {
-            if mask >> lane & 1 == 1 {
-                *index = (offset + (lane * f.runs.step) as isize) as i32;
+unsafe fn fetch_gather(f: &Window<'_>) {
+    let (plane, dst_step) = (f.plane(), f.taps() * NR);
+    for tap in 0..f.taps() {
+        let mut index = [0i32; LANES];
+        let mut all = 0;
+        for segment in f.segments {
+            let (column, mask) = f.columns(segment, tap % f.kernel[1]);
+            let Some(row) = f.row(segment, tap / f.kernel[1]) else { continue };
+            let base = (row * f.input[1]) as isize + column;
+            for (lane, index) in index.iter_mut().enumerate().skip(segment.first).take(segment.len) {
+                *index = (base + (lane * f.strides[1]) as isize) as i32;
             }
+            all |= mask;
         }
-        all |= mask;
-    }
-    let (mut src, mut dst) = (f.src, f.dst);
-    // SAFETY: only lanes of the runs are read; an image plane has fewer than 2³¹ elements.
-    unsafe {
-        let index = _mm512_loadu_si512(index.as_ptr().cast());
-        for _ in 0..f.planes {
-            let lanes = _mm512_mask_i32gather_ps::<4>(_mm512_setzero_ps(), all, index, src);
-            _mm512_storeu_ps(dst, lanes);
-            (src, dst) = (src.wrapping_add(f.plane), dst.wrapping_add(f.dst_step));
+        // SAFETY: only lanes in the image are read; a plane has fewer than 2³¹ elements.
+        unsafe {
+            let index = _mm512_loadu_si512(index.as_ptr().cast());
+            for channel in 0..f.channels {
+                let src = f.src.add(channel * plane);
+                let lanes = _mm512_mask_i32gather_ps::<4>(_mm512_setzero_ps(), all, index, src);
+                _mm512_storeu_ps(f.dst.add(channel * dst_step + tap * NR), lanes);
+            }
         }
     }
 }
 
 /// Output rows of a depthwise convolution computed together.
 const BAND: usize = 4;
+/// Widest depthwise filter whose masks are kept on the stack.
+const WIDEST: usize = 32;
 
 /// # Safety
 /// As [`super::Tier`].
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn depthwise(d: &Depthwise<'_>) {
-    let mut p = d.rows.start;
-    // SAFETY: passed on from the caller, with the rows cut into bands.
+    // SAFETY: passed on from the caller.
     unsafe {
-        match d.shape.strides[1] {
-            1 => {
-                while p < d.rows.end {
-                    let rows = BAND.min(d.rows.end - p);
-                    if rows == BAND {
-                        band::<BAND, 1>(d, p)
-                    } else {
-                        single_rows::<1>(d, p)
-                    }
-                    p += rows;
-                }
-            }
-            2 => {
-                while p < d.rows.end {
-                    let rows = BAND.min(d.rows.end - p);
-                    if rows == BAND {
-                        band::<BAND, 2>(d, p)
-                    } else {
-                        single_rows::<2>(d, p)
-                    }
-                    p += rows;
-                }
-            }
+        match (d.shape.strides[1], d.shape.kernel[1]) {
+            (1, 3) => bands::<1, 3>(d),
+            (2, 3) => bands::<2, 3>(d),
+            (1, 5) => bands::<1, 5>(d),
+            (2, 5) => bands::<2, 5>(d),
+            (1, 1..=WIDEST) => bands::<1, WIDEST>(d),
+            (2, 1..=WIDEST) => bands::<2, WIDEST>(d),
             _ => portable::depthwise(d),
         }
     }
 }
 
-/// The rows left over by whole bands.
+/// Cuts the rows into bands.
 ///
 /// # Safety
-/// As [`super::Tier`], with the column stride `STEP`.
+/// As [`super::Tier`], with the column stride `STEP` and a filter at most `KW` wide.
 #[target_feature(enable = "avx512f")]
-unsafe fn single_rows<const STEP: usize>(d: &Depthwise<'_>, p: usize) {
-    // SAFETY: passed on from the caller.
-    unsafe {
-        match d.rows.end - p {
-            1 => band::<1, STEP>(d, p),
-            2 => band::<2, STEP>(d, p),
-            _ => band::<3, STEP>(d, p),
+unsafe fn bands<const STEP: usize, const KW: usize>(d: &Depthwise<'_>) {
+    let mut p = d.rows.start;
+    while p < d.rows.end {
+        let rows = BAND.min(d.rows.end - p);
+        // SAFETY: rows p..p + rows are inside `d.rows`.
+        unsafe {
+            match rows {
+                1 => band::<1, STEP, KW>(d, p),
+                2 => band::<2, STEP, KW>(d, p),
+                3 => band::<3, STEP, KW>(d, p),
+                _ => band::<BAND, STEP, KW>(d, p),
+            }
         }
+        p += rows;
     }
 }
 
 /// `ROWS` output rows from `p` on, a vector of columns at a time.
 ///
 /// # Safety
-/// As [`super::Tier`], with rows `p..p + ROWS` inside `d.rows` and the column stride `STEP`.
+/// As [`super::Tier`], with rows `p..p + ROWS` inside `d.rows`, the column stride `STEP` and a
+/// filter exactly `KW` wide, or at most that if `KW` is [`WIDEST`].
 #[target_feature(enable = "avx512f")]
-unsafe fn band<const ROWS: usize, const STEP: usize>(d: &Depthwise<'_>, p: usize) {
+unsafe fn band<const ROWS: usize, const STEP: usize, const KW: usize>(d: &Depthwise<'_>, p: usize) {
     let g: &DepthwiseShape = d.shape;
-    let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    let width = if KW == WIDEST { g.kernel[1] } else { KW };
     for v in 0..g.output[1].div_ceil(LANES) {
-        let masks = &g.masks[v * g.kernel[1]..(v + 1) * g.kernel[1]];
+        let masks = &g.masks[v * width..(v + 1) * width];
+        let inside = masks.iter().all(|&mask| mask == u16::MAX);
         let mut acc = [_mm512_setzero_ps(); ROWS];
         for r in 0..g.kernel[0] {
-            let mut lines = [d.x; ROWS];
-            let mut valid = [0u16; ROWS];
-            for i in 0..ROWS {
+            for (i, sum) in acc.iter_mut().enumerate() {
                 let ih = ((p + i) * g.strides[0] + r * g.dilations[0]).wrapping_sub(g.pads[0]);
-                if ih < g.input[0] {
-                    valid[i] = u16::MAX;
-                    let column = (v * LANES * STEP) as isize - g.pads[1] as isize;
-                    lines[i] = d.x.wrapping_offset((ih * g.input[1]) as isize + column);
+                if ih >= g.input[0] {
+                    continue;
                 }
-            }
-            for (s, &mask) in masks.iter().enumerate() {
-                // SAFETY: lanes whose tap lies outside the image are masked off.
-                unsafe {
-                    let w = _mm512_set1_ps(*d.w.add(r * g.kernel[1] + s));
-                    for i in 0..ROWS {
-                        let mask = mask & valid[i];
-                        let x = lines[i].wrapping_add(s * g.dilations[1]);
-                        let taps = if STEP == 1 {
-                            _mm512_maskz_loadu_ps(mask, x)
+                let column = (v * LANES * STEP) as isize - g.pads[1] as isize;
+                let line = d.x.wrapping_offset((ih * g.input[1]) as isize + column);
+                for (s, &mask) in masks.iter().enumerate().take(width) {
+                    let x = line.wrapping_add(s * g.dilations[1]);
+                    // SAFETY: lanes whose tap lies outside the image are masked off.
+                    unsafe {
+                        let w = _mm512_set1_ps(*d.w.add(r * width + s));
+                        *sum = if inside {
+                            _mm512_fmadd_ps(taps::<STEP>(x, u16::MAX), w, *sum)
                         } else {
-                            let left = _mm512_maskz_loadu_ps(spread(mask as u8), x);
-                            let right = _mm512_maskz_loadu_ps(spread((mask >> 8) as u8), x.wrapping_add(LANES));
-                            _mm512_permutex2var_ps(left, even, right)
+                            _mm512_mask3_fmadd_ps(taps::<STEP>(x, mask), w, *sum, mask)
                         };
-                        acc[i] = _mm512_mask3_fmadd_ps(taps, w, acc[i], mask);
                     }
                 }
             }
@@ -309,5 +305,23 @@ unsafe fn band<const ROWS: usize, const STEP: usize>(d: &Depthwise<'_>, p: usize
             // SAFETY: row p + i exists and columns past its end are masked off.
             unsafe { _mm512_mask_storeu_ps(d.y.add((p + i) * g.output[1] + v * LANES), store, *sum) };
         }
+    }
+}
+
+/// Every `STEP`-th element from `x` on, in the lanes of `mask`.
+///
+/// # Safety
+/// The elements of the lanes are readable.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn taps<const STEP: usize>(x: *const f32, mask: u16) -> __m512 {
+    // SAFETY: masked-off elements are not read.
+    unsafe {
+        if STEP == 1 {
+            return _mm512_maskz_loadu_ps(mask, x);
+        }
+        let left = _mm512_maskz_loadu_ps(spread(mask as u8), x);
+        let right = _mm512_maskz_loadu_ps(spread((mask >> 8) as u8), x.wrapping_add(LANES));
+        _mm512_permutex2var_ps(left, even(), right)
     }
 }

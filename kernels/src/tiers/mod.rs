@@ -17,7 +17,7 @@ use crate::Isa;
 pub(crate) const MR: usize = 12;
 /// Columns of one packed panel of the right operand.
 pub(crate) const NR: usize = 32;
-/// Lanes described by one [`Runs`].
+/// Lanes of one vector of pixels.
 pub(crate) const LANES: usize = 16;
 
 /// One tile of C: `C[i, j] (+)= Σ_k A[i, k]·B[k, j]` for `i < mr ≤ MR`, `j < nr ≤ NR`.
@@ -37,6 +37,8 @@ pub(crate) struct Tile {
     pub continued: bool,
     /// Whether each row of B is readable up to NR columns.
     pub padded: bool,
+    /// Where to fetch into the cache what later tiles need, `k·mr` elements; any address will do.
+    pub ahead: *const f32,
 }
 
 /// `C[i, j] = Σ_k A[i, k]·B[k, j]` for `i < m ≤ SKINNY_ROWS` and all `j < n`, reading B once.
@@ -73,38 +75,61 @@ pub(crate) struct Panel {
     pub pad: usize,
 }
 
-/// Where the 16 lanes of one vector of image pixels come from: lane l of run i reads
-/// `offset[i] + l·step` when bit l of `mask[i]` is set. Lanes in no run are zero.
-#[derive(Clone, Copy)]
-pub(crate) struct Runs {
-    pub count: usize,
-    pub offset: [isize; LANES],
-    pub mask: [u16; LANES],
-    pub step: usize,
+/// Output pixels of one vector that lie in one output row: lanes `first..first + len` are the
+/// pixels from (row, col) on.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Segment {
+    pub first: usize,
+    pub len: usize,
+    pub row: usize,
+    pub col: usize,
 }
 
-impl Runs {
-    pub(crate) const fn empty(step: usize) -> Self {
-        Runs { count: 0, offset: [0; LANES], mask: [0; LANES], step }
-    }
-
-    pub(crate) fn push(&mut self, offset: isize, mask: u16) {
-        if mask != 0 {
-            self.offset[self.count] = offset;
-            self.mask[self.count] = mask;
-            self.count += 1;
-        }
-    }
-}
-
-/// Copies the vector described by `runs` out of each of `planes` consecutive image planes.
-pub(crate) struct Fetch<'a> {
-    pub runs: &'a Runs,
+/// The input elements under every filter tap of one vector of output pixels, for consecutive
+/// channels: lane l of tap (r, s) of channel i goes to `dst[(i·taps + r·kernel[1] + s)·NR + l]`,
+/// zero for taps in the padding and lanes in no segment.
+pub(crate) struct Window<'a> {
+    pub segments: &'a [Segment],
+    pub input: [usize; 2],
+    pub kernel: [usize; 2],
+    pub strides: [usize; 2],
+    pub dilations: [usize; 2],
+    pub pads: [usize; 2],
+    /// Plane of the first channel.
     pub src: *const f32,
-    pub plane: usize,
-    pub planes: usize,
+    pub channels: usize,
     pub dst: *mut f32,
-    pub dst_step: usize,
+}
+
+impl Window<'_> {
+    /// For filter column s: the input column lane zero would read (possibly outside the image) and
+    /// the lanes whose tap lies in the image.
+    #[inline(always)]
+    pub(crate) fn columns(&self, segment: &Segment, s: usize) -> (isize, u16) {
+        let step = self.strides[1];
+        let start = (segment.col * step + s * self.dilations[1]) as isize - self.pads[1] as isize;
+        let skipped = if start < 0 { start.unsigned_abs().div_ceil(step).min(segment.len) } else { 0 };
+        let left = (self.input[1] as isize - start).max(0) as usize;
+        let end = if left >= segment.len * step { segment.len } else { left.div_ceil(step).max(skipped) };
+        let bits = |count: usize| (1u32 << count) - 1;
+        let mask = bits(segment.first + end) & !bits(segment.first + skipped);
+        (start - (segment.first * step) as isize, mask as u16)
+    }
+
+    /// The input row under filter row r, if it is in the image.
+    #[inline(always)]
+    pub(crate) fn row(&self, segment: &Segment, r: usize) -> Option<usize> {
+        let row = (segment.row * self.strides[0] + r * self.dilations[0]).wrapping_sub(self.pads[0]);
+        (row < self.input[0]).then_some(row)
+    }
+
+    pub(crate) fn plane(&self) -> usize {
+        self.input[0] * self.input[1]
+    }
+
+    pub(crate) fn taps(&self) -> usize {
+        self.kernel[0] * self.kernel[1]
+    }
 }
 
 /// Rows of one plane of a depthwise convolution (see [`crate::conv`] for the sum).
@@ -143,7 +168,7 @@ pub(crate) struct Tier {
     pub tile: unsafe fn(&Tile),
     pub skinny: unsafe fn(&Skinny),
     pub panel: unsafe fn(&Panel),
-    pub fetch: unsafe fn(&Fetch<'_>),
+    pub fetch: unsafe fn(&Window<'_>),
     pub depthwise: unsafe fn(&Depthwise<'_>),
 }
 

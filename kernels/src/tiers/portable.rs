@@ -1,7 +1,7 @@
 //! Kernels in plain Rust, for any machine; other tiers inline the same bodies under their own
 //! target features where vectorisation by the compiler is good enough.
 
-use super::{Depthwise, Fetch, LANES, NR, Panel, Skinny, Tier, Tile};
+use super::{Depthwise, LANES, NR, Panel, Skinny, Tier, Tile, Window};
 
 pub(super) static TIER: Tier = Tier { tile, skinny, panel, fetch, depthwise };
 
@@ -111,23 +111,32 @@ pub(super) unsafe fn panel(p: &Panel) {
 /// # Safety
 /// As [`Tier`].
 #[inline(always)]
-pub(super) unsafe fn fetch(f: &Fetch<'_>) {
-    for plane in 0..f.planes {
-        let mut lanes = [0.0f32; LANES];
-        // SAFETY: lanes whose bit is set lie inside the plane; the others are not read.
-        unsafe {
-            let src = f.src.add(plane * f.plane);
-            if f.runs.count == 1 && f.runs.mask[0] == u16::MAX && f.runs.step == 1 {
-                std::ptr::copy_nonoverlapping(src.offset(f.runs.offset[0]), lanes.as_mut_ptr(), LANES);
-            } else {
-                for (offset, mask) in f.runs.offset.iter().zip(&f.runs.mask).take(f.runs.count) {
-                    let (first, last) = (mask.trailing_zeros() as usize, LANES - mask.leading_zeros() as usize);
-                    for (lane, value) in lanes.iter_mut().enumerate().take(last).skip(first) {
-                        *value = *src.offset(offset + (lane * f.runs.step) as isize);
+pub(super) unsafe fn fetch(f: &Window<'_>) {
+    let step = f.strides[1];
+    for tap in 0..f.taps() {
+        for channel in 0..f.channels {
+            let mut lanes = [0.0f32; LANES];
+            for segment in f.segments {
+                let (column, mask) = f.columns(segment, tap % f.kernel[1]);
+                let Some(row) = f.row(segment, tap / f.kernel[1]) else { continue };
+                let (first, end) = (mask.trailing_zeros() as usize, LANES - mask.leading_zeros() as usize);
+                let src = f.src.wrapping_add(channel * f.plane() + row * f.input[1]).wrapping_offset(column);
+                // SAFETY: the lanes of the mask lie inside the input row.
+                unsafe {
+                    if step == 1 && mask == u16::MAX {
+                        std::ptr::copy_nonoverlapping(src, lanes.as_mut_ptr(), LANES);
+                    } else {
+                        for (lane, value) in lanes.iter_mut().enumerate().take(end).skip(first) {
+                            *value = *src.wrapping_add(lane * step);
+                        }
                     }
                 }
             }
-            std::ptr::copy_nonoverlapping(lanes.as_ptr(), f.dst.add(plane * f.dst_step), LANES);
+            // SAFETY: the destination has a row of NR elements for each tap of each channel.
+            unsafe {
+                let dst = f.dst.add((channel * f.taps() + tap) * NR);
+                std::ptr::copy_nonoverlapping(lanes.as_ptr(), dst, LANES);
+            }
         }
     }
 }
