@@ -8,8 +8,10 @@ use crate::blocking::{KC, Left, Operands, Rect, Right, Split, Target, multiply, 
 use crate::tiers::{MR, NR, Panel, SKINNY_ROWS, Skinny, Tier, tier};
 use crate::{EpilogueCall, Isa, isa};
 
-/// Most row panels and column panels of one task.
-const TASK_PANELS: usize = 16;
+/// Most row panels of one task: 384 KiB of A for each block of k.
+const TASK_ROW_PANELS: usize = 16;
+/// Most column panels of one task.
+const TASK_COL_PANELS: usize = 8;
 /// Rows up to which B is read in place when its rows are contiguous: packing it would not pay.
 const DIRECT_ROWS: usize = 24;
 /// Floating-point operations that are worth a task of their own.
@@ -17,7 +19,7 @@ const TASK_FLOPS: f64 = 4e6;
 /// Products smaller than this share a task with their neighbours in the batch.
 const SHARED_FLOPS: f64 = 1e6;
 /// Tasks wanted of a large product.
-const TASKS: usize = 16;
+const TASKS: usize = 8;
 /// Bytes of B that are worth a task when it is only streamed through.
 const STREAM_BYTES: usize = 256 * 1024;
 /// Most elements of packed A kept for the following tasks.
@@ -55,10 +57,11 @@ impl Schedule {
             (Split::into(1, 1), Split::into(units, (k * n * 4 / STREAM_BYTES).min(TASKS * 2)), 4)
         } else {
             let want = ((flops * batches as f64 / TASK_FLOPS) as usize).clamp(1, TASKS);
-            let fewest_rows = rows.parts().div_ceil(TASK_PANELS);
+            let fewest_rows = rows.parts().div_ceil(TASK_ROW_PANELS);
             let by_cols = want.div_ceil((batches * fewest_rows).max(1)).min((panels / 4).max(1));
-            let cols = panels.div_ceil(TASK_PANELS).max(by_cols);
-            let by_rows = want.div_ceil((batches * cols).max(1)).min((rows.parts() / 4).max(1));
+            let cols = panels.div_ceil(TASK_COL_PANELS).max(by_cols);
+            let by_rows = (want as f64 / (batches * cols).max(1) as f64).round() as usize;
+            let by_rows = by_rows.min((rows.parts() / 4).max(1));
             (Split::into(rows.parts(), fewest_rows.max(by_rows)), Split::into(panels, cols), 1)
         };
         let single = row_blocks.parts() == 1 && col_blocks.parts() == 1;

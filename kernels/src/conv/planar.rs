@@ -11,7 +11,7 @@ use crate::tiers::{Depthwise, DepthwiseShape, LANES, Tier};
 /// Output elements of one epilogue call, about.
 const EPILOGUE_ELEMENTS: usize = 8 * 1024;
 /// Multiply-adds that are worth a task of their own.
-const TASK_TERMS: usize = 400_000;
+const TASK_TERMS: usize = 150_000;
 /// Output channels of a group up to which a plane at a time beats a matrix product.
 const MULTIPLIER: usize = 4;
 
@@ -122,7 +122,15 @@ fn common(shape: &Shape) -> DepthwiseShape {
         strides: shape.strides,
         dilations: shape.dilations,
         pads: shape.pads,
+        inside: inside(&columns),
         columns,
         masks,
     }
+}
+
+/// The vectors of output columns that no filter column takes out of the image.
+fn inside(columns: &[(usize, usize)]) -> Range<usize> {
+    let first = columns.iter().map(|c| c.0).max().unwrap_or(0).div_ceil(LANES);
+    let end = columns.iter().map(|c| c.1).min().unwrap_or(0) / LANES;
+    first..end.max(first)
 }

@@ -7,12 +7,11 @@
 
 use std::arch::x86_64::*;
 
-use super::{NR, Skinny, Tier, Tile, avx512_data};
+use super::avx512_data::first;
+use super::{LANES, NR, Skinny, Tier, Tile, avx512_data, avx512_depthwise};
 
 pub(super) static TIER: Tier =
-    Tier { tile, skinny, panel: avx512_data::panel, fetch: avx512_data::fetch, depthwise: avx512_data::depthwise };
-
-const LANES: usize = 16;
+    Tier { tile, skinny, panel: avx512_data::panel, fetch: avx512_data::fetch, depthwise: avx512_depthwise::depthwise };
 
 type TileFn = unsafe fn(&Tile);
 
@@ -55,11 +54,6 @@ unsafe fn tile(t: &Tile) {
     };
     // SAFETY: passed on from the caller; `mr` is in 1..=MR.
     unsafe { table[t.mr - 1](t) }
-}
-
-/// The first `count` of sixteen lanes.
-const fn first(count: usize) -> __mmask16 {
-    if count >= LANES { u16::MAX } else { (1u16 << count) - 1 }
 }
 
 /// A tile of `M` rows, `V` vectors of columns (the last one possibly partial) and up to `T` tail

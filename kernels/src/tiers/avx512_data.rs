@@ -1,11 +1,11 @@
-//! AVX-512 kernels bound by data movement: packing, implicit im2col and depthwise convolution.
+//! AVX-512 kernels that only move data: packing and implicit im2col.
 
 use std::arch::x86_64::*;
 
-use super::{Depthwise, DepthwiseShape, LANES, NR, Panel, Window, portable};
+use super::{LANES, NR, Panel, Window, portable};
 
 /// The first `count` of sixteen lanes.
-const fn first(count: usize) -> __mmask16 {
+pub(super) const fn first(count: usize) -> __mmask16 {
     if count >= LANES { u16::MAX } else { (1u16 << count) - 1 }
 }
 
@@ -126,12 +126,12 @@ pub(super) unsafe fn fetch(f: &Window<'_>) {
 
 /// The even ones of 32 elements.
 #[target_feature(enable = "avx512f")]
-fn even() -> __m512i {
+pub(super) fn even() -> __m512i {
     _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
 }
 
 /// Bit i of `mask` at bit 2·i.
-const fn spread(mask: u8) -> u16 {
+pub(super) const fn spread(mask: u8) -> u16 {
     let mut bits = mask as u16;
     bits = (bits | bits << 4) & 0x0f0f;
     bits = (bits | bits << 2) & 0x3333;
@@ -217,111 +217,5 @@ unsafe fn fetch_gather(f: &Window<'_>) {
                 _mm512_storeu_ps(f.dst.add(channel * dst_step + tap * NR), lanes);
             }
         }
-    }
-}
-
-/// Output rows of a depthwise convolution computed together.
-const BAND: usize = 4;
-/// Widest depthwise filter whose masks are kept on the stack.
-const WIDEST: usize = 32;
-
-/// # Safety
-/// As [`super::Tier`].
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn depthwise(d: &Depthwise<'_>) {
-    // SAFETY: passed on from the caller.
-    unsafe {
-        match (d.shape.strides[1], d.shape.kernel[1]) {
-            (1, 3) => bands::<1, 3>(d),
-            (2, 3) => bands::<2, 3>(d),
-            (1, 5) => bands::<1, 5>(d),
-            (2, 5) => bands::<2, 5>(d),
-            (1, 1..=WIDEST) => bands::<1, WIDEST>(d),
-            (2, 1..=WIDEST) => bands::<2, WIDEST>(d),
-            _ => portable::depthwise(d),
-        }
-    }
-}
-
-/// Cuts the rows into bands.
-///
-/// # Safety
-/// As [`super::Tier`], with the column stride `STEP` and a filter at most `KW` wide.
-#[target_feature(enable = "avx512f")]
-unsafe fn bands<const STEP: usize, const KW: usize>(d: &Depthwise<'_>) {
-    let mut p = d.rows.start;
-    while p < d.rows.end {
-        let rows = BAND.min(d.rows.end - p);
-        // SAFETY: rows p..p + rows are inside `d.rows`.
-        unsafe {
-            match rows {
-                1 => band::<1, STEP, KW>(d, p),
-                2 => band::<2, STEP, KW>(d, p),
-                3 => band::<3, STEP, KW>(d, p),
-                _ => band::<BAND, STEP, KW>(d, p),
-            }
-        }
-        p += rows;
-    }
-}
-
-/// `ROWS` output rows from `p` on, a vector of columns at a time.
-///
-/// # Safety
-/// As [`super::Tier`], with rows `p..p + ROWS` inside `d.rows`, the column stride `STEP` and a
-/// filter exactly `KW` wide, or at most that if `KW` is [`WIDEST`].
-#[target_feature(enable = "avx512f")]
-unsafe fn band<const ROWS: usize, const STEP: usize, const KW: usize>(d: &Depthwise<'_>, p: usize) {
-    let g: &DepthwiseShape = d.shape;
-    let width = if KW == WIDEST { g.kernel[1] } else { KW };
-    for v in 0..g.output[1].div_ceil(LANES) {
-        let masks = &g.masks[v * width..(v + 1) * width];
-        let inside = masks.iter().all(|&mask| mask == u16::MAX);
-        let mut acc = [_mm512_setzero_ps(); ROWS];
-        for r in 0..g.kernel[0] {
-            for (i, sum) in acc.iter_mut().enumerate() {
-                let ih = ((p + i) * g.strides[0] + r * g.dilations[0]).wrapping_sub(g.pads[0]);
-                if ih >= g.input[0] {
-                    continue;
-                }
-                let column = (v * LANES * STEP) as isize - g.pads[1] as isize;
-                let line = d.x.wrapping_offset((ih * g.input[1]) as isize + column);
-                for (s, &mask) in masks.iter().enumerate().take(width) {
-                    let x = line.wrapping_add(s * g.dilations[1]);
-                    // SAFETY: lanes whose tap lies outside the image are masked off.
-                    unsafe {
-                        let w = _mm512_set1_ps(*d.w.add(r * width + s));
-                        *sum = if inside {
-                            _mm512_fmadd_ps(taps::<STEP>(x, u16::MAX), w, *sum)
-                        } else {
-                            _mm512_mask3_fmadd_ps(taps::<STEP>(x, mask), w, *sum, mask)
-                        };
-                    }
-                }
-            }
-        }
-        let store = first(g.output[1] - v * LANES);
-        for (i, sum) in acc.iter().enumerate() {
-            // SAFETY: row p + i exists and columns past its end are masked off.
-            unsafe { _mm512_mask_storeu_ps(d.y.add((p + i) * g.output[1] + v * LANES), store, *sum) };
-        }
-    }
-}
-
-/// Every `STEP`-th element from `x` on, in the lanes of `mask`.
-///
-/// # Safety
-/// The elements of the lanes are readable.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn taps<const STEP: usize>(x: *const f32, mask: u16) -> __m512 {
-    // SAFETY: masked-off elements are not read.
-    unsafe {
-        if STEP == 1 {
-            return _mm512_maskz_loadu_ps(mask, x);
-        }
-        let left = _mm512_maskz_loadu_ps(spread(mask as u8), x);
-        let right = _mm512_maskz_loadu_ps(spread((mask >> 8) as u8), x.wrapping_add(LANES));
-        _mm512_permutex2var_ps(left, even(), right)
     }
 }

@@ -9,6 +9,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_data;
+#[cfg(target_arch = "x86_64")]
+mod avx512_depthwise;
 mod portable;
 
 use crate::Isa;
@@ -157,6 +159,8 @@ pub(crate) struct DepthwiseShape {
     pub columns: Vec<(usize, usize)>,
     /// Lanes in the image of output vector v at filter column s, at `[v·kernel[1] + s]`.
     pub masks: Vec<u16>,
+    /// Output vectors all of whose lanes are in the image at every filter column.
+    pub inside: std::ops::Range<usize>,
 }
 
 /// The inner kernels of one tier.
