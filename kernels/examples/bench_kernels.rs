@@ -1,13 +1,13 @@
 //! Prints the speed of the library kernels on one thread, in GFLOP/s and as a share of the
 //! machine's measured multiply-add peak.
 //!
-//! `cargo run --release -p tensorc-kernels --example bench_kernels [FILTER]`
+//! `cargo run --release -p tensorc-kernels --example bench_kernels [FILTER [avx512|avx2|portable]]`
 
 use std::time::{Duration, Instant};
 
 use tensorc_abi::{BatchedGemm, Conv2d, MatrixLayout, Packing};
 use tensorc_kernels::{
-    Isa, conv_run, conv_scratch, conv_tasks, gemm_run, gemm_scratch, gemm_tasks, isa, pack, packed_len,
+    Isa, conv_run_with, conv_scratch, conv_tasks, gemm_run_with, gemm_scratch, gemm_tasks, isa, pack, packed_len,
 };
 
 /// Shortest time of one call, in seconds.
@@ -61,9 +61,9 @@ macro_rules! multiply_adds {
 
 /// Multiply-add peak of one core in FLOP/s.
 #[cfg(target_arch = "x86_64")]
-fn peak() -> f64 {
+fn peak(isa: Isa) -> f64 {
     const ROUNDS: u64 = 100_000;
-    match isa() {
+    match isa {
         Isa::Avx512 => (ROUNDS * 12 * 32) as f64 / best(|| multiply_adds!("zmm", ROUNDS)),
         Isa::Avx2 => (ROUNDS * 12 * 16) as f64 / best(|| multiply_adds!("ymm", ROUNDS)),
         Isa::Portable => f64::NAN,
@@ -71,7 +71,7 @@ fn peak() -> f64 {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn peak() -> f64 {
+fn peak(_isa: Isa) -> f64 {
     f64::NAN
 }
 
@@ -80,6 +80,7 @@ fn numbers(len: usize) -> Vec<f32> {
 }
 
 struct Report {
+    isa: Isa,
     peak: f64,
     filter: String,
 }
@@ -132,7 +133,16 @@ impl Report {
         let seconds = best(|| {
             // SAFETY: the buffers have the sizes the call states.
             unsafe {
-                gemm_run(&call, a.as_ptr(), b.as_ptr(), c.as_mut_ptr(), None, 0..tasks, scratch.as_mut_ptr().cast());
+                gemm_run_with(
+                    self.isa,
+                    &call,
+                    a.as_ptr(),
+                    b.as_ptr(),
+                    c.as_mut_ptr(),
+                    None,
+                    0..tasks,
+                    scratch.as_mut_ptr().cast(),
+                );
             }
         });
         let bytes = 4.0 * (batch * (m * k + k * n + m * n)) as f64;
@@ -169,7 +179,8 @@ impl Report {
         let seconds = best(|| {
             // SAFETY: the buffers have the sizes the call states.
             unsafe {
-                conv_run(
+                conv_run_with(
+                    self.isa,
                     &call,
                     x.as_ptr(),
                     packed.as_ptr(),
@@ -186,8 +197,16 @@ impl Report {
 }
 
 fn main() {
-    let report = Report { peak: peak(), filter: std::env::args().nth(1).unwrap_or_default() };
-    println!("{:?}, peak {:.1} GFLOP/s", isa(), report.peak / 1e9);
+    let mut args = std::env::args().skip(1);
+    let filter = args.next().unwrap_or_default();
+    let isa = match args.next().as_deref() {
+        Some("avx512") => Isa::Avx512,
+        Some("avx2") => Isa::Avx2,
+        Some("portable") => Isa::Portable,
+        _ => isa(),
+    };
+    let report = Report { isa, peak: peak(isa), filter };
+    println!("{isa:?}, peak {:.1} GFLOP/s", report.peak / 1e9);
     for mnk in [
         [128, 768, 768],
         [128, 3072, 768],

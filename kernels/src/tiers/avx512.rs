@@ -159,7 +159,10 @@ unsafe fn skinny(s: &Skinny) {
         match s.m {
             1 => stream::<1, 4>(s),
             2 => stream::<2, 2>(s),
-            _ => stream::<3, 2>(s),
+            3 => stream::<3, 2>(s),
+            4 => stream::<4, 2>(s),
+            5 => stream::<5, 2>(s),
+            _ => stream::<6, 2>(s),
         }
     }
 }

@@ -53,6 +53,8 @@ unsafe fn copy_rows(p: &Panel) {
 /// As [`super::Tier`], with `p.k_stride == 1`.
 #[target_feature(enable = "avx512f")]
 unsafe fn transpose(p: &Panel) {
+    /// Elements of each row fetched ahead of their use.
+    const AHEAD: isize = 64;
     for k0 in (0..p.k).step_by(LANES) {
         let depth = LANES.min(p.k - k0);
         for j0 in (0..p.pad).step_by(LANES) {
@@ -62,12 +64,17 @@ unsafe fn transpose(p: &Panel) {
             // SAFETY: row j0 + j exists for j < width, and has `depth` elements from k0 on.
             unsafe {
                 let src = p.src.add(k0).wrapping_offset(j0 as isize * p.j_stride);
-                for (j, row) in rows.iter_mut().enumerate().take(width) {
-                    *row = _mm512_maskz_loadu_ps(first(depth), src.offset(j as isize * p.j_stride));
+                // Conditions instead of loop bounds let the compiler keep the block in registers.
+                for (j, row) in rows.iter_mut().enumerate() {
+                    let (mask, offset) = if j < width { (first(depth), j as isize * p.j_stride) } else { (0, 0) };
+                    _mm_prefetch::<_MM_HINT_T0>(src.wrapping_offset(offset + AHEAD).cast());
+                    *row = _mm512_maskz_loadu_ps(mask, src.wrapping_offset(offset));
                 }
                 let columns = transposed(rows);
-                for (k, column) in columns.iter().enumerate().take(depth) {
-                    _mm512_mask_storeu_ps(p.dst.add((k0 + k) * p.ld + j0), store, *column);
+                for (k, column) in columns.iter().enumerate() {
+                    if k < depth {
+                        _mm512_mask_storeu_ps(p.dst.add((k0 + k) * p.ld + j0), store, *column);
+                    }
                 }
             }
         }

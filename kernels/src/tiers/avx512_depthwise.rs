@@ -78,9 +78,9 @@ unsafe fn square_at<const STEP: usize, const K: usize, const LINES: usize, const
     for (j, line) in lines.iter().enumerate() {
         let Some(line) = line else { continue };
         let x = line.wrapping_add(v * LANES * STEP);
-        for s in 0..K {
+        for (s, &mask) in masks.iter().enumerate() {
             // SAFETY: lanes whose tap lies outside the image are masked off.
-            let values = unsafe { taps::<STEP>(x.wrapping_add(s), masks[s]) };
+            let values = unsafe { taps::<STEP>(x.wrapping_add(s), mask) };
             for (i, sum) in acc.iter_mut().enumerate() {
                 if j >= i * STEP && j - i * STEP < K {
                     // SAFETY: the filter has K×K elements.
@@ -88,7 +88,7 @@ unsafe fn square_at<const STEP: usize, const K: usize, const LINES: usize, const
                     *sum = if INSIDE {
                         _mm512_fmadd_ps(values, w, *sum)
                     } else {
-                        _mm512_mask3_fmadd_ps(values, w, *sum, masks[s])
+                        _mm512_mask3_fmadd_ps(values, w, *sum, mask)
                     };
                 }
             }

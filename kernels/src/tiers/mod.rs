@@ -61,7 +61,7 @@ pub(crate) struct Skinny {
 }
 
 /// Most rows of a [`Skinny`] product.
-pub(crate) const SKINNY_ROWS: usize = 3;
+pub(crate) const SKINNY_ROWS: usize = 6;
 
 /// `dst[k·ld + j] = src[k·k_stride + j·j_stride]` for `j < width`, zero for `width ≤ j < pad`.
 ///
