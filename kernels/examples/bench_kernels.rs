@@ -222,7 +222,7 @@ fn main() {
     ] {
         report.gemm(1, mnk, 'p');
     }
-    for mnk in [[1024, 1024, 1024], [128, 768, 768], [4, 1024, 1024], [1, 1024, 1024], [1, 10, 16]] {
+    for mnk in [[256, 4096, 4096], [1024, 1024, 1024], [128, 768, 768], [4, 1024, 1024], [1, 1024, 1024], [1, 10, 16]] {
         report.gemm(1, mnk, 'n');
         report.gemm(1, mnk, 't');
     }
@@ -282,5 +282,7 @@ fn main() {
     ] {
         report.conv("mobilenet", [inputs, outputs, 1], size, 1, 1);
     }
+    report.conv("unet", [256, 256, 1], 64, 1, 1);
+    report.conv("unet", [64, 64, 1], 128, 3, 1);
     report.conv("grouped", [128, 128, 32], 56, 3, 1);
 }

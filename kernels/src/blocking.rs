@@ -167,3 +167,14 @@ pub(crate) unsafe fn multiply(
 pub(crate) fn row_panels(m: usize) -> Split {
     Split::by(m, MR)
 }
+
+/// Whether rows of B, contiguous and `ld` elements apart, are better read where they lie than copied
+/// into panels, for `m` rows of A.
+///
+/// Copying pays only if the rows of a panel fall into few sets of the second-level cache, which they
+/// do at multiples of 8 KiB, and if there are enough rows of A to use the copy.
+pub(crate) fn reads_in_place(ld: usize, m: usize) -> bool {
+    const FEW_SETS: usize = 2048;
+    const FEW_ROWS: usize = 2 * MR;
+    !ld.is_multiple_of(FEW_SETS) || m <= FEW_ROWS
+}

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use tensorc_abi::{BatchedGemm, MatrixLayout};
 
-use crate::blocking::{KC, Left, Operands, Rect, Right, Split, Target, multiply, row_panels};
+use crate::blocking::{KC, Left, Operands, Rect, Right, Split, Target, multiply, reads_in_place, row_panels};
 use crate::tiers::{MR, NR, Panel, SKINNY_ROWS, Skinny, Tier, tier};
 use crate::{EpilogueCall, Isa, isa};
 
@@ -12,8 +12,8 @@ use crate::{EpilogueCall, Isa, isa};
 const TASK_ROW_PANELS: usize = 16;
 /// Most column panels of one task.
 const TASK_COL_PANELS: usize = 8;
-/// Rows up to which B is read in place when its rows are contiguous: packing it would not pay.
-const DIRECT_ROWS: usize = 24;
+/// Most row panels of one task that packs its columns of B: the more, the less they cost.
+const PACKING_ROW_PANELS: usize = 24;
 /// Floating-point operations that are worth a task of their own.
 const TASK_FLOPS: f64 = 4e6;
 /// Products smaller than this share a task with their neighbours in the batch.
@@ -36,6 +36,8 @@ struct Schedule {
     n: usize,
     k: usize,
     skinny: bool,
+    /// Whether B is read where it lies.
+    in_place: bool,
     rows: Split,
     row_blocks: Split,
     /// Column panels counted in `col_unit`s.
@@ -49,6 +51,9 @@ impl Schedule {
         let batches: usize = call.batch.iter().product::<u64>() as usize;
         let (m, n, k) = (call.m as usize, call.n as usize, call.k as usize);
         let skinny = m <= SKINNY_ROWS && (call.b_packed || call.b.col_stride == 1);
+        let (rows_of_b, contiguous) = (call.b.row_stride, call.b.col_stride == 1 && call.b.row_stride >= 0);
+        let in_place = !call.b_packed && contiguous && reads_in_place(rows_of_b as usize, m);
+        let most_rows = if call.b_packed || in_place { TASK_ROW_PANELS } else { PACKING_ROW_PANELS };
         let rows = row_panels(m);
         let flops = 2.0 * m as f64 * n as f64 * k as f64;
         let panels = n.div_ceil(NR);
@@ -57,7 +62,7 @@ impl Schedule {
             (Split::into(1, 1), Split::into(units, (k * n * 4 / STREAM_BYTES).min(TASKS * 2)), 4)
         } else {
             let want = ((flops * batches as f64 / TASK_FLOPS) as usize).clamp(1, TASKS);
-            let fewest_rows = rows.parts().div_ceil(TASK_ROW_PANELS);
+            let fewest_rows = rows.parts().div_ceil(most_rows);
             let by_cols = want.div_ceil((batches * fewest_rows).max(1)).min((panels / 4).max(1));
             let cols = panels.div_ceil(TASK_COL_PANELS).max(by_cols);
             let by_rows = (want as f64 / (batches * cols).max(1) as f64).round() as usize;
@@ -66,7 +71,20 @@ impl Schedule {
         };
         let single = row_blocks.parts() == 1 && col_blocks.parts() == 1;
         let shared = if single { ((SHARED_FLOPS / flops.max(1.0)) as usize).clamp(1, batches.max(1)) } else { 1 };
-        Schedule { batches, shared, m, n, k, skinny, rows, row_blocks, col_blocks, col_unit, depth: Split::by(k, KC) }
+        Schedule {
+            batches,
+            shared,
+            m,
+            n,
+            k,
+            skinny,
+            in_place,
+            rows,
+            row_blocks,
+            col_blocks,
+            col_unit,
+            depth: Split::by(k, KC),
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -314,7 +332,7 @@ impl Operands for GemmOperands<'_> {
         }
         let (rs, cs) = (call.b.row_stride as isize, call.b.col_stride as isize);
         let src = self.b.wrapping_offset(k.start as isize * rs + cols.start as isize * cs);
-        if cs == 1 && rs >= 0 && schedule.m <= DIRECT_ROWS {
+        if schedule.in_place {
             return Right { base: src, ld: rs as usize, padded: false };
         }
         let panel =

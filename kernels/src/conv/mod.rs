@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use tensorc_abi::Conv2d;
 
-use crate::blocking::{KC, Left, Operands, Rect, Right, Split, Target, multiply, row_panels};
+use crate::blocking::{KC, Left, Operands, Rect, Right, Split, Target, multiply, reads_in_place, row_panels};
 use crate::tiers::{MR, NR, Tier, tier};
 use crate::{EpilogueCall, Isa, isa};
 
@@ -41,6 +41,8 @@ pub(crate) struct Shape {
     pub strides: [usize; 2],
     pub dilations: [usize; 2],
     pub pads: [usize; 2],
+    /// Whether output pixels are input pixels.
+    pub pointwise: bool,
 }
 
 impl Shape {
@@ -57,8 +59,9 @@ impl Shape {
             strides: pair(call.strides),
             dilations: pair(call.dilations),
             pads: pair(call.pads),
+            pointwise: call.is_pointwise(),
         };
-        if call.is_pointwise() {
+        if shape.pointwise {
             shape.input = [1, shape.pixels()];
             shape.output = shape.input;
         }
@@ -128,6 +131,12 @@ impl Schedule {
             return 0;
         }
         self.shape.batch * self.shape.groups * self.row_blocks.parts() * self.col_blocks.parts()
+    }
+
+    /// Whether the image itself is the patch matrix, and copying its panels would not pay.
+    fn reads_in_place(&self) -> bool {
+        let (pixels, channels) = (self.shape.pixels(), self.shape.out_channels);
+        self.shape.pointwise && (pixels >= 2 * NR || channels <= 2 * NR) && reads_in_place(pixels, channels)
     }
 
     /// Whether fetched patches are kept for the other row blocks of the same pixels.
@@ -265,6 +274,10 @@ impl Operands for ConvOperands<'_> {
 
     unsafe fn right(&mut self, k: Range<usize>, cols: Range<usize>) -> Right {
         let shape = &self.schedule.shape;
+        if self.schedule.reads_in_place() {
+            let base = self.x.wrapping_add(k.start * shape.plane() + cols.start);
+            return Right { base, ld: shape.plane(), padded: false };
+        }
         let base = if self.schedule.keeps_right() {
             self.right.wrapping_add((cols.start - self.first_col) * shape.depth() + k.start * NR)
         } else {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Shape;
-use crate::tiers::{LANES, NR, Segment, Tier, Window};
+use crate::tiers::{LANES, NR, Panel, Segment, Tier, Window};
 
 /// Writes the rows of the patch matrix of `channels` for the output pixels `pixels` to `dst`, NR
 /// elements for each (channel, filter row, filter column), zero past the last pixel and where a tap
@@ -20,7 +20,25 @@ pub(super) unsafe fn fetch(
     pixels: Range<usize>,
     dst: *mut f32,
 ) {
-    for v in 0..NR / LANES {
+    if shape.pointwise {
+        let panel = Panel {
+            src: x.wrapping_add(channels.start * shape.plane() + pixels.start),
+            k_stride: shape.plane() as isize,
+            j_stride: 1,
+            k: channels.len(),
+            width: pixels.len(),
+            dst,
+            ld: NR,
+            pad: NR,
+        };
+        // SAFETY: the pixels of these channels exist, and `dst` holds the panel.
+        unsafe { (tier.panel)(&panel) };
+        return;
+    }
+    // Planes a multiple of 2 KiB apart share sets of the first-level cache: few are read at a time,
+    // so that the lines one filter tap brings in are still there for the next.
+    let together = if shape.plane().is_multiple_of(512) { 8 } else { channels.len().max(1) };
+    for (v, first) in (0..NR / LANES).flat_map(|v| channels.clone().step_by(together).map(move |c| (v, c))) {
         let start = pixels.start + v * LANES;
         let (segments, count) = segments(shape, start..pixels.end.min(start + LANES));
         let window = Window {
@@ -30,9 +48,9 @@ pub(super) unsafe fn fetch(
             strides: shape.strides,
             dilations: shape.dilations,
             pads: shape.pads,
-            src: x.wrapping_add(channels.start * shape.plane()),
-            channels: channels.len(),
-            dst: dst.wrapping_add(v * LANES),
+            src: x.wrapping_add(first * shape.plane()),
+            channels: together.min(channels.end - first),
+            dst: dst.wrapping_add((first - channels.start) * shape.taps() * NR + v * LANES),
         };
         // SAFETY: the pixels exist, and the panel has a row for each tap of each channel.
         unsafe { (tier.fetch)(&window) };

@@ -44,7 +44,8 @@ static NARROW_TAILS: [[TileFn; 12]; 3] = [by_rows!(1, 1), by_rows!(1, 2), by_row
 /// As [`Tier`].
 unsafe fn tile(t: &Tile) {
     let tails = t.nr % LANES;
-    let table = if t.padded && (1..=4).contains(&tails) {
+    // Three tails are computed as four.
+    let table = if matches!(tails, 1 | 2 | 4) || tails == 3 && t.padded {
         let size = [0, 0, 1, 2, 2][tails];
         if t.nr > LANES { &NARROW_TAILS[size] } else { &ONLY_TAILS[size] }
     } else if t.nr > LANES {
@@ -67,7 +68,7 @@ unsafe fn block<const M: usize, const V: usize, const T: usize>(t: &Tile) {
     let rows = first(M);
     let mut acc = [[_mm512_setzero_ps(); V]; M];
     let mut tail = [_mm512_setzero_ps(); T];
-    // SAFETY: lanes outside the tile are masked off in A, B and C; tail columns past `nr` are read
+    // SAFETY: lanes outside the tile are masked off in A, B and C; a tail column past `nr` is read
     // only from padded rows of B and never stored.
     unsafe {
         for i in 0..M {
