@@ -1,0 +1,192 @@
+//! The inner kernels, one set for each instruction-set tier, behind plain argument structs.
+//!
+//! All tiers read the same packed layouts and add in the same order, so their results are equal
+//! bit for bit.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_data;
+#[cfg(target_arch = "x86_64")]
+mod avx512_depthwise;
+mod portable;
+
+use crate::Isa;
+
+/// Most rows of one packed panel of the left operand.
+pub(crate) const MR: usize = 12;
+/// Columns of one packed panel of the right operand.
+pub(crate) const NR: usize = 32;
+/// Lanes of one vector of pixels.
+pub(crate) const LANES: usize = 16;
+
+/// One tile of C: `C[i, j] (+)= Σ_k A[i, k]·B[k, j]` for `i < mr ≤ MR`, `j < nr ≤ NR`.
+pub(crate) struct Tile {
+    pub k: usize,
+    /// Packed panel: element (i, k) at `a[k·mr + i]`.
+    pub a: *const f32,
+    pub mr: usize,
+    /// Element (k, j) at `b[k·ldb + j]`.
+    pub b: *const f32,
+    pub ldb: usize,
+    pub nr: usize,
+    /// Element (i, j) at `c[i·ldc + j]`.
+    pub c: *mut f32,
+    pub ldc: isize,
+    /// Whether the sum continues from what C holds instead of zero.
+    pub continued: bool,
+    /// Whether each row of B is readable up to NR columns.
+    pub padded: bool,
+    /// Where to fetch into the cache what later tiles need, `k·mr` elements; any address will do.
+    pub ahead: *const f32,
+}
+
+/// `C[i, j] = Σ_k A[i, k]·B[k, j]` for `i < m ≤ SKINNY_ROWS` and all `j < n`, reading B once.
+pub(crate) struct Skinny {
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    /// Element (i, k) at `a[i·a_row + k·a_col]`.
+    pub a: *const f32,
+    pub a_row: isize,
+    pub a_col: isize,
+    /// Element (k, j) at `b[(j / NR)·b_panel + k·b_row + j % NR]`.
+    pub b: *const f32,
+    pub b_row: isize,
+    pub b_panel: isize,
+    pub c: *mut f32,
+    pub ldc: isize,
+}
+
+/// Most rows of a [`Skinny`] product.
+pub(crate) const SKINNY_ROWS: usize = 6;
+
+/// `dst[k·ld + j] = src[k·k_stride + j·j_stride]` for `j < width`, zero for `width ≤ j < pad`.
+///
+/// `pad ≤ NR`; the source may be unaligned.
+pub(crate) struct Panel {
+    pub src: *const f32,
+    pub k_stride: isize,
+    pub j_stride: isize,
+    pub k: usize,
+    pub width: usize,
+    pub dst: *mut f32,
+    pub ld: usize,
+    pub pad: usize,
+}
+
+/// Output pixels of one vector that lie in one output row: lanes `first..first + len` are the
+/// pixels from (row, col) on.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Segment {
+    pub first: usize,
+    pub len: usize,
+    pub row: usize,
+    pub col: usize,
+}
+
+/// The input elements under every filter tap of one vector of output pixels, for consecutive
+/// channels: lane l of tap (r, s) of channel i goes to `dst[(i·taps + r·kernel[1] + s)·NR + l]`,
+/// zero for taps in the padding and lanes in no segment.
+pub(crate) struct Window<'a> {
+    pub segments: &'a [Segment],
+    pub input: [usize; 2],
+    pub kernel: [usize; 2],
+    pub strides: [usize; 2],
+    pub dilations: [usize; 2],
+    pub pads: [usize; 2],
+    /// Plane of the first channel.
+    pub src: *const f32,
+    pub channels: usize,
+    pub dst: *mut f32,
+}
+
+impl Window<'_> {
+    /// For filter column s: the input column lane zero would read (possibly outside the image) and
+    /// the lanes whose tap lies in the image.
+    #[inline(always)]
+    pub(crate) fn columns(&self, segment: &Segment, s: usize) -> (isize, u16) {
+        let step = self.strides[1];
+        let start = (segment.col * step + s * self.dilations[1]) as isize - self.pads[1] as isize;
+        let skipped = if start < 0 { start.unsigned_abs().div_ceil(step).min(segment.len) } else { 0 };
+        let left = (self.input[1] as isize - start).max(0) as usize;
+        let end = if left >= segment.len * step { segment.len } else { left.div_ceil(step).max(skipped) };
+        let bits = |count: usize| (1u32 << count) - 1;
+        let mask = bits(segment.first + end) & !bits(segment.first + skipped);
+        (start - (segment.first * step) as isize, mask as u16)
+    }
+
+    /// The input row under filter row r, if it is in the image.
+    #[inline(always)]
+    pub(crate) fn row(&self, segment: &Segment, r: usize) -> Option<usize> {
+        let row = (segment.row * self.strides[0] + r * self.dilations[0]).wrapping_sub(self.pads[0]);
+        (row < self.input[0]).then_some(row)
+    }
+
+    pub(crate) fn plane(&self) -> usize {
+        self.input[0] * self.input[1]
+    }
+
+    pub(crate) fn taps(&self) -> usize {
+        self.kernel[0] * self.kernel[1]
+    }
+}
+
+/// Rows of one plane of a depthwise convolution (see [`crate::conv`] for the sum).
+pub(crate) struct Depthwise<'a> {
+    /// Input plane, `input[0] × input[1]`.
+    pub x: *const f32,
+    /// Filter, `kernel[0] × kernel[1]`.
+    pub w: *const f32,
+    /// Output plane.
+    pub y: *mut f32,
+    /// Output rows to compute.
+    pub rows: std::ops::Range<usize>,
+    pub shape: &'a DepthwiseShape,
+}
+
+/// What all planes of a depthwise convolution have in common.
+pub(crate) struct DepthwiseShape {
+    pub input: [usize; 2],
+    pub output: [usize; 2],
+    pub kernel: [usize; 2],
+    pub strides: [usize; 2],
+    pub dilations: [usize; 2],
+    pub pads: [usize; 2],
+    /// For filter column s, the half-open range of output columns whose tap lies in the image.
+    pub columns: Vec<(usize, usize)>,
+    /// Lanes in the image of output vector v at filter column s, at `[v·kernel[1] + s]`.
+    pub masks: Vec<u16>,
+    /// Output vectors all of whose lanes are in the image at every filter column.
+    pub inside: std::ops::Range<usize>,
+}
+
+/// The inner kernels of one tier.
+///
+/// # Safety
+/// Every function needs its tier to be available and every element its arguments describe to be
+/// readable (writable for the output).
+pub(crate) struct Tier {
+    pub tile: unsafe fn(&Tile),
+    pub skinny: unsafe fn(&Skinny),
+    pub panel: unsafe fn(&Panel),
+    pub fetch: unsafe fn(&Window<'_>),
+    pub depthwise: unsafe fn(&Depthwise<'_>),
+}
+
+/// The kernels of `isa`.
+///
+/// # Panics
+/// If this machine cannot execute the tier.
+pub(crate) fn tier(isa: Isa) -> &'static Tier {
+    assert!(isa == crate::isa() || isa.is_available(), "this machine does not have the tier {isa:?}");
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => &avx512::TIER,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => &avx2::TIER,
+        _ => &portable::TIER,
+    }
+}
