@@ -73,6 +73,7 @@ fn worker(shared: &Shared) {
 }
 
 fn explore(workers: usize, rounds: usize, helpers: usize, preemptions: usize) {
+    assert!(workers <= Gate::MAX_WORKERS);
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(move || {

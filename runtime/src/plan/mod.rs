@@ -16,6 +16,3 @@ pub use executable::Executable;
 pub(crate) use library::{pack, packed_len};
 pub(crate) use verify::packing_fits;
 pub use verify::{PlanReport, verify};
-
-#[cfg(test)]
-mod tests;

@@ -30,9 +30,6 @@ const WAITING: u64 = 1 << 33;
 const SHUTDOWN: u64 = 1 << 34;
 const EPOCH: u64 = 1 << 35;
 
-/// Most workers one gate can count.
-pub const MAX_WORKERS: usize = ACTIVE_MASK as usize;
-
 fn epoch(state: u64) -> u64 {
     state / EPOCH
 }
@@ -56,6 +53,9 @@ pub struct Gate {
 }
 
 impl Gate {
+    /// Most workers one gate can count.
+    pub const MAX_WORKERS: usize = ACTIVE_MASK as usize;
+
     pub fn new() -> Gate {
         Gate {
             state: AtomicU64::new(0),

@@ -108,8 +108,8 @@ impl Pool {
     /// The count is taken as given; [`crate::threads::resolve_threads`] bounds it by what the process
     /// may use, and [`Pool::for_process`] uses all of that.
     pub fn new(threads: usize) -> Result<Pool, PoolError> {
-        if threads == 0 || threads > gate::MAX_WORKERS {
-            return Err(PoolError::Threads { threads, max: gate::MAX_WORKERS });
+        if threads == 0 || threads > Gate::MAX_WORKERS {
+            return Err(PoolError::Threads { threads, max: Gate::MAX_WORKERS });
         }
         let shared = Arc::new(Shared {
             gate: Padded(Gate::new()),

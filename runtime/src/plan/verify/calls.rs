@@ -109,6 +109,9 @@ fn check_gemm(plan: &Plan, step: &Step, call: &BatchedGemm, [a, b, c]: [BufferId
     check_layout(plan, step, a, Packing::Plain)?;
     inside(a, &call.a, call.m, call.k)?;
     inside(c, &call.c, call.m, call.n)?;
+    if !is_injective(&axes(&call.c, &call.batch, call.m, call.n)) {
+        return Err(PlanError::Parameters { step: step.name.clone(), what: "blocks of its result overlap" });
+    }
     if call.b_packed {
         let packed = Packing::GemmB { k: call.k, n: call.n, offset: 0, row_stride: 0, col_stride: 0 };
         return check_layout(plan, step, b, packed);
@@ -146,11 +149,33 @@ fn product(factors: &[u64]) -> Option<u64> {
     factors.iter().try_fold(1u64, |product, &factor| product.checked_mul(factor))
 }
 
-/// Whether every element of a batch of `rows × cols` matrices lies inside `elements`.
-fn matrix_fits(layout: &MatrixLayout, batch: &[u64; GEMM_BATCH_RANK], rows: u64, cols: u64, elements: u64) -> bool {
+/// Extent and stride of every axis of a batch of `rows × cols` matrices.
+fn axes(layout: &MatrixLayout, batch: &[u64; GEMM_BATCH_RANK], rows: u64, cols: u64) -> Vec<(u64, i64)> {
     let mut axes = vec![(rows, layout.row_stride), (cols, layout.col_stride)];
     axes.extend(batch.iter().copied().zip(layout.batch_strides));
-    strided_fits(layout.offset, &axes, elements)
+    axes
+}
+
+/// Whether every element of a batch of `rows × cols` matrices lies inside `elements`.
+fn matrix_fits(layout: &MatrixLayout, batch: &[u64; GEMM_BATCH_RANK], rows: u64, cols: u64, elements: u64) -> bool {
+    strided_fits(layout.offset, &axes(layout, batch, rows, cols), elements)
+}
+
+/// Whether different indices lie at different places: each stride steps over all that the smaller
+/// ones reach. (Sufficient, and necessary for the layouts planners make.)
+fn is_injective(axes: &[(u64, i64)]) -> bool {
+    if axes.iter().any(|&(extent, _)| extent == 0) {
+        return true;
+    }
+    let mut strides: Vec<(u64, u64)> =
+        axes.iter().filter(|axis| axis.0 > 1).map(|&(extent, stride)| (stride.unsigned_abs(), extent)).collect();
+    strides.sort_unstable();
+    let mut reach = 0u128;
+    strides.into_iter().all(|(stride, extent)| {
+        let steps_over = u128::from(stride) > reach;
+        reach = reach.saturating_add(u128::from(extent - 1) * u128::from(stride));
+        steps_over
+    })
 }
 
 /// Whether `offset + Σ index·stride` lies in `0..elements` for all indices below the extents.
