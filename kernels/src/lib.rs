@@ -1,1 +1,26 @@
+//! Library kernels: dense f32 matrix products and two-dimensional convolutions.
+//!
+//! A call is cut into tasks by its shape alone. Tasks are independent, each finishes its part of
+//! the output and applies the epilogue to it, so results do not depend on the number of threads.
+//!
+//! # Order of summation
+//! Every element of the result is one chain of fused multiply-adds in f32, starting from zero, over
+//! ascending k (for a convolution: input channel, then filter row, then filter column). No tier,
+//! blocking or packing changes it, so all tiers give the same bits. Taps of a convolution that
+//! fall into the padding contribute a multiply-add with zero, or, for depthwise convolutions,
+//! nothing; the two differ for weights that are not finite.
 
+mod blocking;
+pub mod conv;
+mod epilogue;
+mod gemm;
+mod isa;
+pub mod math64;
+mod tiers;
+mod weights;
+
+pub use conv::{conv_run, conv_run_with, conv_scratch, conv_tasks};
+pub use epilogue::EpilogueCall;
+pub use gemm::{gemm_run, gemm_run_with, gemm_scratch, gemm_tasks};
+pub use isa::{Isa, isa};
+pub use weights::{pack, pack_with, packed_len};

@@ -1,0 +1,162 @@
+//! The blocked matrix product shared by GEMM and convolution.
+//!
+//! The loop nest is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix
+//! Multiplication" (ACM TOMS 34, 2008): blocks of k outermost, then panels of 32 columns of B,
+//! kept in the first-level cache, then panels of at most 12 rows of A, streamed from the second.
+//! Accumulators are reloaded from C between k blocks, so an element of C is always one chain of
+//! fused multiply-adds over ascending k, whatever the blocking.
+
+use std::ops::Range;
+
+use crate::tiers::{MR, NR, Tier, Tile};
+
+/// Most terms of k in one block: a panel of B of this depth fills two thirds of a 48 KiB cache.
+pub(crate) const KC: usize = 256;
+
+/// Elements of C in one epilogue call, about.
+const EPILOGUE_ELEMENTS: usize = 24 * 1024;
+
+/// `total` items cut into `parts` runs whose lengths differ by at most one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Split {
+    total: usize,
+    parts: usize,
+}
+
+impl Split {
+    /// The fewest parts of at most `most` items.
+    pub(crate) fn by(total: usize, most: usize) -> Self {
+        Split::into(total, total.div_ceil(most))
+    }
+
+    /// At least one part, and none empty unless `total` is zero.
+    pub(crate) fn into(total: usize, parts: usize) -> Self {
+        Split { total, parts: parts.clamp(1, total.max(1)) }
+    }
+
+    pub(crate) fn parts(&self) -> usize {
+        self.parts
+    }
+
+    /// First item of part `i`; the total for `i == parts`.
+    pub(crate) fn start(&self, i: usize) -> usize {
+        i * self.total / self.parts
+    }
+
+    pub(crate) fn range(&self, i: usize) -> Range<usize> {
+        self.start(i)..self.start(i + 1)
+    }
+
+    /// Length of the longest part.
+    pub(crate) fn longest(&self) -> usize {
+        self.total.div_ceil(self.parts)
+    }
+}
+
+/// A rectangle of C and the division of its rows and of k.
+pub(crate) struct Rect {
+    /// All rows of the matrix cut into panels of A.
+    pub rows: Split,
+    /// The panels of this rectangle.
+    pub panels: Range<usize>,
+    pub cols: Range<usize>,
+    /// Units of k cut into blocks.
+    pub depth: Split,
+    /// Terms of k in one unit.
+    pub unit: usize,
+}
+
+/// Packed rows of A for one k block: panel p of the rectangle, with `mr` rows, starts at
+/// `base[(start(p) - start(first))·stride + skip·mr]`.
+pub(crate) struct Left {
+    pub base: *const f32,
+    pub stride: usize,
+    pub skip: usize,
+}
+
+/// A panel of at most NR columns of B for one k block, as in [`Tile`].
+pub(crate) struct Right {
+    pub base: *const f32,
+    pub ld: usize,
+    pub padded: bool,
+}
+
+/// Where the packed operands of a rectangle come from.
+pub(crate) trait Operands {
+    /// Rows of A, for the terms `k`.
+    ///
+    /// # Safety
+    /// The operands the implementer was made from are valid.
+    unsafe fn left(&mut self, rect: &Rect, k: Range<usize>) -> Left;
+
+    /// Columns `cols` (at most NR, starting at a multiple of NR) of B, for the terms `k`. The
+    /// result is valid until the next call.
+    ///
+    /// # Safety
+    /// As for `left`.
+    unsafe fn right(&mut self, k: Range<usize>, cols: Range<usize>) -> Right;
+}
+
+/// The matrix C: element (i, j) at `base[i·ld + j]`, rows and columns counted from its origin.
+#[derive(Clone, Copy)]
+pub(crate) struct Target {
+    pub base: *mut f32,
+    pub ld: isize,
+}
+
+/// Computes the rectangle and calls `finish(rows, cols)` once for each of the blocks it is
+/// finished in. With k = 0 the rectangle is zero.
+///
+/// # Safety
+/// The tier is available, the operands cover the rectangle, and C is writable there.
+pub(crate) unsafe fn multiply(
+    tier: &Tier,
+    rect: &Rect,
+    operands: &mut impl Operands,
+    c: Target,
+    finish: &mut impl FnMut(Range<usize>, Range<usize>),
+) {
+    let first_row = rect.rows.start(rect.panels.start);
+    let rows = first_row..rect.rows.start(rect.panels.end);
+    let group = NR * (EPILOGUE_ELEMENTS / (NR * rows.len().max(1))).max(2);
+    let last_block = rect.depth.parts() - 1;
+    for block in 0..=last_block {
+        let units = rect.depth.range(block);
+        let k = units.start * rect.unit..units.end * rect.unit;
+        // SAFETY: the operands are valid by the caller's contract.
+        let left = unsafe { operands.left(rect, k.clone()) };
+        for g0 in rect.cols.clone().step_by(group) {
+            let g1 = rect.cols.end.min(g0 + group);
+            for j0 in (g0..g1).step_by(NR) {
+                let cols = j0..g1.min(j0 + NR);
+                // SAFETY: as above.
+                let right = unsafe { operands.right(k.clone(), cols.clone()) };
+                for p in rect.panels.clone() {
+                    let rows = rect.rows.range(p);
+                    let tile = Tile {
+                        k: k.len(),
+                        a: left.base.wrapping_add((rows.start - first_row) * left.stride + left.skip * rows.len()),
+                        mr: rows.len(),
+                        b: right.base,
+                        ldb: right.ld,
+                        nr: cols.len(),
+                        c: c.base.wrapping_offset(rows.start as isize * c.ld).wrapping_add(j0),
+                        ldc: c.ld,
+                        continued: block > 0,
+                        padded: right.padded,
+                    };
+                    // SAFETY: the panels hold these rows, columns and terms; C is the caller's.
+                    unsafe { (tier.tile)(&tile) };
+                }
+            }
+            if block == last_block {
+                finish(rows.clone(), g0..g1);
+            }
+        }
+    }
+}
+
+/// Packed panels of A take at most this many rows.
+pub(crate) fn row_panels(m: usize) -> Split {
+    Split::by(m, MR)
+}

@@ -1,0 +1,128 @@
+//! Convolutions whose output channels read one input channel each: depthwise ones and those with a
+//! small channel multiplier. They are computed plane by plane, without packing.
+
+use std::ops::Range;
+
+use super::Shape;
+use crate::EpilogueCall;
+use crate::blocking::Split;
+use crate::tiers::{Depthwise, DepthwiseShape, LANES, Tier};
+
+/// Output elements of one epilogue call, about.
+const EPILOGUE_ELEMENTS: usize = 8 * 1024;
+/// Multiply-adds that are worth a task of their own.
+const TASK_TERMS: usize = 400_000;
+/// Output channels of a group up to which a plane at a time beats a matrix product.
+const MULTIPLIER: usize = 4;
+
+/// Whether a convolution is computed plane by plane.
+pub(crate) fn is_planar(shape: &Shape) -> bool {
+    shape.in_channels == 1 && shape.groups > 1 && shape.out_channels <= MULTIPLIER
+}
+
+/// The division into tasks: runs of planes, or bands of rows of large planes.
+struct Schedule {
+    /// Output planes, over images and channels, cut into runs.
+    planes: Split,
+    /// Output rows of a plane cut into bands.
+    bands: Split,
+}
+
+impl Schedule {
+    fn new(shape: &Shape) -> Self {
+        let planes = shape.batch * shape.groups * shape.out_channels;
+        let terms = (shape.pixels() * shape.taps()).max(1);
+        let bands = Split::into(shape.output[0], terms / TASK_TERMS);
+        let together = if bands.parts() > 1 { 1 } else { (TASK_TERMS / terms).max(1) };
+        Schedule { planes: Split::by(planes, together), bands }
+    }
+}
+
+pub(super) fn tasks(shape: &Shape) -> usize {
+    if shape.is_empty() {
+        return 0;
+    }
+    let schedule = Schedule::new(shape);
+    schedule.planes.parts() * schedule.bands.parts()
+}
+
+/// Addresses of the three tensors; `w` is the filters as in the graph.
+pub(super) struct Tensors {
+    pub x: *const f32,
+    pub w: *const f32,
+    pub y: *mut f32,
+}
+
+/// # Safety
+/// As for [`super::conv_run`].
+pub(super) unsafe fn run(
+    tier: &Tier,
+    shape: &Shape,
+    tensors: Tensors,
+    epilogue: Option<EpilogueCall>,
+    tasks: Range<usize>,
+) {
+    if tasks.is_empty() {
+        return;
+    }
+    let schedule = Schedule::new(shape);
+    let common = common(shape);
+    let channels = shape.groups * shape.out_channels;
+    for task in tasks {
+        let rows = schedule.bands.range(task % schedule.bands.parts());
+        let cols = rows.start * shape.output[1]..rows.end * shape.output[1];
+        let planes = schedule.planes.range(task / schedule.bands.parts());
+        let together = (EPILOGUE_ELEMENTS / cols.len().max(1)).max(1);
+        let mut plane = planes.start;
+        while plane < planes.end {
+            let (image, first) = (plane / channels, plane % channels);
+            let end = planes.end.min(plane + together).min((image + 1) * channels);
+            for plane in plane..end {
+                let channel = plane % channels;
+                let source = image * shape.groups + channel / shape.out_channels;
+                let depthwise = Depthwise {
+                    x: tensors.x.wrapping_add(source * shape.plane()),
+                    w: tensors.w.wrapping_add(channel * shape.taps()),
+                    y: tensors.y.wrapping_add(plane * shape.pixels()),
+                    rows: rows.clone(),
+                    shape: &common,
+                };
+                // SAFETY: the planes and the filter are inside their tensors.
+                unsafe { (tier.depthwise)(&depthwise) };
+            }
+            // SAFETY: the block is finished; the epilogue fits by the caller's contract.
+            unsafe { EpilogueCall::finish(epilogue, [image as u64, 0, 0], first..first + end - plane, cols.clone()) };
+            plane = end;
+        }
+    }
+}
+
+/// The geometry every plane shares.
+fn common(shape: &Shape) -> DepthwiseShape {
+    let step = shape.strides[1];
+    let columns: Vec<(usize, usize)> = (0..shape.kernel[1])
+        .map(|s| {
+            let shift = s * shape.dilations[1];
+            let first = shape.pads[1].saturating_sub(shift).div_ceil(step);
+            let end = (shape.input[1] + shape.pads[1]).saturating_sub(shift).div_ceil(step);
+            (first, end.min(shape.output[1]))
+        })
+        .collect();
+    let mut masks = Vec::with_capacity(shape.output[1].div_ceil(LANES) * shape.kernel[1]);
+    for start in (0..shape.output[1]).step_by(LANES) {
+        for &(first, end) in &columns {
+            let lanes = (0..LANES).filter(|lane| (first..end).contains(&(start + lane)));
+            masks.push(lanes.fold(0u16, |mask, lane| mask | 1 << lane));
+        }
+    }
+    DepthwiseShape {
+        input: shape.input,
+        output: shape.output,
+        kernel: shape.kernel,
+        strides: shape.strides,
+        dilations: shape.dilations,
+        pads: shape.pads,
+        columns,
+        masks,
+    }
+}

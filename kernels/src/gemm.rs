@@ -1,0 +1,323 @@
+//! Batched matrix products: how one is cut into tasks, and how a task is executed.
+
+use std::ops::Range;
+
+use tensorc_abi::{BatchedGemm, MatrixLayout};
+
+use crate::blocking::{KC, Left, Operands, Rect, Right, Split, Target, multiply, row_panels};
+use crate::tiers::{MR, NR, Panel, SKINNY_ROWS, Skinny, Tier, tier};
+use crate::{EpilogueCall, Isa, isa};
+
+/// Most row panels and column panels of one task.
+const TASK_PANELS: usize = 16;
+/// Rows up to which B is read in place when its rows are contiguous: packing it would not pay.
+const DIRECT_ROWS: usize = 24;
+/// Floating-point operations that are worth a task of their own.
+const TASK_FLOPS: f64 = 4e6;
+/// Products smaller than this share a task with their neighbours in the batch.
+const SHARED_FLOPS: f64 = 1e6;
+/// Tasks wanted of a large product.
+const TASKS: usize = 16;
+/// Bytes of B that are worth a task when it is only streamed through.
+const STREAM_BYTES: usize = 256 * 1024;
+/// Most elements of packed A kept for the following tasks.
+const KEPT_ELEMENTS: usize = 1 << 20;
+/// Columns of a streamed product finished between two epilogue calls.
+const STREAM_COLUMNS: usize = 4096;
+
+/// The division of a product into tasks; a function of the call alone.
+struct Schedule {
+    batches: usize,
+    /// Batch elements in one task; more than one only if each is a single block.
+    shared: usize,
+    m: usize,
+    n: usize,
+    k: usize,
+    skinny: bool,
+    rows: Split,
+    row_blocks: Split,
+    /// Column panels counted in `col_unit`s.
+    col_blocks: Split,
+    col_unit: usize,
+    depth: Split,
+}
+
+impl Schedule {
+    fn new(call: &BatchedGemm) -> Self {
+        let batches: usize = call.batch.iter().product::<u64>() as usize;
+        let (m, n, k) = (call.m as usize, call.n as usize, call.k as usize);
+        let skinny = m <= SKINNY_ROWS && (call.b_packed || call.b.col_stride == 1);
+        let rows = row_panels(m);
+        let flops = 2.0 * m as f64 * n as f64 * k as f64;
+        let panels = n.div_ceil(NR);
+        let (row_blocks, col_blocks, col_unit) = if skinny {
+            let units = panels.div_ceil(4);
+            (Split::into(1, 1), Split::into(units, (k * n * 4 / STREAM_BYTES).min(TASKS * 2)), 4)
+        } else {
+            let want = ((flops * batches as f64 / TASK_FLOPS) as usize).clamp(1, TASKS);
+            let fewest_rows = rows.parts().div_ceil(TASK_PANELS);
+            let by_cols = want.div_ceil((batches * fewest_rows).max(1)).min((panels / 4).max(1));
+            let cols = panels.div_ceil(TASK_PANELS).max(by_cols);
+            let by_rows = want.div_ceil((batches * cols).max(1)).min((rows.parts() / 4).max(1));
+            (Split::into(rows.parts(), fewest_rows.max(by_rows)), Split::into(panels, cols), 1)
+        };
+        let single = row_blocks.parts() == 1 && col_blocks.parts() == 1;
+        let shared = if single { ((SHARED_FLOPS / flops.max(1.0)) as usize).clamp(1, batches.max(1)) } else { 1 };
+        Schedule { batches, shared, m, n, k, skinny, rows, row_blocks, col_blocks, col_unit, depth: Split::by(k, KC) }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.batches == 0 || self.m == 0 || self.n == 0
+    }
+
+    fn tasks(&self) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        self.batches.div_ceil(self.shared) * self.row_blocks.parts() * self.col_blocks.parts()
+    }
+
+    fn cols(&self, block: usize) -> Range<usize> {
+        let units = self.col_blocks.range(block);
+        units.start * self.col_unit * NR..self.n.min(units.end * self.col_unit * NR)
+    }
+
+    /// Whether packed A holds all of k, so that tasks of the same rows can share it.
+    fn keeps_left(&self) -> bool {
+        self.row_blocks.longest() * MR * self.k <= KEPT_ELEMENTS
+    }
+
+    fn left_elements(&self) -> usize {
+        let depth = if self.keeps_left() { self.k } else { self.depth.longest() };
+        self.row_blocks.longest() * MR * depth
+    }
+}
+
+/// Number of tasks of a product; they may run in any order, on any threads.
+pub fn gemm_tasks(call: &BatchedGemm) -> u64 {
+    Schedule::new(call).tasks() as u64
+}
+
+/// Bytes of scratch one thread needs for [`gemm_run`].
+pub fn gemm_scratch(call: &BatchedGemm) -> usize {
+    let schedule = Schedule::new(call);
+    if schedule.skinny || schedule.is_empty() {
+        return 0;
+    }
+    (schedule.left_elements() + NR * schedule.depth.longest()) * size_of::<f32>()
+}
+
+/// Executes the tasks `tasks` of a product, and its epilogue on every block they finish.
+///
+/// Consecutive tasks of one call share packed operands where they can.
+///
+/// # Safety
+/// `a`, `b` and `c` address every element `call` names (`b` a packed operand if `b_packed`), C does
+/// not overlap A or B and nothing else accesses the tasks' part of it, `scratch` has
+/// [`gemm_scratch`] bytes aligned for f32, `tasks` lies within [`gemm_tasks`], and the epilogue's
+/// arguments fit its code.
+pub unsafe fn gemm_run(
+    call: &BatchedGemm,
+    a: *const f32,
+    b: *const f32,
+    c: *mut f32,
+    epilogue: Option<EpilogueCall>,
+    tasks: Range<u64>,
+    scratch: *mut u8,
+) {
+    // SAFETY: passed on from the caller.
+    unsafe { gemm_run_with(isa(), call, a, b, c, epilogue, tasks, scratch) }
+}
+
+/// [`gemm_run`] with the kernels of one tier.
+///
+/// # Safety
+/// As for [`gemm_run`].
+///
+/// # Panics
+/// If the tier is not available.
+#[allow(clippy::too_many_arguments)] // The operands of a library call, as in `gemm_run`.
+pub unsafe fn gemm_run_with(
+    isa: Isa,
+    call: &BatchedGemm,
+    a: *const f32,
+    b: *const f32,
+    c: *mut f32,
+    epilogue: Option<EpilogueCall>,
+    tasks: Range<u64>,
+    scratch: *mut u8,
+) {
+    let schedule = Schedule::new(call);
+    let tier = tier(isa);
+    let mut product = Product { call, schedule: &schedule, tier, a, b, c, epilogue };
+    let left = scratch.cast::<f32>();
+    let mut operands = GemmOperands {
+        product: Product { ..product },
+        a,
+        b,
+        left,
+        right: left.wrapping_add(schedule.left_elements()),
+        packed: None,
+        fresh: true,
+    };
+    let (row_blocks, col_blocks) = (schedule.row_blocks.parts(), schedule.col_blocks.parts());
+    for task in tasks.start as usize..tasks.end as usize {
+        let col_block = task % col_blocks;
+        let row_block = task / col_blocks % row_blocks;
+        let first = task / (col_blocks * row_blocks) * schedule.shared;
+        for batch in first..schedule.batches.min(first + schedule.shared) {
+            let batch = batch_index(call, batch);
+            // SAFETY: the block and batch are inside the call.
+            unsafe {
+                if schedule.skinny {
+                    product.run_skinny(batch, schedule.cols(col_block));
+                } else {
+                    product.run_block(&mut operands, batch, row_block, schedule.cols(col_block));
+                }
+            }
+        }
+    }
+}
+
+fn batch_index(call: &BatchedGemm, flat: usize) -> [u64; 3] {
+    let flat = flat as u64;
+    [flat / (call.batch[1] * call.batch[2]), flat / call.batch[2] % call.batch[1], flat % call.batch[2]]
+}
+
+fn batch_offset(layout: &MatrixLayout, batch: [u64; 3]) -> isize {
+    let terms = batch.iter().zip(&layout.batch_strides).map(|(&index, &stride)| index as i64 * stride);
+    (layout.offset + terms.sum::<i64>()) as isize
+}
+
+/// One call in execution.
+#[derive(Clone, Copy)]
+struct Product<'a> {
+    call: &'a BatchedGemm,
+    schedule: &'a Schedule,
+    tier: &'static Tier,
+    a: *const f32,
+    b: *const f32,
+    c: *mut f32,
+    epilogue: Option<EpilogueCall>,
+}
+
+impl Product<'_> {
+    /// # Safety
+    /// As for [`gemm_run`], with the columns inside C.
+    unsafe fn run_skinny(&mut self, batch: [u64; 3], cols: Range<usize>) {
+        let (call, k) = (self.call, self.schedule.k);
+        let a = self.a.wrapping_offset(batch_offset(&call.a, batch));
+        let c = self.c.wrapping_offset(batch_offset(&call.c, batch));
+        let (b, b_row, b_panel) = if call.b_packed {
+            (self.b, NR as isize, (NR * k) as isize)
+        } else {
+            (self.b.wrapping_offset(batch_offset(&call.b, batch)), call.b.row_stride as isize, NR as isize)
+        };
+        for j0 in cols.clone().step_by(STREAM_COLUMNS) {
+            let j1 = cols.end.min(j0 + STREAM_COLUMNS);
+            let skinny = Skinny {
+                m: self.schedule.m,
+                n: j1 - j0,
+                k,
+                a,
+                a_row: call.a.row_stride as isize,
+                a_col: call.a.col_stride as isize,
+                b: b.wrapping_offset((j0 / NR) as isize * b_panel),
+                b_row,
+                b_panel,
+                c: c.wrapping_add(j0),
+                ldc: call.c.row_stride as isize,
+            };
+            // SAFETY: the columns j0..j1 are inside the operands.
+            unsafe {
+                (self.tier.skinny)(&skinny);
+                EpilogueCall::finish(self.epilogue, batch, 0..self.schedule.m, j0..j1);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`gemm_run`], with the block inside C.
+    unsafe fn run_block(
+        &mut self,
+        operands: &mut GemmOperands<'_>,
+        batch: [u64; 3],
+        row_block: usize,
+        cols: Range<usize>,
+    ) {
+        let (call, schedule) = (self.call, self.schedule);
+        let a = batch_offset(&call.a, batch);
+        operands.a = self.a.wrapping_offset(a);
+        operands.b = if call.b_packed { self.b } else { self.b.wrapping_offset(batch_offset(&call.b, batch)) };
+        operands.fresh = operands.packed != Some((a, row_block)) || !schedule.keeps_left();
+        let panels = schedule.row_blocks.range(row_block);
+        let rect = Rect { rows: schedule.rows, panels, cols, depth: schedule.depth, unit: 1 };
+        let c = Target { base: self.c.wrapping_offset(batch_offset(&call.c, batch)), ld: call.c.row_stride as isize };
+        let epilogue = self.epilogue;
+        // SAFETY: the operands cover the block and C is the caller's; the epilogue fits.
+        unsafe {
+            multiply(self.tier, &rect, operands, c, &mut |rows, cols| {
+                EpilogueCall::finish(epilogue, batch, rows, cols);
+            });
+        }
+        operands.packed = Some((a, row_block));
+    }
+}
+
+/// Packs A into scratch, and B too unless it is packed already or read in place.
+struct GemmOperands<'a> {
+    product: Product<'a>,
+    a: *const f32,
+    b: *const f32,
+    left: *mut f32,
+    right: *mut f32,
+    /// Offset of A and row block whose rows `left` holds.
+    packed: Option<(isize, usize)>,
+    /// Whether the rows must be packed.
+    fresh: bool,
+}
+
+impl Operands for GemmOperands<'_> {
+    unsafe fn left(&mut self, rect: &Rect, k: Range<usize>) -> Left {
+        let Product { call, schedule, tier, .. } = self.product;
+        let (stride, skip) = if schedule.keeps_left() { (schedule.k, k.start) } else { (k.len(), 0) };
+        let (rs, cs) = (call.a.row_stride as isize, call.a.col_stride as isize);
+        if self.fresh {
+            let first = rect.rows.start(rect.panels.start);
+            for p in rect.panels.clone() {
+                let rows = rect.rows.range(p);
+                let panel = Panel {
+                    src: self.a.wrapping_offset(rows.start as isize * rs + k.start as isize * cs),
+                    k_stride: cs,
+                    j_stride: rs,
+                    k: k.len(),
+                    width: rows.len(),
+                    dst: self.left.wrapping_add((rows.start - first) * stride + skip * rows.len()),
+                    ld: rows.len(),
+                    pad: rows.len(),
+                };
+                // SAFETY: the rows and terms are inside A, and scratch holds the block.
+                unsafe { (tier.panel)(&panel) };
+            }
+        }
+        Left { base: self.left, stride, skip }
+    }
+
+    unsafe fn right(&mut self, k: Range<usize>, cols: Range<usize>) -> Right {
+        let Product { call, schedule, tier, .. } = self.product;
+        if call.b_packed {
+            let base = self.b.wrapping_add(cols.start * schedule.k + k.start * NR);
+            return Right { base, ld: NR, padded: true };
+        }
+        let (rs, cs) = (call.b.row_stride as isize, call.b.col_stride as isize);
+        let src = self.b.wrapping_offset(k.start as isize * rs + cols.start as isize * cs);
+        if cs == 1 && rs >= 0 && schedule.m <= DIRECT_ROWS {
+            return Right { base: src, ld: rs as usize, padded: false };
+        }
+        let panel =
+            Panel { src, k_stride: rs, j_stride: cs, k: k.len(), width: cols.len(), dst: self.right, ld: NR, pad: NR };
+        // SAFETY: the columns and terms are inside B, and scratch holds a panel.
+        unsafe { (tier.panel)(&panel) };
+        Right { base: self.right, ld: NR, padded: true }
+    }
+}

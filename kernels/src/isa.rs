@@ -1,0 +1,45 @@
+//! Instruction-set tiers and their run-time detection.
+
+use std::sync::OnceLock;
+
+/// Instruction set a kernel is written for.
+///
+/// Every tier computes the same bits: the sum order of the kernels does not depend on the vector
+/// width, and every multiply-add is fused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Isa {
+    /// AVX-512F with 32 vector registers of 16 lanes.
+    Avx512,
+    /// AVX2 with FMA: 16 vector registers of 8 lanes.
+    Avx2,
+    /// Any machine. Fused multiply-adds may be library calls.
+    Portable,
+}
+
+impl Isa {
+    /// Every tier, fastest first.
+    pub const ALL: [Isa; 3] = [Isa::Avx512, Isa::Avx2, Isa::Portable];
+
+    /// Whether this machine can execute the tier.
+    pub fn is_available(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx512 | Isa::Avx2 => false,
+            Isa::Portable => true,
+        }
+    }
+}
+
+/// The fastest tier of this machine, detected once.
+pub fn isa() -> Isa {
+    static BEST: OnceLock<Isa> = OnceLock::new();
+    *BEST.get_or_init(|| Isa::ALL.into_iter().find(|isa| isa.is_available()).unwrap_or(Isa::Portable))
+}

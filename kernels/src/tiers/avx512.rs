@@ -1,0 +1,235 @@
+//! Arithmetic kernels for AVX-512: a 12×32 register tile and the product of few rows.
+//!
+//! A tile keeps 12×2 vectors of 16 columns as accumulators, so that every broadcast element of A
+//! feeds two fused multiply-adds and two vectors of B feed twelve each. Up to four columns past
+//! the last full vector are *tails*: their accumulators hold rows in lanes (A as the vector, B
+//! broadcast), which costs one multiply-add instead of twelve.
+
+use std::arch::x86_64::*;
+
+use super::{NR, Skinny, Tier, Tile, avx512_data};
+
+pub(super) static TIER: Tier =
+    Tier { tile, skinny, panel: avx512_data::panel, fetch: avx512_data::fetch, depthwise: avx512_data::depthwise };
+
+const LANES: usize = 16;
+
+type TileFn = unsafe fn(&Tile);
+
+/// The register tiles of every row count for one division of the columns.
+macro_rules! by_rows {
+    ($vectors:literal, $tails:literal) => {
+        [
+            block::<1, $vectors, $tails>,
+            block::<2, $vectors, $tails>,
+            block::<3, $vectors, $tails>,
+            block::<4, $vectors, $tails>,
+            block::<5, $vectors, $tails>,
+            block::<6, $vectors, $tails>,
+            block::<7, $vectors, $tails>,
+            block::<8, $vectors, $tails>,
+            block::<9, $vectors, $tails>,
+            block::<10, $vectors, $tails>,
+            block::<11, $vectors, $tails>,
+            block::<12, $vectors, $tails>,
+        ]
+    };
+}
+
+static WIDE: [TileFn; 12] = by_rows!(2, 0);
+static NARROW: [TileFn; 12] = by_rows!(1, 0);
+static ONLY_TAILS: [[TileFn; 12]; 3] = [by_rows!(0, 1), by_rows!(0, 2), by_rows!(0, 4)];
+static NARROW_TAILS: [[TileFn; 12]; 3] = [by_rows!(1, 1), by_rows!(1, 2), by_rows!(1, 4)];
+
+/// # Safety
+/// As [`Tier`].
+unsafe fn tile(t: &Tile) {
+    let tails = t.nr % LANES;
+    let table = if t.padded && (1..=4).contains(&tails) {
+        let size = [0, 0, 1, 2, 2][tails];
+        if t.nr > LANES { &NARROW_TAILS[size] } else { &ONLY_TAILS[size] }
+    } else if t.nr > LANES {
+        &WIDE
+    } else {
+        &NARROW
+    };
+    // SAFETY: passed on from the caller; `mr` is in 1..=MR.
+    unsafe { table[t.mr - 1](t) }
+}
+
+/// The first `count` of sixteen lanes.
+const fn first(count: usize) -> __mmask16 {
+    if count >= LANES { u16::MAX } else { (1u16 << count) - 1 }
+}
+
+/// A tile of `M` rows, `V` vectors of columns (the last one possibly partial) and up to `T` tail
+/// columns.
+///
+/// # Safety
+/// As [`Tier`], with `t.mr == M`.
+#[target_feature(enable = "avx512f")]
+unsafe fn block<const M: usize, const V: usize, const T: usize>(t: &Tile) {
+    let last = if T > 0 { u16::MAX } else { first(t.nr + LANES - V * LANES) };
+    let rows = first(M);
+    let mut acc = [[_mm512_setzero_ps(); V]; M];
+    let mut tail = [_mm512_setzero_ps(); T];
+    // SAFETY: lanes outside the tile are masked off in A, B and C; tail columns past `nr` are read
+    // only from padded rows of B and never stored.
+    unsafe {
+        for i in 0..M {
+            let c = t.c.offset(i as isize * t.ldc);
+            _mm_prefetch::<_MM_HINT_T0>(c.cast());
+            _mm_prefetch::<_MM_HINT_T0>(c.wrapping_add(t.nr - 1).cast());
+        }
+        if t.continued {
+            for (i, row) in acc.iter_mut().enumerate() {
+                let c = t.c.offset(i as isize * t.ldc);
+                for (v, sum) in row.iter_mut().enumerate() {
+                    let mask = if v + 1 == V { last } else { u16::MAX };
+                    *sum = _mm512_maskz_loadu_ps(mask, c.add(v * LANES));
+                }
+            }
+            for (j, sum) in tail.iter_mut().enumerate().take(t.nr.wrapping_sub(V * LANES)) {
+                *sum = load_column(t.c.add(V * LANES + j), t.ldc, M);
+            }
+        }
+        let (mut a, mut b) = (t.a, t.b);
+        for _ in 0..t.k {
+            let mut columns = [_mm512_setzero_ps(); V];
+            for (v, column) in columns.iter_mut().enumerate() {
+                let b = b.add(v * LANES);
+                *column = if v + 1 == V { _mm512_maskz_loadu_ps(last, b) } else { _mm512_loadu_ps(b) };
+            }
+            for (i, row) in acc.iter_mut().enumerate() {
+                let value = _mm512_set1_ps(*a.add(i));
+                for (sum, column) in row.iter_mut().zip(&columns) {
+                    *sum = _mm512_fmadd_ps(value, *column, *sum);
+                }
+            }
+            if T > 0 {
+                let values = _mm512_maskz_loadu_ps(rows, a);
+                for (j, sum) in tail.iter_mut().enumerate() {
+                    *sum = _mm512_fmadd_ps(values, _mm512_set1_ps(*b.add(V * LANES + j)), *sum);
+                }
+            }
+            a = a.add(M);
+            b = b.wrapping_add(t.ldb);
+        }
+        for (i, row) in acc.iter().enumerate() {
+            let c = t.c.offset(i as isize * t.ldc);
+            for (v, sum) in row.iter().enumerate() {
+                let mask = if v + 1 == V { last } else { u16::MAX };
+                _mm512_mask_storeu_ps(c.add(v * LANES), mask, *sum);
+            }
+        }
+        for (j, sum) in tail.iter().enumerate().take(t.nr.wrapping_sub(V * LANES)) {
+            store_column(t.c.add(V * LANES + j), t.ldc, M, *sum);
+        }
+    }
+}
+
+/// # Safety
+/// `rows` elements of C at distance `ldc` are readable.
+#[target_feature(enable = "avx512f")]
+unsafe fn load_column(c: *const f32, ldc: isize, rows: usize) -> __m512 {
+    let mut lanes = [0.0f32; LANES];
+    for (i, lane) in lanes.iter_mut().enumerate().take(rows) {
+        // SAFETY: row i exists.
+        *lane = unsafe { *c.offset(i as isize * ldc) };
+    }
+    // SAFETY: sixteen lanes are readable.
+    unsafe { _mm512_loadu_ps(lanes.as_ptr()) }
+}
+
+/// # Safety
+/// `rows` elements of C at distance `ldc` are writable.
+#[target_feature(enable = "avx512f")]
+unsafe fn store_column(c: *mut f32, ldc: isize, rows: usize, values: __m512) {
+    let mut lanes = [0.0f32; LANES];
+    // SAFETY: sixteen lanes are writable.
+    unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), values) };
+    for (i, lane) in lanes.iter().enumerate().take(rows) {
+        // SAFETY: row i exists.
+        unsafe { *c.offset(i as isize * ldc) = *lane };
+    }
+}
+
+/// # Safety
+/// As [`Tier`].
+#[target_feature(enable = "avx512f")]
+unsafe fn skinny(s: &Skinny) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match s.m {
+            1 => stream::<1, 4>(s),
+            2 => stream::<2, 2>(s),
+            _ => stream::<3, 2>(s),
+        }
+    }
+}
+
+/// `P` panels at a time, then one at a time.
+///
+/// # Safety
+/// As [`Tier`], with `s.m == M`.
+#[target_feature(enable = "avx512f")]
+unsafe fn stream<const M: usize, const P: usize>(s: &Skinny) {
+    let panels = s.n.div_ceil(NR);
+    let mut panel = 0;
+    // SAFETY: panel numbers are in range; partial panels are masked.
+    unsafe {
+        while panel + P <= panels {
+            panels_of::<M, P>(s, panel);
+            panel += P;
+        }
+        while panel < panels {
+            panels_of::<M, 1>(s, panel);
+            panel += 1;
+        }
+    }
+}
+
+/// # Safety
+/// As [`Tier`], with `s.m == M` and panels `panel..panel + P` present.
+#[target_feature(enable = "avx512f")]
+unsafe fn panels_of<const M: usize, const P: usize>(s: &Skinny, panel: usize) {
+    /// Rows of B fetched ahead of their use.
+    const AHEAD: isize = 16;
+    let columns = s.n - panel * NR;
+    let mut masks = [[u16::MAX; 2]; P];
+    masks[P - 1] = [first(columns - (P - 1) * NR), first((columns - (P - 1) * NR).saturating_sub(LANES))];
+    let mut acc = [[[_mm512_setzero_ps(); 2]; P]; M];
+    // SAFETY: columns past `n` are masked off in B and C; prefetches may address anything.
+    unsafe {
+        let mut b = s.b.offset(panel as isize * s.b_panel);
+        let mut a = s.a;
+        for _ in 0..s.k {
+            for (p, masks) in masks.iter().enumerate() {
+                let row = b.wrapping_offset(p as isize * s.b_panel);
+                let ahead = row.wrapping_offset(AHEAD * s.b_row);
+                _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+                _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(LANES).cast());
+                let (low, high) = if p + 1 == P {
+                    let high = row.wrapping_add(LANES);
+                    (_mm512_maskz_loadu_ps(masks[0], row), _mm512_maskz_loadu_ps(masks[1], high))
+                } else {
+                    (_mm512_loadu_ps(row), _mm512_loadu_ps(row.add(LANES)))
+                };
+                for (i, sums) in acc.iter_mut().enumerate() {
+                    let value = _mm512_set1_ps(*a.wrapping_offset(i as isize * s.a_row));
+                    sums[p][0] = _mm512_fmadd_ps(value, low, sums[p][0]);
+                    sums[p][1] = _mm512_fmadd_ps(value, high, sums[p][1]);
+                }
+            }
+            a = a.wrapping_offset(s.a_col);
+            b = b.wrapping_offset(s.b_row);
+        }
+        for (i, sums) in acc.iter().enumerate() {
+            let c = s.c.offset(i as isize * s.ldc).add(panel * NR);
+            for (p, (sums, masks)) in sums.iter().zip(&masks).enumerate() {
+                _mm512_mask_storeu_ps(c.add(p * NR), masks[0], sums[0]);
+                _mm512_mask_storeu_ps(c.wrapping_add(p * NR + LANES), masks[1], sums[1]);
+            }
+        }
+    }
+}

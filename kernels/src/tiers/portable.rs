@@ -1,0 +1,171 @@
+//! Kernels in plain Rust, for any machine; other tiers inline the same bodies under their own
+//! target features where vectorisation by the compiler is good enough.
+
+use super::{Depthwise, Fetch, LANES, NR, Panel, Skinny, Tier, Tile};
+
+pub(super) static TIER: Tier = Tier { tile, skinny, panel, fetch, depthwise };
+
+/// Rows and columns of the portable register tile.
+const ROWS: usize = 4;
+const COLS: usize = 8;
+
+/// # Safety
+/// As [`Tier`].
+unsafe fn tile(t: &Tile) {
+    for i0 in (0..t.mr).step_by(ROWS) {
+        for j0 in (0..t.nr).step_by(COLS) {
+            // SAFETY: the block lies inside the tile.
+            unsafe { block(t, i0, ROWS.min(t.mr - i0), j0, COLS.min(t.nr - j0)) };
+        }
+    }
+}
+
+/// # Safety
+/// As [`Tier`], with rows `i0..i0+rows` and columns `j0..j0+cols` inside the tile.
+unsafe fn block(t: &Tile, i0: usize, rows: usize, j0: usize, cols: usize) {
+    let mut acc = [[0.0f32; COLS]; ROWS];
+    // SAFETY: all indices are inside the tile by the caller's contract.
+    unsafe {
+        let c = |i: usize, j: usize| t.c.offset((i0 + i) as isize * t.ldc).add(j0 + j);
+        if t.continued {
+            for (i, row) in acc.iter_mut().enumerate().take(rows) {
+                for (j, sum) in row.iter_mut().enumerate().take(cols) {
+                    *sum = *c(i, j);
+                }
+            }
+        }
+        for k in 0..t.k {
+            let (a, b) = (t.a.add(k * t.mr + i0), t.b.add(k * t.ldb + j0));
+            for (i, row) in acc.iter_mut().enumerate().take(rows) {
+                for (j, sum) in row.iter_mut().enumerate().take(cols) {
+                    *sum = (*a.add(i)).mul_add(*b.add(j), *sum);
+                }
+            }
+        }
+        for (i, row) in acc.iter().enumerate().take(rows) {
+            for (j, sum) in row.iter().enumerate().take(cols) {
+                *c(i, j) = *sum;
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`Tier`].
+#[inline(always)]
+pub(super) unsafe fn skinny(s: &Skinny) {
+    for i in 0..s.m {
+        for j0 in (0..s.n).step_by(NR) {
+            let cols = NR.min(s.n - j0);
+            let mut acc = [0.0f32; NR];
+            // SAFETY: row i, columns j0..j0+cols and every k are inside the operands.
+            unsafe {
+                let b = s.b.offset((j0 / NR) as isize * s.b_panel);
+                for k in 0..s.k {
+                    let a = *s.a.offset(i as isize * s.a_row + k as isize * s.a_col);
+                    let row = b.offset(k as isize * s.b_row);
+                    if cols == NR {
+                        for (j, sum) in acc.iter_mut().enumerate() {
+                            *sum = a.mul_add(*row.add(j), *sum);
+                        }
+                    } else {
+                        for (j, sum) in acc.iter_mut().enumerate().take(cols) {
+                            *sum = a.mul_add(*row.add(j), *sum);
+                        }
+                    }
+                }
+                let c = s.c.offset(i as isize * s.ldc).add(j0);
+                std::ptr::copy_nonoverlapping(acc.as_ptr(), c, cols);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`Tier`].
+#[inline(always)]
+pub(super) unsafe fn panel(p: &Panel) {
+    /// Terms of k copied at a time, so that both sides stay within a few cache lines.
+    const DEPTH: usize = 16;
+    for k0 in (0..p.k).step_by(DEPTH) {
+        let depth = DEPTH.min(p.k - k0);
+        // SAFETY: k < p.k and j < p.width in the source, j < p.pad ≤ p.ld in the destination.
+        unsafe {
+            let src = p.src.offset(k0 as isize * p.k_stride);
+            let dst = p.dst.add(k0 * p.ld);
+            for j in 0..p.width {
+                let column = src.offset(j as isize * p.j_stride);
+                for k in 0..depth {
+                    *dst.add(k * p.ld + j) = column.offset(k as isize * p.k_stride).read_unaligned();
+                }
+            }
+            for j in p.width..p.pad {
+                for k in 0..depth {
+                    *dst.add(k * p.ld + j) = 0.0;
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`Tier`].
+#[inline(always)]
+pub(super) unsafe fn fetch(f: &Fetch<'_>) {
+    for plane in 0..f.planes {
+        let mut lanes = [0.0f32; LANES];
+        // SAFETY: lanes whose bit is set lie inside the plane; the others are not read.
+        unsafe {
+            let src = f.src.add(plane * f.plane);
+            if f.runs.count == 1 && f.runs.mask[0] == u16::MAX && f.runs.step == 1 {
+                std::ptr::copy_nonoverlapping(src.offset(f.runs.offset[0]), lanes.as_mut_ptr(), LANES);
+            } else {
+                for (offset, mask) in f.runs.offset.iter().zip(&f.runs.mask).take(f.runs.count) {
+                    let (first, last) = (mask.trailing_zeros() as usize, LANES - mask.leading_zeros() as usize);
+                    for (lane, value) in lanes.iter_mut().enumerate().take(last).skip(first) {
+                        *value = *src.offset(offset + (lane * f.runs.step) as isize);
+                    }
+                }
+            }
+            std::ptr::copy_nonoverlapping(lanes.as_ptr(), f.dst.add(plane * f.dst_step), LANES);
+        }
+    }
+}
+
+/// # Safety
+/// As [`Tier`].
+#[inline(always)]
+pub(super) unsafe fn depthwise(d: &Depthwise<'_>) {
+    let g = d.shape;
+    for p in d.rows.clone() {
+        // SAFETY: p is an output row.
+        let y = unsafe { std::slice::from_raw_parts_mut(d.y.add(p * g.output[1]), g.output[1]) };
+        y.fill(0.0);
+        for r in 0..g.kernel[0] {
+            let ih = (p * g.strides[0] + r * g.dilations[0]).wrapping_sub(g.pads[0]);
+            if ih >= g.input[0] {
+                continue;
+            }
+            for (s, &(first, last)) in g.columns.iter().enumerate() {
+                if first >= last {
+                    continue;
+                }
+                // SAFETY: output columns first..last read inside row ih by the definition of `columns`.
+                unsafe {
+                    let w = *d.w.add(r * g.kernel[1] + s);
+                    let column = first * g.strides[1] + s * g.dilations[1] - g.pads[1];
+                    let x = d.x.add(ih * g.input[1] + column);
+                    if g.strides[1] == 1 {
+                        for (q, sum) in y[first..last].iter_mut().enumerate() {
+                            *sum = (*x.add(q)).mul_add(w, *sum);
+                        }
+                    } else {
+                        for (q, sum) in y[first..last].iter_mut().enumerate() {
+                            *sum = (*x.add(q * g.strides[1])).mul_add(w, *sum);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Packed forms of constant operands.
+//!
+//! - A right operand of a GEMM: panels of 32 columns, each k×32 with k outermost, the last one
+//!   padded with zeros.
+//! - Filters of a convolution, per group: panels of at most 12 output channels of nearly equal
+//!   height, each k×rows with k = (input channel, filter row, filter column) outermost.
+//! - Filters of a depthwise convolution: as in the graph.
+
+use tensorc_abi::Packing;
+
+use crate::blocking::row_panels;
+use crate::conv::{self, Shape};
+use crate::tiers::{NR, Panel, tier};
+use crate::{Isa, isa};
+
+/// Number of f32 elements of the packed form; zero for [`Packing::Plain`], which is the constant
+/// itself.
+pub fn packed_len(packing: &Packing) -> usize {
+    match packing {
+        Packing::Plain => 0,
+        Packing::GemmB { k, n, .. } => n.div_ceil(NR as u64) as usize * NR * *k as usize,
+        Packing::Conv(call) => {
+            (call.groups * call.out_channels * call.in_channels * call.kernel[0] * call.kernel[1]) as usize
+        }
+    }
+}
+
+/// Writes the packed form of a constant; nothing for [`Packing::Plain`].
+///
+/// # Safety
+/// `src` addresses every element of the constant that `packing` names; any alignment will do.
+///
+/// # Panics
+/// If `dst` is shorter than [`packed_len`].
+pub unsafe fn pack(packing: &Packing, src: *const u8, dst: &mut [f32]) {
+    // SAFETY: passed on from the caller.
+    unsafe { pack_with(isa(), packing, src, dst) }
+}
+
+/// [`pack`] with the kernels of one tier. The packed form is the same for all of them.
+///
+/// # Safety
+/// As for [`pack`].
+///
+/// # Panics
+/// As for [`pack`], and if the tier is not available.
+pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [f32]) {
+    let len = packed_len(packing);
+    assert!(dst.len() >= len, "packed form takes {len} elements, not {}", dst.len());
+    if len == 0 {
+        return;
+    }
+    let tier = tier(isa);
+    let src: *const f32 = src.cast();
+    match *packing {
+        Packing::Plain => {}
+        Packing::GemmB { k, n, offset, row_stride, col_stride } => {
+            let (k, n) = (k as usize, n as usize);
+            for (j, panel) in dst.chunks_exact_mut(NR * k).enumerate().take(n.div_ceil(NR)) {
+                let panel = Panel {
+                    src: src.wrapping_offset(offset as isize + (j * NR) as isize * col_stride as isize),
+                    k_stride: row_stride as isize,
+                    j_stride: col_stride as isize,
+                    k,
+                    width: NR.min(n - j * NR),
+                    dst: panel.as_mut_ptr(),
+                    ld: NR,
+                    pad: NR,
+                };
+                // SAFETY: the panel is k×NR elements, and the source covers the k×n matrix.
+                unsafe { (tier.panel)(&panel) };
+            }
+        }
+        Packing::Conv(ref call) => {
+            let shape = Shape::new(call);
+            if conv::is_planar(&shape) {
+                // SAFETY: the constant has `len` elements, and so has `dst`; bytes need no alignment.
+                unsafe { std::ptr::copy_nonoverlapping(src.cast::<u8>(), dst.as_mut_ptr().cast(), len * 4) };
+                return;
+            }
+            let k = shape.depth();
+            let rows = row_panels(shape.out_channels);
+            for group in 0..shape.groups {
+                let base = group * shape.out_channels;
+                for p in 0..rows.parts() {
+                    let channels = rows.range(p);
+                    let first = (base + channels.start) * k;
+                    let panel = Panel {
+                        src: src.wrapping_add(first),
+                        k_stride: 1,
+                        j_stride: k as isize,
+                        k,
+                        width: channels.len(),
+                        dst: dst[first..].as_mut_ptr(),
+                        ld: channels.len(),
+                        pad: channels.len(),
+                    };
+                    // SAFETY: both sides hold these rows of the filter matrix.
+                    unsafe { (tier.panel)(&panel) };
+                }
+            }
+        }
+    }
+}

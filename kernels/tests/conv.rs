@@ -1,0 +1,184 @@
+//! Convolutions against the documented chain of multiply-adds (equal bits) and against f64 sums
+//! (error bound), for every tier and division into tasks.
+
+mod support;
+
+use support::{Counter, Random, assert_same_bits, cuts, tiers};
+use tensorc_abi::{Conv2d, Packing};
+use tensorc_kernels::{Isa, conv_run_with, conv_scratch, conv_tasks, pack_with, packed_len};
+
+/// The documented sum; each element is checked against its f64 sum.
+fn model(call: &Conv2d, x: &[f32], w: &[f32]) -> Vec<f32> {
+    let ([h, wi], [oh, ow], [kh, kw]) = (call.input, call.output, call.kernel);
+    let mut y = Vec::new();
+    for n in 0..call.batch {
+        for channel in 0..call.groups * call.out_channels {
+            let group = channel / call.out_channels;
+            for p in 0..oh {
+                for q in 0..ow {
+                    let (mut sum, mut exact, mut size) = (0.0f32, 0.0f64, 0.0f64);
+                    for i in 0..call.in_channels {
+                        for r in 0..kh {
+                            for s in 0..kw {
+                                let row = (p * call.strides[0] + r * call.dilations[0]).wrapping_sub(call.pads[0]);
+                                let col = (q * call.strides[1] + s * call.dilations[1]).wrapping_sub(call.pads[1]);
+                                if row >= h || col >= wi {
+                                    continue;
+                                }
+                                let plane = (n * call.groups + group) * call.in_channels + i;
+                                let a = x[((plane * h + row) * wi + col) as usize];
+                                let b = w[(((channel * call.in_channels + i) * kh + r) * kw + s) as usize];
+                                sum = a.mul_add(b, sum);
+                                exact += f64::from(a) * f64::from(b);
+                                size += (f64::from(a) * f64::from(b)).abs();
+                            }
+                        }
+                    }
+                    let terms = (call.in_channels * kh * kw) as f64;
+                    assert!((f64::from(sum) - exact).abs() <= terms * f64::from(f32::EPSILON) * size);
+                    y.push(sum);
+                }
+            }
+        }
+    }
+    y
+}
+
+fn run(isa: Isa, call: &Conv2d, x: &[f32], w: &[f32], ranges: &[std::ops::Range<u64>], epilogue: bool) -> Vec<f32> {
+    let packing = Packing::Conv(*call);
+    let mut packed = vec![f32::NAN; packed_len(&packing)];
+    // An odd address, as a constant of a model file may have.
+    let bytes: Vec<u8> = std::iter::once(0).chain(w.iter().flat_map(|w| w.to_ne_bytes())).collect();
+    unsafe { pack_with(isa, &packing, bytes.as_ptr().wrapping_add(1), &mut packed) };
+    let (rows, cols) = (call.groups * call.out_channels, call.output[0] * call.output[1]);
+    let mut y = vec![f32::NAN; (call.batch * rows * cols) as usize];
+    let strides = [(rows * cols) as i64, 0, 0, cols as i64];
+    let counter = Counter::new([call.batch, 1, 1], rows, cols, y.as_mut_ptr(), strides);
+    for range in ranges {
+        let mut scratch = vec![f32::NAN; conv_scratch(call) / 4];
+        let finish = epilogue.then(|| counter.call());
+        let scratch = scratch.as_mut_ptr().cast();
+        unsafe {
+            conv_run_with(isa, call, x.as_ptr(), packed.as_ptr(), y.as_mut_ptr(), finish, range.clone(), scratch);
+        }
+    }
+    if epilogue {
+        counter.assert_once(&format!("{call:?}"));
+    }
+    y
+}
+
+fn check(random: &mut Random, call: &Conv2d) {
+    let x = random.fill((call.batch * call.groups * call.in_channels * call.input[0] * call.input[1]) as usize);
+    let taps = call.kernel[0] * call.kernel[1];
+    let w = random.fill((call.groups * call.out_channels * call.in_channels * taps) as usize);
+    let expected = model(call, &x, &w);
+    let doubled: Vec<f32> = expected.iter().map(|y| 2.0 * y).collect();
+    let tasks = conv_tasks(call);
+    for isa in tiers() {
+        let what = format!("{isa:?} {call:?}");
+        assert_same_bits(&what, &run(isa, call, &x, &w, std::slice::from_ref(&(0..tasks)), false), &expected);
+        assert_same_bits(&what, &run(isa, call, &x, &w, &cuts(random, tasks), true), &doubled);
+    }
+}
+
+/// Fills in the output size for padding of `pads` on both sides.
+fn conv(mut call: Conv2d) -> Conv2d {
+    for d in 0..2 {
+        let reach = call.dilations[d] * (call.kernel[d] - 1) + 1;
+        call.output[d] = (call.input[d] + 2 * call.pads[d]).saturating_sub(reach) / call.strides[d] + 1;
+    }
+    call
+}
+
+fn random_conv(random: &mut Random, groups: u64, in_channels: u64, out_channels: u64) -> Conv2d {
+    let kernel: [u64; 2] = [random.pick(&[1, 2, 3, 3, 5]), random.pick(&[1, 2, 3, 3, 5, 7])];
+    let dilations: [u64; 2] = [random.pick(&[1, 1, 2]), random.pick(&[1, 1, 3])];
+    let pads = [random.below(4) as u64, random.below(4) as u64];
+    let mut input = [random.pick(&[1, 2, 5, 7, 9, 14]), random.pick(&[1, 3, 7, 8, 15, 16, 17, 33])];
+    for d in 0..2 {
+        input[d] = input[d].max((dilations[d] * (kernel[d] - 1) + 1).saturating_sub(2 * pads[d]));
+    }
+    conv(Conv2d {
+        batch: random.pick(&[1, 1, 2]),
+        groups,
+        in_channels,
+        out_channels,
+        input,
+        output: [0; 2],
+        kernel,
+        strides: [random.pick(&[1, 1, 2, 3]), random.pick(&[1, 1, 2, 3])],
+        dilations,
+        pads,
+    })
+}
+
+#[test]
+fn random_convolutions() {
+    let mut random = Random::new(5);
+    for _ in 0..200 {
+        let groups = random.pick(&[1, 1, 2, 3]);
+        let (inputs, outputs) = (random.pick(&[1, 2, 3, 5, 8]), random.pick(&[1, 4, 7, 12, 13, 25]));
+        let call = random_conv(&mut random, groups, inputs, outputs);
+        check(&mut random, &call);
+    }
+}
+
+#[test]
+fn random_depthwise_convolutions() {
+    let mut random = Random::new(6);
+    for _ in 0..200 {
+        let groups = random.pick(&[2, 3, 17]);
+        let multiplier = random.pick(&[1, 1, 1, 2, 3]);
+        let call = random_conv(&mut random, groups, 1, multiplier);
+        check(&mut random, &call);
+    }
+}
+
+fn plain(in_channels: u64, out_channels: u64, size: u64, kernel: u64, stride: u64) -> Conv2d {
+    conv(Conv2d {
+        batch: 1,
+        groups: 1,
+        in_channels,
+        out_channels,
+        input: [size; 2],
+        output: [0; 2],
+        kernel: [kernel; 2],
+        strides: [stride; 2],
+        dilations: [1; 2],
+        pads: [kernel / 2; 2],
+    })
+}
+
+#[test]
+fn several_blocks_and_tasks() {
+    let mut random = Random::new(7);
+    for call in [
+        plain(64, 130, 14, 3, 1),
+        plain(300, 70, 7, 1, 1),
+        plain(300, 70, 15, 1, 2),
+        plain(3, 20, 64, 7, 2),
+        plain(2, 300, 30, 17, 1),
+        Conv2d { groups: 32, ..plain(1, 1, 120, 5, 1) },
+    ] {
+        check(&mut random, &call);
+    }
+}
+
+#[test]
+fn empty_and_uneven() {
+    let mut random = Random::new(8);
+    let base = plain(3, 5, 9, 3, 1);
+    for call in [
+        Conv2d { batch: 0, ..base },
+        Conv2d { out_channels: 0, ..base },
+        Conv2d { in_channels: 0, ..base },
+        // More padding after the last row and column than before the first.
+        Conv2d { output: [11, 12], ..base },
+        // A window that lies in the padding altogether.
+        Conv2d { pads: [5, 6], output: [17, 19], ..base },
+        Conv2d { groups: 3, in_channels: 1, out_channels: 1, pads: [5, 6], output: [17, 19], ..base },
+    ] {
+        check(&mut random, &call);
+    }
+}

@@ -1,0 +1,106 @@
+//! What the tests of the kernels share: random numbers, counting epilogues, bit comparisons.
+
+use tensorc_kernels::{EpilogueCall, Isa};
+
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Random(seed)
+    }
+
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.bits() % limit as u64) as usize
+    }
+
+    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len())]
+    }
+
+    /// Uniform in -1..1.
+    pub fn fill(&mut self, len: usize) -> Vec<f32> {
+        (0..len).map(|_| (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0).collect()
+    }
+}
+
+pub fn tiers() -> Vec<Isa> {
+    Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect()
+}
+
+/// Cuts `0..tasks` at random places and shuffles the pieces.
+pub fn cuts(random: &mut Random, tasks: u64) -> Vec<std::ops::Range<u64>> {
+    let mut ranges = Vec::new();
+    let mut start = 0;
+    while start < tasks {
+        let end = start + 1 + random.below((tasks - start).min(4) as usize) as u64;
+        ranges.push(start..end);
+        start = end;
+    }
+    for i in (1..ranges.len()).rev() {
+        ranges.swap(i, random.below(i + 1));
+    }
+    ranges
+}
+
+/// Counts, for each element of a dense batch × rows × cols output, how often it was handed to the
+/// epilogue, and the elements themselves are doubled in place.
+pub struct Counter {
+    pub counts: Vec<u32>,
+    dims: Vec<u64>,
+    args: Vec<*mut u8>,
+}
+
+impl Counter {
+    /// `strides` are those of the three batch dimensions and the rows of the output at `data`.
+    pub fn new(batch: [u64; 3], rows: u64, cols: u64, data: *mut f32, strides: [i64; 4]) -> Self {
+        let mut dims = vec![batch[0], batch[1], batch[2], rows, cols];
+        dims.extend(strides.map(|s| s as u64));
+        let counts = vec![0; (batch.iter().product::<u64>() * rows * cols) as usize];
+        let mut counter = Counter { counts, dims, args: Vec::new() };
+        counter.args = vec![counter.counts.as_mut_ptr().cast(), counter.dims.as_mut_ptr().cast(), data.cast()];
+        counter
+    }
+
+    pub fn call(&self) -> EpilogueCall {
+        EpilogueCall { f: count, args: self.args.as_ptr() }
+    }
+
+    pub fn assert_once(&self, what: &str) {
+        assert!(self.counts.iter().all(|&n| n == 1), "{what}: epilogue not called exactly once per element");
+    }
+}
+
+unsafe extern "C" fn count(args: *const *mut u8, scalars: *const i64) {
+    // SAFETY: `Counter::call` passes these three buffers, kernels seven scalars.
+    unsafe {
+        let counts: *mut u32 = (*args).cast();
+        let dims = std::slice::from_raw_parts((*args.add(1)).cast::<i64>(), 9);
+        let data: *mut f32 = (*args.add(2)).cast();
+        let s = std::slice::from_raw_parts(scalars, 7);
+        assert!(s[3] < s[4] && s[4] <= dims[3] && s[5] < s[6] && s[6] <= dims[4], "block {s:?} of {dims:?}");
+        let batch = (s[0] * dims[1] + s[1]) * dims[2] + s[2];
+        let base = s[0] * dims[5] + s[1] * dims[6] + s[2] * dims[7];
+        for i in s[3]..s[4] {
+            for j in s[5]..s[6] {
+                *counts.add(((batch * dims[3] + i) * dims[4] + j) as usize) += 1;
+                *data.offset((base + i * dims[8] + j) as isize) *= 2.0;
+            }
+        }
+    }
+}
+
+pub fn assert_same_bits(what: &str, actual: &[f32], expected: &[f32]) {
+    assert_eq!(actual.len(), expected.len(), "{what}");
+    for (i, (a, e)) in actual.iter().zip(expected).enumerate() {
+        assert!(a.to_bits() == e.to_bits(), "{what}: element {i} is {a:e}, expected {e:e}");
+    }
+}
