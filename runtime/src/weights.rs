@@ -59,7 +59,7 @@ impl WeightStorage {
 
 /// Bytes of a weight in the packed form of the kernel library.
 fn packed_bytes(packing: &Packing) -> Result<u64, WeightError> {
-    let elements = crate::plan::packed_len(packing) as u64;
+    let elements = tensorc_kernels::packed_len(packing) as u64;
     elements.checked_mul(size_of::<f32>() as u64).ok_or(WeightError::Size)
 }
 
@@ -70,9 +70,8 @@ fn packed_bytes(packing: &Packing) -> Result<u64, WeightError> {
 /// # Errors
 /// The source is smaller than the packing reads, or memory is exhausted.
 pub fn pack_weight(packing: &Packing, dtype: DType, source: Bytes) -> Result<WeightStorage, WeightError> {
-    let aligned = (source.as_ptr() as usize).is_multiple_of(dtype.size());
     if *packing == Packing::Plain {
-        if aligned {
+        if (source.as_ptr() as usize).is_multiple_of(dtype.size()) {
             return Ok(WeightStorage::Shared(source));
         }
         return Ok(WeightStorage::Owned(Arc::new(AlignedBuffer::copy_of(&source, "weight")?)));
@@ -84,16 +83,8 @@ pub fn pack_weight(packing: &Packing, dtype: DType, source: Bytes) -> Result<Wei
     if !crate::plan::packing_fits(packing, elements) {
         return Err(WeightError::Bounds { elements });
     }
-    let copy;
-    let plain: &[u8] = if aligned {
-        &source
-    } else {
-        copy = AlignedBuffer::copy_of(&source, "weight")?;
-        copy.as_slice()
-    };
     let mut packed = AlignedBuffer::zeroed(packed_bytes(packing)?, "packed weight")?;
-    // SAFETY: `plain` is aligned for f32 and holds every element the packing reads; `packed` has
-    // the packed length.
-    unsafe { crate::plan::pack(packing, plain.as_ptr().cast(), packed.as_mut_f32()) };
+    // SAFETY: the source holds every element the packing reads.
+    unsafe { tensorc_kernels::pack(packing, source.as_ptr(), packed.as_mut_f32()) };
     Ok(WeightStorage::Owned(Arc::new(packed)))
 }

@@ -1,15 +1,15 @@
 //! Plans of hand-written kernels: values, threads, refused inputs, failures.
 
-mod common;
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::sync::Arc;
+mod common;
 
 use bytes::Bytes;
 use common::*;
-use tensorc_abi::{BufferId, DType, Home, KernelFn, Packing, Plan, StepOp};
+use tensorc_abi::{BatchedGemm, BufferId, Conv2d, DType, Home, KernelFn, MatrixLayout, Packing, Plan, StepOp};
 use tensorc_runtime::plan::{LoadError, PlanError, Side};
 use tensorc_runtime::{
-    AllocError, Context, Executable, Pool, RunError, TensorMut, TensorRef, WeightError, WeightStorage, pack_weight,
+    AllocError, Context, Pool, RunError, TensorMut, TensorRef, WeightError, WeightStorage, pack_weight,
 };
 
 fn ramp(n: u64) -> Vec<f32> {
@@ -132,25 +132,24 @@ fn wrong_tensors_are_refused_by_name() {
     assert_eq!(run(&mut context, &pool, &x[..4]).unwrap(), chain_expected(&x[..4]));
 }
 
-fn load(plan: Plan, kernels: Vec<KernelFn>, weights: Vec<WeightStorage>) -> LoadError {
-    // SAFETY: the test kernels stay inside the buffers of these plans, and none is run.
-    unsafe { Executable::new(plan, kernels, Arc::new(()), weights) }.unwrap_err()
+fn rejected(plan: Plan, kernels: Vec<KernelFn>, weights: Vec<WeightStorage>) -> LoadError {
+    load(plan, kernels, weights).map(drop).err().unwrap_or_else(|| panic!("loaded"))
 }
 
 #[test]
 fn what_does_not_belong_together_is_not_loaded() {
     let mut plan = chain(4, false);
     plan.arena_bytes = 64;
-    let error = load(plan, kernels(), vec![]);
+    let error = rejected(plan, kernels(), vec![]);
     assert!(matches!(error, LoadError::Plan { error: PlanError::OutsideArena { .. }, .. }));
-    let error = load(chain(4, false), kernels()[1..].to_vec(), vec![]);
+    let error = rejected(chain(4, false), kernels()[1..].to_vec(), vec![]);
     assert_eq!(error, LoadError::KernelCount { plan: "test".into(), expected: 4, actual: 3 });
     let plain = |bytes: usize| pack_weight(&Packing::Plain, DType::F32, Bytes::from(vec![0u8; bytes])).unwrap();
-    let error = load(chain(4, false), kernels(), vec![plain(16)]);
+    let error = rejected(chain(4, false), kernels(), vec![plain(16)]);
     assert_eq!(error, LoadError::WeightCount { plan: "test".into(), expected: 0, actual: 1 });
     let mut plan = chain(4, false);
     weight(&mut plan, "w", &[4], Packing::Plain);
-    let error = load(plan, kernels(), vec![plain(12)]);
+    let error = rejected(plan, kernels(), vec![plain(12)]);
     let bytes = WeightError::Bytes { expected: 16, actual: 12 };
     assert_eq!(error, LoadError::Weight { weight: "w".into(), error: bytes });
 }
@@ -203,4 +202,112 @@ fn outputs_may_be_read_by_later_steps_and_inputs_given_twice() {
     let mut outputs = [TensorMut::from_slice(&dims, &mut y), TensorMut::from_slice(&dims, &mut z)];
     context.run(&pool, &[x, x], &mut outputs).unwrap();
     assert_eq!((y, z), ([2.0, 4.0], [3.0, 6.0]));
+}
+
+/// `y[m, 33] = max(x[m, k] · w[k, 33] + bias, 0)`, with w packed, or given as an input.
+fn dense(m: u64, k: u64, packed: bool, big: bool) -> Plan {
+    let n = BIAS_COLUMNS as u64;
+    let mut plan = empty_plan();
+    let x = buffer(&mut plan, "x", &[m, k], Home::Input(0));
+    let packing = Packing::GemmB { k, n, offset: 0, row_stride: n as i64, col_stride: 1 };
+    let w = match packed {
+        true => weight(&mut plan, "w", &[k, n], packing),
+        false => buffer(&mut plan, "w", &[k, n], Home::Input(1)),
+    };
+    let bias = weight(&mut plan, "bias", &[n], Packing::Plain);
+    let y = buffer(&mut plan, "y", &[m, n], Home::Output(0));
+    let layout = |cols: u64| MatrixLayout { offset: 0, batch_strides: [0; 3], row_stride: cols as i64, col_stride: 1 };
+    let call = BatchedGemm { batch: [1; 3], m, n, k, a: layout(k), b: layout(n), c: layout(n), b_packed: packed };
+    let epilogue = epilogue(BIAS_RELU, &[write(y), read(bias)]);
+    step(&mut plan, "dense", StepOp::Gemm { call, a: x, b: w, c: y, epilogue }, big);
+    plan
+}
+
+fn bytes_of(values: &[f32]) -> Bytes {
+    Bytes::from(values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
+}
+
+#[test]
+fn products_with_epilogues_agree_with_a_plain_loop() {
+    let n = BIAS_COLUMNS as u64;
+    for (m, k) in [(1, 1), (7, 5), (64, 40), (301, 129)] {
+        let (x, w, bias) = (ramp(m * k), ramp(k * n), ramp(n));
+        let mut expected = vec![0f32; (m * n) as usize];
+        for (at, value) in expected.iter_mut().enumerate() {
+            let (row, col) = (at / n as usize, at % n as usize);
+            let term = |i: usize| (x[row * k as usize + i], w[i * n as usize + col]);
+            let sum = (0..k as usize).map(term).fold(0f32, |sum, (a, b)| a.mul_add(b, sum));
+            *value = (sum + bias[col]).max(0.0);
+        }
+        let plain = pack_weight(&Packing::Plain, DType::F32, bytes_of(&bias)).unwrap();
+        for (threads, packed, big) in [(1, true, false), (1, false, true), (3, true, true), (4, false, true)] {
+            let plan = dense(m, k, packed, big);
+            let weights = match packed {
+                true => vec![pack_weight(&plan.weights[0].packing, DType::F32, bytes_of(&w)).unwrap(), plain.clone()],
+                false => vec![plain.clone()],
+            };
+            let pool = Pool::new(threads).unwrap();
+            let mut context = Context::new(executable(plan, weights), &pool).unwrap();
+            let mut y = vec![f32::NAN; expected.len()];
+            let (x_dims, w_dims) = ([m, k], [k, n]);
+            let inputs = [TensorRef::from_slice(&x_dims, &x), TensorRef::from_slice(&w_dims, &w)];
+            let inputs = if packed { &inputs[..1] } else { &inputs[..] };
+            context.run(&pool, inputs, &mut [TensorMut::from_slice(&[m, n], &mut y)]).unwrap();
+            assert_eq!(y, expected, "m {m}, k {k}, threads {threads}, packed {packed}");
+        }
+    }
+}
+
+#[test]
+fn convolutions_agree_with_a_plain_loop() {
+    let call = Conv2d {
+        batch: 2,
+        groups: 1,
+        in_channels: 3,
+        out_channels: 5,
+        input: [9, 8],
+        output: [5, 4],
+        kernel: [3, 3],
+        strides: [2, 2],
+        dilations: [1, 1],
+        pads: [1, 1],
+    };
+    let mut plan = empty_plan();
+    let x = buffer(&mut plan, "x", &[2, 3, 9, 8], Home::Input(0));
+    let w = weight(&mut plan, "w", &[5, 3, 3, 3], Packing::Conv(call));
+    let y = buffer(&mut plan, "y", &[2, 5, 5, 4], Home::Output(0));
+    step(&mut plan, "conv", StepOp::Conv { call, x, w, y, epilogue: None }, true);
+    let (x, w) = (ramp(2 * 3 * 9 * 8), ramp(5 * 3 * 3 * 3));
+    let mut expected = vec![0f32; 2 * 5 * 5 * 4];
+    for (at, value) in expected.iter_mut().enumerate() {
+        let (q, p, o, n) = (at % 4, at / 4 % 5, at / 20 % 5, at / 100);
+        for (i, r, s) in (0..27).map(|tap| (tap / 9, tap / 3 % 3, tap % 3)) {
+            let (row, col) = ((2 * p + r).wrapping_sub(1), (2 * q + s).wrapping_sub(1));
+            let inside = row < 9 && col < 8;
+            let pixel = if inside { x[((n * 3 + i) * 9 + row) * 8 + col] } else { 0.0 };
+            *value = pixel.mul_add(w[((o * 3 + i) * 3 + r) * 3 + s], *value);
+        }
+    }
+    for threads in [1, 3] {
+        let packed = pack_weight(&Packing::Conv(call), DType::F32, bytes_of(&w)).unwrap();
+        let pool = Pool::new(threads).unwrap();
+        let mut context = Context::new(executable(plan.clone(), vec![packed]), &pool).unwrap();
+        let mut y = vec![f32::NAN; expected.len()];
+        let inputs = [TensorRef::from_slice(&[2, 3, 9, 8], &x)];
+        context.run(&pool, &inputs, &mut [TensorMut::from_slice(&[2, 5, 5, 4], &mut y)]).unwrap();
+        assert_eq!(y, expected);
+    }
+}
+
+#[test]
+fn constants_that_do_not_fit_their_packing_are_refused() {
+    let packing = Packing::GemmB { k: 4, n: 5, offset: 0, row_stride: 5, col_stride: 1 };
+    let pack = |packing: &Packing, dtype, n| pack_weight(packing, dtype, bytes_of(&ramp(n))).unwrap_err();
+    assert_eq!(pack(&packing, DType::F32, 19), WeightError::Bounds { elements: 19 });
+    assert_eq!(pack(&packing, DType::I32, 20), WeightError::DType(DType::I32));
+    let shifted = Packing::GemmB { k: 4, n: 5, offset: -1, row_stride: 5, col_stride: 1 };
+    assert_eq!(pack(&shifted, DType::F32, 20), WeightError::Bounds { elements: 20 });
+    let plain = pack_weight(&Packing::Plain, DType::F32, bytes_of(&ramp(20))).unwrap();
+    let error = rejected(dense(1, 4, true, false), kernels(), vec![plain.clone(), plain]);
+    assert!(matches!(error, LoadError::Weight { error: WeightError::Bytes { .. }, .. }), "{error}");
 }

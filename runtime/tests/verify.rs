@@ -1,5 +1,7 @@
 //! The plan checker accepts a correct plan and rejects each way of breaking it.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use common::*;
@@ -296,6 +298,7 @@ fn convolutions_match_their_tensors_and_weights() {
         let (mut plan, mut call) = (plan.clone(), call);
         change(&mut call);
         plan.weights[0].packing = Packing::Conv(call);
+        plan.buffers[w.0 as usize].dims = vec![call.out_channels, 2, 3, 3];
         plan.steps[0].op = StepOp::Conv { call, x, w, y, epilogue: None };
         verify(&plan).unwrap_err()
     };
@@ -304,6 +307,10 @@ fn convolutions_match_their_tensors_and_weights() {
     assert_eq!(with(|call| call.out_channels = 4), bounds("y", 27));
     assert_eq!(with(|call| call.batch = u64::MAX), bounds("x", 50));
     assert!(matches!(with(|call| call.strides = [0, 1]), PlanError::Parameters { .. }));
+    assert!(matches!(with(|call| call.dilations = [1 << 31, 1]), PlanError::Parameters { .. }));
+    assert!(matches!(with(|call| call.pads = [0, u64::MAX]), PlanError::Parameters { .. }));
+    let packing = PlanError::Packing { step: "conv".into(), buffer: "w".into() };
+    assert_eq!(with(|call| call.kernel = [3, 2]), packing);
     plan.weights[0].packing = Packing::Plain;
-    assert_eq!(verify(&plan).unwrap_err(), PlanError::Packing { step: "conv".into(), buffer: "w".into() });
+    assert_eq!(verify(&plan).unwrap_err(), packing);
 }

@@ -3,10 +3,10 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use tensorc_abi::{Arg, BufferId, Home, KernelFn, Plan, Step, StepOp};
+use tensorc_abi::{BufferId, Epilogue, Home, KernelFn, Plan, Step, StepOp};
 
 use super::error::LoadError;
-use super::library::{Library, scratch_bytes};
+use super::library::{Contraction, Library};
 use super::verify::{PlanReport, verify};
 use crate::WeightStorage;
 
@@ -121,7 +121,7 @@ impl Executable {
     }
 
     fn prepare(&mut self, index: usize, kernels: &[KernelFn]) {
-        let step = &self.plan.steps[index];
+        let step = self.plan.steps[index].clone();
         let first_slot = self.slots.len();
         let (call, tasks) = match &step.op {
             StepOp::Launch { kernel, args, extent } => {
@@ -133,20 +133,33 @@ impl Executable {
                 let bytes = self.plan.buffer(*dst).bytes();
                 (Call::Copy(bytes), bytes.div_ceil(COPY_BLOCK))
             }
-            StepOp::Gemm { a, b, c, epilogue, .. } | StepOp::Conv { x: a, w: b, y: c, epilogue, .. } => {
+            StepOp::Gemm { call, a, b, c, epilogue } => {
                 self.slots.extend([*a, *b, *c]);
-                let args = epilogue.as_ref().map_or(&[] as &[Arg], |epilogue| &epilogue.args);
-                self.slots.extend(args.iter().map(|arg| arg.buffer));
-                let Some(library) = Library::of(&step.op, kernels) else { return };
-                self.scratch_bytes = self.scratch_bytes.max(scratch_bytes(&library));
-                let tasks = library.tasks();
-                (Call::Library(Box::new(library)), tasks)
+                self.prepare_library(Contraction::Gemm(*call), epilogue.as_ref(), kernels)
+            }
+            StepOp::Conv { call, x, w, y, epilogue } => {
+                self.slots.extend([*x, *w, *y]);
+                self.prepare_library(Contraction::Conv(*call), epilogue.as_ref(), kernels)
             }
         };
         if tasks > 0 {
-            let least_grain = least_grain(step, tasks);
+            let least_grain = least_grain(&step, tasks);
             self.prepared.push(Prepared { call, first_slot, tasks, least_grain, step: index });
         }
+    }
+
+    fn prepare_library(
+        &mut self,
+        contraction: Contraction,
+        epilogue: Option<&Epilogue>,
+        kernels: &[KernelFn],
+    ) -> (Call, u64) {
+        self.slots.extend(epilogue.iter().flat_map(|epilogue| &epilogue.args).map(|arg| arg.buffer));
+        let epilogue = epilogue.map(|epilogue| kernels[epilogue.kernel.0 as usize]);
+        let library = Library { contraction, epilogue };
+        self.scratch_bytes = self.scratch_bytes.max(library.scratch_bytes());
+        let tasks = library.tasks();
+        (Call::Library(Box::new(library)), tasks)
     }
 
     fn collect_patches(&mut self) {

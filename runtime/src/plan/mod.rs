@@ -13,6 +13,5 @@ pub mod verify;
 pub use context::Context;
 pub use error::{LoadError, PlanError, RunError, Side};
 pub use executable::Executable;
-pub(crate) use library::{pack, packed_len};
 pub(crate) use verify::packing_fits;
 pub use verify::{PlanReport, verify};

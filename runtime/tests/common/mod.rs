@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tensorc_abi::{
     Arg, Buffer, BufferId, DType, Epilogue, Home, KernelFn, KernelId, Packing, Plan, Step, StepOp, Weight,
 };
+use tensorc_runtime::plan::LoadError;
 use tensorc_runtime::{Executable, WeightStorage};
 
 pub const ADD: KernelId = KernelId(0);
@@ -14,27 +15,45 @@ pub const SCALE: KernelId = KernelId(1);
 pub const BIAS_RELU: KernelId = KernelId(2);
 pub const NOTHING: KernelId = KernelId(3);
 
+/// The arguments of one kernel call; the buffers hold f32 elements.
+struct Call(*const *mut u8, *const i64);
+
+impl Call {
+    fn scalar(&self, index: usize) -> usize {
+        // SAFETY: the kernels below ask for the scalars their calling convention has.
+        unsafe { *self.1.add(index) as usize }
+    }
+
+    fn get(&self, buffer: usize, index: usize) -> f32 {
+        // SAFETY: the plans give each kernel its arguments, with elements for every iteration.
+        unsafe { *(*self.0.add(buffer)).cast::<f32>().add(index) }
+    }
+
+    fn set(&self, buffer: usize, index: usize, value: f32) {
+        // SAFETY: as for `get`; iterations write different elements.
+        unsafe { *(*self.0.add(buffer)).cast::<f32>().add(index) = value }
+    }
+}
+
 /// `out[i] = a[i] + b[i]`.
 unsafe extern "C" fn add(buffers: *const *mut u8, scalars: *const i64) {
-    for i in unsafe { range(scalars) } {
-        unsafe { *at(buffers, 2, i) = *at(buffers, 0, i) + *at(buffers, 1, i) };
-    }
+    let call = Call(buffers, scalars);
+    (call.scalar(0)..call.scalar(1)).for_each(|i| call.set(2, i, call.get(0, i) + call.get(1, i)));
 }
 
 /// `out[i] = 1.5·a[i] + i`.
 unsafe extern "C" fn scale(buffers: *const *mut u8, scalars: *const i64) {
-    for i in unsafe { range(scalars) } {
-        unsafe { *at(buffers, 1, i) = *at(buffers, 0, i) * 1.5 + i as f32 };
-    }
+    let call = Call(buffers, scalars);
+    (call.scalar(0)..call.scalar(1)).for_each(|i| call.set(1, i, call.get(0, i) * 1.5 + i as f32));
 }
 
 /// Epilogue over a result with [`BIAS_COLUMNS`] columns: `c[m, n] = max(c[m, n] + bias[n], 0)`.
 unsafe extern "C" fn bias_relu(buffers: *const *mut u8, scalars: *const i64) {
-    let [_, _, _, row0, row1, col0, col1] = std::array::from_fn(|i| unsafe { *scalars.add(i) as usize });
-    for row in row0..row1 {
-        for col in col0..col1 {
-            let c = unsafe { at(buffers, 0, row * BIAS_COLUMNS + col) };
-            unsafe { *c = (*c + *at(buffers, 1, col)).max(0.0) };
+    let call = Call(buffers, scalars);
+    for row in call.scalar(3)..call.scalar(4) {
+        for col in call.scalar(5)..call.scalar(6) {
+            let at = row * BIAS_COLUMNS + col;
+            call.set(0, at, (call.get(0, at) + call.get(1, col)).max(0.0));
         }
     }
 }
@@ -43,14 +62,6 @@ unsafe extern "C" fn bias_relu(buffers: *const *mut u8, scalars: *const i64) {
 pub const BIAS_COLUMNS: usize = 33;
 
 unsafe extern "C" fn nothing(_: *const *mut u8, _: *const i64) {}
-
-unsafe fn range(scalars: *const i64) -> std::ops::Range<usize> {
-    unsafe { *scalars as usize..*scalars.add(1) as usize }
-}
-
-unsafe fn at(buffers: *const *mut u8, buffer: usize, index: usize) -> *mut f32 {
-    unsafe { (*buffers.add(buffer)).cast::<f32>().add(index) }
-}
 
 pub fn kernels() -> Vec<KernelFn> {
     vec![add, scale, bias_relu, nothing]
@@ -101,9 +112,13 @@ pub fn epilogue(kernel: KernelId, args: &[Arg]) -> Option<Epilogue> {
     Some(Epilogue { kernel, args: args.to_vec() })
 }
 
-pub fn executable(plan: Plan, weights: Vec<WeightStorage>) -> Arc<Executable> {
+pub fn load(plan: Plan, kernels: Vec<KernelFn>, weights: Vec<WeightStorage>) -> Result<Executable, LoadError> {
     // SAFETY: the kernels above are static functions that stay inside the buffers of these plans.
-    Arc::new(unsafe { Executable::new(plan, kernels(), Arc::new(()), weights) }.unwrap())
+    unsafe { Executable::new(plan, kernels, Arc::new(()), weights) }
+}
+
+pub fn executable(plan: Plan, weights: Vec<WeightStorage>) -> Arc<Executable> {
+    Arc::new(load(plan, kernels(), weights).unwrap())
 }
 
 /// `x → t0 = scale(x) → t1 = scale(t0) in place → t2 = t0' + t1 → y` over `n` elements:

@@ -83,7 +83,7 @@ fn check_layout(plan: &Plan, step: &Step, id: BufferId, wanted: Packing) -> Resu
         }
         (stored, wanted) => stored == wanted,
     };
-    match same {
+    match same && packing_fits(&stored, elements(plan, id)) {
         true => Ok(()),
         false => Err(PlanError::Packing { step: step.name.clone(), buffer: buffer.name.clone() }),
     }
@@ -124,6 +124,14 @@ fn check_conv(plan: &Plan, step: &Step, call: &Conv2d, [x, w, y]: [BufferId; 3])
     let parameters = |what| PlanError::Parameters { step: step.name.clone(), what };
     if [call.strides, call.dilations, call.kernel].concat().contains(&0) {
         return Err(parameters("a stride, dilation or kernel extent of a convolution is zero"));
+    }
+    // Positions in the padded input are computed in signed arithmetic.
+    let reach = |axis: usize| {
+        let span = product(&[call.output[axis], call.strides[axis]])?;
+        span.checked_add(product(&[call.kernel[axis], call.dilations[axis]])?)?.checked_add(call.pads[axis])
+    };
+    if [0, 1].map(reach).iter().any(|reach| reach.is_none_or(|reach| reach > i32::MAX as u64)) {
+        return Err(parameters("a convolution reaches over more than 2^31 - 1 rows or columns"));
     }
     check_layout(plan, step, x, Packing::Plain)?;
     check_layout(plan, step, w, Packing::Conv(*call))?;
