@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tensorc_abi::{
     Arg, BatchedGemm, Buffer, BufferId, DType, Home, KernelFn, KernelId, MatrixLayout, Packing, Plan, Step, StepOp,
@@ -112,15 +112,19 @@ fn best_ns(batches: u32, calls: u32, mut call: impl FnMut()) -> f64 {
 
 /// Median over single calls, in nanoseconds; shows a disturbed machine where the best does not.
 fn median_ns(calls: usize, mut call: impl FnMut()) -> u128 {
-    let mut times: Vec<u128> = (0..calls)
-        .map(|_| {
-            let start = Instant::now();
-            call();
-            start.elapsed().as_nanos()
-        })
-        .collect();
+    median_of((0..calls).map(|_| time_ns(&mut call)))
+}
+
+fn time_ns(call: impl FnOnce()) -> u128 {
+    let start = Instant::now();
+    call();
+    start.elapsed().as_nanos()
+}
+
+fn median_of(times: impl Iterator<Item = u128>) -> u128 {
+    let mut times: Vec<u128> = times.collect();
     times.sort_unstable();
-    times[calls / 2]
+    times[times.len() / 2]
 }
 
 /// Additions in one measured task.
@@ -169,6 +173,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         let split = median_ns(2000, || {
             let _ = pool.run(tasks, 1, &|_, range| range.for_each(|_| count(ROUNDS)));
         });
+        let asleep = median_of((0..300).map(|_| {
+            std::thread::sleep(Duration::from_micros(300));
+            time_ns(|| {
+                let _ = pool.run(tasks, 1, &|_, range| range.for_each(|_| count(ROUNDS)));
+            })
+        }));
+        println!("  the same with workers asleep: median {asleep} ns");
         println!("  {threads} tasks of {alone} ns: median {split} ns, {} more than one", split.saturating_sub(alone));
     }
     Ok(())

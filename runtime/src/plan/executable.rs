@@ -10,10 +10,11 @@ use super::library::{Contraction, Library};
 use super::verify::{PlanReport, verify};
 use crate::WeightStorage;
 
-/// Work below this estimate stays on the calling thread.
-const SERIAL_NS: u64 = 50_000;
+/// Work below this estimate stays on the calling thread: ten times the price of waking a sleeping
+/// worker, as the `overhead` example shows it; one that still spins costs a tenth of that.
+const SERIAL_NS: u64 = 20_000;
 /// Least estimated work of one chunk of a split step.
-const CHUNK_NS: u64 = 10_000;
+const CHUNK_NS: u64 = 5_000;
 /// Bytes copied by one task of a [`StepOp::Copy`].
 pub(super) const COPY_BLOCK: u64 = 1 << 16;
 
