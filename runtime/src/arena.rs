@@ -122,6 +122,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "the interpreter ends the process when memory runs out")]
     fn impossible_sizes_are_errors() {
         for bytes in [u64::MAX, i64::MAX as u64, i64::MAX as u64 - 63, 1 << 60] {
             let error = AlignedBuffer::zeroed(bytes, "arena").unwrap_err();

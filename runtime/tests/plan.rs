@@ -26,7 +26,7 @@ fn run(context: &mut Context, pool: &Pool, x: &[f32]) -> Result<Vec<f32>, RunErr
 
 #[test]
 fn a_chain_computes_the_same_bits_with_any_number_of_threads() {
-    for n in [0, 1, 2, 31, 33, 1000, 20_011] {
+    for n in if cfg!(miri) { vec![0, 1, 33] } else { vec![0, 1, 2, 31, 33, 1000, 20_011] } {
         let x = ramp(n);
         let expected = chain_expected(&x);
         for (threads, big) in [(1, false), (1, true), (2, true), (3, true), (5, true)] {
@@ -63,7 +63,7 @@ fn contexts_of_one_executable_run_concurrently() {
                 let x: Vec<f32> = ramp(5000).iter().map(|v| v + shift as f32).collect();
                 let expected = chain_expected(&x);
                 let mut context = Context::new(executable, pool).unwrap();
-                for _ in 0..50 {
+                for _ in 0..if cfg!(miri) { 1 } else { 50 } {
                     assert_eq!(run(&mut context, pool, &x).unwrap(), expected);
                 }
             });
@@ -155,6 +155,7 @@ fn what_does_not_belong_together_is_not_loaded() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "the interpreter ends the process when memory runs out")]
 fn an_arena_that_cannot_be_allocated_is_an_error() {
     let mut plan = chain(4, false);
     plan.arena_bytes = 1 << 61;
@@ -230,7 +231,7 @@ fn bytes_of(values: &[f32]) -> Bytes {
 #[test]
 fn products_with_epilogues_agree_with_a_plain_loop() {
     let n = BIAS_COLUMNS as u64;
-    for (m, k) in [(1, 1), (7, 5), (64, 40), (301, 129)] {
+    for (m, k) in if cfg!(miri) { vec![(7, 5)] } else { vec![(1, 1), (7, 5), (64, 40), (301, 129)] } {
         let (x, w, bias) = (ramp(m * k), ramp(k * n), ramp(n));
         let mut expected = vec![0f32; (m * n) as usize];
         for (at, value) in expected.iter_mut().enumerate() {

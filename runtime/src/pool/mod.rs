@@ -49,8 +49,10 @@ impl TaskPanic {
         let message = match text.or_else(|| payload.downcast_ref::<String>().cloned()) {
             Some(message) => message,
             None => {
-                // Dropping a value of unknown type could panic again, inside a region.
-                std::mem::forget(payload);
+                // A destructor that panics must not unwind out of a region.
+                if let Err(again) = catch_unwind(AssertUnwindSafe(move || drop(payload))) {
+                    std::mem::forget(again);
+                }
                 "payload that is not text".to_string()
             }
         };
