@@ -1,1 +1,19 @@
+//! The run-time half of tensorc: threads, memory, and the executor of compiled plans.
+//!
+//! [`plan::Executable`] is a compiled [`tensorc_abi::Plan`] joined with machine code and weights;
+//! it is shared between threads. [`plan::Context`] is the mutable state of one run at a time, and
+//! [`Pool`] the threads that runs are spread over. Nothing here depends on the compiler.
 
+pub mod arena;
+pub mod plan;
+pub mod pool;
+pub mod tensor;
+pub mod threads;
+pub mod weights;
+
+pub use arena::{AlignedBuffer, AllocError};
+pub use plan::{Context, Executable, RunError};
+pub use pool::{Pool, PoolError, TaskPanic};
+pub use tensor::{Element, TensorMut, TensorRef};
+pub use threads::available_threads;
+pub use weights::{WeightError, WeightStorage, pack_weight};

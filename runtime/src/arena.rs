@@ -1,0 +1,133 @@
+//! Aligned memory with fallible allocation: arenas, per-thread scratch and packed weights.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+
+use tensorc_abi::Plan;
+
+/// The allocator could not provide the memory, or the size exceeds what can be addressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot allocate {bytes} bytes for {purpose}")]
+pub struct AllocError {
+    pub bytes: u64,
+    /// What the memory was wanted for, e.g. `arena`.
+    pub purpose: &'static str,
+}
+
+/// One zero-initialised allocation whose address is a multiple of [`AlignedBuffer::ALIGN`].
+///
+/// The bytes may be written through [`AlignedBuffer::as_mut_ptr`] by several threads; whoever hands
+/// out that pointer keeps the accesses apart.
+#[derive(Debug)]
+pub struct AlignedBuffer {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the buffer owns plain bytes; shared access is read-only and mutation needs `&mut self`.
+unsafe impl Send for AlignedBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for AlignedBuffer {}
+
+impl AlignedBuffer {
+    /// Alignment of the first byte: a cache line, and the widest vector register.
+    pub const ALIGN: usize = Plan::ALIGN as usize;
+
+    /// `bytes` zeroed bytes; zero is allowed and allocates nothing.
+    pub fn zeroed(bytes: u64, purpose: &'static str) -> Result<AlignedBuffer, AllocError> {
+        let error = AllocError { bytes, purpose };
+        let len = usize::try_from(bytes).map_err(|_| error)?;
+        let layout = Layout::from_size_align(len, Self::ALIGN).map_err(|_| error)?;
+        if len == 0 {
+            return Ok(AlignedBuffer { start: Self::dangling(), len });
+        }
+        // SAFETY: the layout has a non-zero size.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(error)?;
+        Ok(AlignedBuffer { start, len })
+    }
+
+    /// A buffer holding a copy of `source`.
+    pub fn copy_of(source: &[u8], purpose: &'static str) -> Result<AlignedBuffer, AllocError> {
+        let mut buffer = AlignedBuffer::zeroed(source.len() as u64, purpose)?;
+        buffer.as_mut_slice().copy_from_slice(source);
+        Ok(buffer)
+    }
+
+    /// An aligned address for an empty buffer.
+    pub(crate) fn dangling() -> NonNull<u8> {
+        NonNull::without_provenance(std::num::NonZero::<usize>::MIN.saturating_add(Self::ALIGN - 1))
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: `start` is valid for `len` initialised bytes for the life of `self`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as for `as_slice`, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    /// The buffer as f32 values; trailing bytes short of one value are left out.
+    pub fn as_mut_f32(&mut self) -> &mut [f32] {
+        // SAFETY: the start is 64-byte aligned, every bit pattern is an f32, and access is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.len / size_of::<f32>()) }
+    }
+}
+
+impl Drop for AlignedBuffer {
+    fn drop(&mut self) {
+        if self.len != 0 {
+            // SAFETY: `zeroed` made this layout with the same size and alignment.
+            unsafe { dealloc(self.start.as_ptr(), Layout::from_size_align_unchecked(self.len, Self::ALIGN)) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_bytes_allocate_nothing_and_stay_aligned() {
+        let mut buffer = AlignedBuffer::zeroed(0, "test").unwrap();
+        assert!(buffer.is_empty());
+        assert_eq!(buffer.as_ptr() as usize % AlignedBuffer::ALIGN, 0);
+        assert!(buffer.as_mut_slice().is_empty());
+    }
+
+    #[test]
+    fn memory_is_aligned_and_zeroed() {
+        for bytes in [1, 63, 64, 65, 4096, 1 << 20] {
+            let buffer = AlignedBuffer::zeroed(bytes, "test").unwrap();
+            assert_eq!(buffer.as_ptr() as usize % AlignedBuffer::ALIGN, 0);
+            assert!(buffer.as_slice().iter().all(|&b| b == 0));
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "the interpreter ends the process when memory runs out")]
+    fn impossible_sizes_are_errors() {
+        for bytes in [u64::MAX, i64::MAX as u64, i64::MAX as u64 - 63, 1 << 60] {
+            let error = AlignedBuffer::zeroed(bytes, "arena").unwrap_err();
+            assert_eq!(error, AllocError { bytes, purpose: "arena" });
+            assert_eq!(error.to_string(), format!("cannot allocate {bytes} bytes for arena"));
+        }
+    }
+}

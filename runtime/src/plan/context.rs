@@ -1,0 +1,266 @@
+//! The mutable state of one run, and the run itself.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use std::ops::Range;
+
+use tensorc_abi::{Buffer, BufferId, DType, Home, Plan};
+
+use super::error::{RunError, Side};
+use super::executable::{COPY_BLOCK, Call, Executable, Prepared};
+use crate::{AlignedBuffer, AllocError, Pool, TaskPanic, TensorMut, TensorRef};
+
+/// Chunks per thread that a split step is cut into, so that a delayed thread costs little.
+const CHUNKS_PER_THREAD: u64 = 4;
+
+/// Arena, scratch memory and argument addresses for running an [`Executable`].
+///
+/// One context runs one plan at a time; threads that run the same executable concurrently have a
+/// context each.
+pub struct Context {
+    executable: Arc<Executable>,
+    /// Every intermediate tensor of the plan.
+    arena: AlignedBuffer,
+    scratch: Scratch,
+    /// Addresses for [`Executable::slots`]; those of inputs and outputs are those of the last run.
+    arguments: Vec<*mut u8>,
+}
+
+// SAFETY: the addresses point into memory that the context and its executable own, except those of
+// inputs and outputs, which are used only during the call that sets them.
+unsafe impl Send for Context {}
+
+impl Context {
+    /// Allocates the arena, and scratch memory for the threads of `pool`.
+    pub fn new(executable: Arc<Executable>, pool: &Pool) -> Result<Context, AllocError> {
+        let mut arena = AlignedBuffer::zeroed(executable.plan().arena_bytes, "arena")?;
+        let scratch = Scratch::new(executable.scratch_bytes, pool.threads())?;
+        let base = arena.as_mut_ptr();
+        let address = |id: &BufferId| match executable.plan().buffer(*id).home {
+            // The verifier proved the offset to be inside the arena.
+            Home::Arena(offset) => base.wrapping_add(offset as usize),
+            Home::Weight(index) => executable.weight(index).as_slice().as_ptr().cast_mut(),
+            Home::Input(_) | Home::Output(_) => AlignedBuffer::dangling().as_ptr(),
+        };
+        let arguments = executable.slots.iter().map(address).collect();
+        Ok(Context { executable, arena, scratch, arguments })
+    }
+
+    pub fn executable(&self) -> &Arc<Executable> {
+        &self.executable
+    }
+
+    /// Bytes of the arena of intermediate tensors.
+    pub fn arena_bytes(&self) -> usize {
+        self.arena.len()
+    }
+
+    /// Runs the plan: reads `inputs`, fills `outputs`, in the order of the graph's.
+    ///
+    /// Results have the same bits for every number of threads. Nothing is allocated unless `pool`
+    /// has more threads than any pool this context saw before.
+    ///
+    /// # Errors
+    /// A tensor's number, element type, shape, size or alignment is not the plan's, or a kernel of
+    /// the library panicked.
+    pub fn run(
+        &mut self,
+        pool: &Pool,
+        inputs: &[TensorRef<'_>],
+        outputs: &mut [TensorMut<'_>],
+    ) -> Result<(), RunError> {
+        self.bind(pool, inputs, outputs)?;
+        self.execute(pool, &mut |_| {})
+    }
+
+    /// As [`Context::run`], and returns the time each step of the plan took.
+    pub fn run_profiled(
+        &mut self,
+        pool: &Pool,
+        inputs: &[TensorRef<'_>],
+        outputs: &mut [TensorMut<'_>],
+    ) -> Result<Vec<Duration>, RunError> {
+        self.bind(pool, inputs, outputs)?;
+        let mut times = vec![Duration::ZERO; self.executable.plan().steps.len()];
+        let mut last = Instant::now();
+        self.execute(pool, &mut |step| {
+            let now = Instant::now();
+            times[step] = now - last;
+            last = now;
+        })?;
+        Ok(times)
+    }
+
+    /// Checks the caller's tensors and enters their addresses into the argument table.
+    fn bind(&mut self, pool: &Pool, inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), RunError> {
+        let plan = self.executable.plan();
+        check_count(plan, Side::Input, plan.inputs.len(), inputs.len())?;
+        check_count(plan, Side::Output, plan.outputs.len(), outputs.len())?;
+        for (id, tensor) in plan.inputs.iter().zip(inputs) {
+            check_tensor(Side::Input, plan.buffer(*id), tensor.dtype, tensor.dims, tensor.data)?;
+        }
+        for (id, tensor) in plan.outputs.iter().zip(&*outputs) {
+            check_tensor(Side::Output, plan.buffer(*id), tensor.dtype, tensor.dims, tensor.data)?;
+        }
+        for patch in &self.executable.input_patches {
+            self.arguments[patch.slot] = inputs[patch.index].data.as_ptr().cast_mut();
+        }
+        for patch in &self.executable.output_patches {
+            self.arguments[patch.slot] = outputs[patch.index].data.as_mut_ptr();
+        }
+        if pool.threads() > self.scratch.threads {
+            self.scratch = Scratch::new(self.executable.scratch_bytes, pool.threads())?;
+        }
+        Ok(())
+    }
+
+    /// Runs the bound steps in order; `done` is called with the number of each finished step.
+    fn execute(&mut self, pool: &Pool, done: &mut dyn FnMut(usize)) -> Result<(), RunError> {
+        let executable = &*self.executable;
+        let (arguments, scratch) = (self.arguments.as_ptr(), self.scratch.share());
+        let current = Cell::new(0);
+        let all = || {
+            for prepared in &executable.prepared {
+                current.set(prepared.step);
+                // SAFETY: the slots of a step lie inside the argument table.
+                let arguments = Arguments(unsafe { arguments.add(prepared.first_slot) });
+                launch(pool, prepared, arguments, scratch)?;
+                done(prepared.step);
+            }
+            Ok(())
+        };
+        let result = catch_unwind(AssertUnwindSafe(all));
+        result.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload))).map_err(|panic| {
+            let step = executable.plan().steps[current.get()].name.clone();
+            RunError::Panic { step, panic }
+        })
+    }
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("executable", &self.executable).finish_non_exhaustive()
+    }
+}
+
+/// Working memory of library calls, one part per thread.
+struct Scratch {
+    memory: AlignedBuffer,
+    threads: usize,
+    /// Bytes between the parts of two threads.
+    stride: usize,
+}
+
+impl Scratch {
+    fn new(bytes_per_thread: usize, threads: usize) -> Result<Scratch, AllocError> {
+        const LINE_PAIR: usize = 128;
+        let stride = bytes_per_thread.next_multiple_of(LINE_PAIR);
+        let bytes = (stride as u64).saturating_mul(threads as u64);
+        Ok(Scratch { memory: AlignedBuffer::zeroed(bytes, "scratch")?, threads, stride })
+    }
+
+    fn share(&mut self) -> SharedScratch {
+        SharedScratch { base: self.memory.as_mut_ptr(), stride: self.stride }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct SharedScratch {
+    base: *mut u8,
+    stride: usize,
+}
+
+// SAFETY: threads use disjoint parts, chosen by their number in the region.
+unsafe impl Sync for SharedScratch {}
+
+impl SharedScratch {
+    fn of_thread(&self, thread: usize) -> *mut u8 {
+        self.base.wrapping_add(thread * self.stride)
+    }
+}
+
+/// Addresses of one step's arguments.
+#[derive(Clone, Copy)]
+struct Arguments(*const *mut u8);
+
+// SAFETY: the table is not written during a run; what lies behind the addresses is accessed by the
+// step's tasks, which are free of data races by the contract of `Executable::new`.
+unsafe impl Sync for Arguments {}
+
+impl Arguments {
+    fn table(&self) -> *const *mut u8 {
+        self.0
+    }
+}
+
+/// Executes one step, split over the pool if that is worth it.
+fn launch(pool: &Pool, prepared: &Prepared, arguments: Arguments, scratch: SharedScratch) -> Result<(), TaskPanic> {
+    let call = |thread: usize, tasks: Range<u64>| {
+        // SAFETY: the arguments are those of this step, bound and checked against the plan; tasks
+        // are executed once each, and a thread number is used by one thread at a time.
+        unsafe { invoke(&prepared.call, arguments.table(), tasks, scratch.of_thread(thread)) }
+    };
+    if prepared.least_grain >= prepared.tasks || pool.threads() == 1 {
+        call(0, 0..prepared.tasks);
+        return Ok(());
+    }
+    let chunks = pool.threads() as u64 * CHUNKS_PER_THREAD;
+    let grain = prepared.tasks.div_ceil(chunks).max(prepared.least_grain);
+    pool.run(prepared.tasks, grain, &call)
+}
+
+/// Executes some tasks of a step on the calling thread.
+///
+/// # Safety
+/// `arguments` points to the addresses of the step's arguments, each valid for its buffer's size;
+/// no other thread executes the same tasks or uses the same scratch memory.
+unsafe fn invoke(call: &Call, arguments: *const *mut u8, tasks: Range<u64>, scratch: *mut u8) {
+    match call {
+        Call::Kernel(kernel) => {
+            let range = [tasks.start as i64, tasks.end as i64];
+            // SAFETY: passed on from the caller; the kernel is callable as the executable lives.
+            unsafe { kernel(arguments, range.as_ptr()) }
+        }
+        // SAFETY: passed on from the caller.
+        Call::Library(library) => unsafe { library.run(arguments, tasks, scratch) },
+        Call::Copy(bytes) => {
+            let begin = tasks.start * COPY_BLOCK;
+            let end = (tasks.end * COPY_BLOCK).min(*bytes);
+            // SAFETY: both buffers have `bytes` bytes and do not overlap, as the verifier checked.
+            unsafe {
+                let (source, target) = (*arguments, *arguments.add(1));
+                let count = (end - begin) as usize;
+                std::ptr::copy_nonoverlapping(source.add(begin as usize), target.add(begin as usize), count);
+            }
+        }
+    }
+}
+
+fn check_count(plan: &Plan, side: Side, expected: usize, actual: usize) -> Result<(), RunError> {
+    match expected == actual {
+        true => Ok(()),
+        false => Err(RunError::Count { plan: plan.name.clone(), side, expected, actual }),
+    }
+}
+
+fn check_tensor(side: Side, buffer: &Buffer, dtype: DType, dims: &[u64], data: &[u8]) -> Result<(), RunError> {
+    let name = || buffer.name.clone();
+    if dtype != buffer.dtype {
+        return Err(RunError::DType { side, name: name(), expected: buffer.dtype, actual: dtype });
+    }
+    if dims != buffer.dims {
+        return Err(RunError::Shape { side, name: name(), expected: buffer.dims.clone(), actual: dims.to_vec() });
+    }
+    let (expected, actual) = (buffer.bytes(), data.len() as u64);
+    if expected != actual {
+        return Err(RunError::Bytes { side, name: name(), expected, actual });
+    }
+    let align = dtype.size();
+    if actual > 0 && !(data.as_ptr() as usize).is_multiple_of(align) {
+        return Err(RunError::Alignment { side, name: name(), dtype, align });
+    }
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! A plan resolved into calls: what all runs share.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use tensorc_abi::{BufferId, Epilogue, Home, KernelFn, Plan, Step, StepOp};
+
+use super::error::LoadError;
+use super::library::{Contraction, Library};
+use super::verify::{PlanReport, verify};
+use crate::WeightStorage;
+
+/// Work below this estimate stays on the calling thread: ten times the price of waking a sleeping
+/// worker, as the `overhead` example shows it; one that still spins costs a tenth of that.
+const SERIAL_NS: u64 = 20_000;
+/// Least estimated work of one chunk of a split step.
+const CHUNK_NS: u64 = 5_000;
+/// Bytes copied by one task of a [`StepOp::Copy`].
+pub(super) const COPY_BLOCK: u64 = 1 << 16;
+
+/// What a step calls.
+pub(super) enum Call {
+    Kernel(KernelFn),
+    Library(Box<Library>),
+    /// Number of bytes.
+    Copy(u64),
+}
+
+/// A step with everything decided that does not depend on the run.
+pub(super) struct Prepared {
+    pub call: Call,
+    /// First of the step's consecutive entries in the argument table.
+    pub first_slot: usize,
+    /// Independent pieces of work, numbered from 0.
+    pub tasks: u64,
+    /// Least number of tasks worth handing to a thread; `tasks` if the step should not be split.
+    pub least_grain: u64,
+    /// Position in [`Plan::steps`].
+    pub step: usize,
+}
+
+/// An argument whose address the caller provides with each run.
+pub(super) struct Patch {
+    pub slot: usize,
+    /// Position among the inputs or outputs.
+    pub index: usize,
+}
+
+/// A verified plan with linked code and weights; immutable and shared by any number of
+/// [`super::Context`]s.
+pub struct Executable {
+    plan: Plan,
+    report: PlanReport,
+    weights: Vec<WeightStorage>,
+    pub(super) prepared: Vec<Prepared>,
+    /// Buffer behind every entry of the argument table.
+    pub(super) slots: Vec<BufferId>,
+    pub(super) input_patches: Vec<Patch>,
+    pub(super) output_patches: Vec<Patch>,
+    /// Scratch memory per thread of the library calls.
+    pub(super) scratch_bytes: usize,
+    /// Keeps the machine code of the kernels mapped.
+    _code: Arc<dyn Any + Send + Sync>,
+}
+
+impl Executable {
+    /// Verifies the plan and resolves its steps.
+    ///
+    /// `kernels[i]` is the entry point of `plan.kernels[i]`; `code` is whatever owns the machine
+    /// code. `weights[i]` is `plan.weights[i]` in the layout the plan names
+    /// ([`crate::pack_weight`] makes it).
+    ///
+    /// # Errors
+    /// The plan breaks an invariant, or kernels or weights do not match it.
+    ///
+    /// # Safety
+    /// Every kernel stays callable while `code` lives, follows [`KernelFn`], and when called as the
+    /// plan's steps call it accesses only its arguments' bytes, writes only those marked as written,
+    /// and keeps different iterations (of an epilogue: different blocks) free of data races.
+    pub unsafe fn new(
+        plan: Plan,
+        kernels: Vec<KernelFn>,
+        code: Arc<dyn Any + Send + Sync>,
+        weights: Vec<WeightStorage>,
+    ) -> Result<Executable, LoadError> {
+        let name = || plan.name.clone();
+        let report = verify(&plan).map_err(|error| LoadError::Plan { plan: name(), error })?;
+        let (expected, actual) = (plan.kernels.len(), kernels.len());
+        if expected != actual {
+            return Err(LoadError::KernelCount { plan: name(), expected, actual });
+        }
+        check_weights(&plan, &weights)?;
+        let mut executable = Executable {
+            report,
+            weights,
+            prepared: Vec::with_capacity(plan.steps.len()),
+            slots: Vec::new(),
+            input_patches: Vec::new(),
+            output_patches: Vec::new(),
+            scratch_bytes: 0,
+            _code: code,
+            plan,
+        };
+        for index in 0..executable.plan.steps.len() {
+            executable.prepare(index, &kernels);
+        }
+        executable.collect_patches();
+        Ok(executable)
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Memory figures of the plan.
+    pub fn report(&self) -> PlanReport {
+        self.report
+    }
+
+    pub(super) fn weight(&self, index: u32) -> &WeightStorage {
+        &self.weights[index as usize]
+    }
+
+    fn prepare(&mut self, index: usize, kernels: &[KernelFn]) {
+        let step = self.plan.steps[index].clone();
+        let first_slot = self.slots.len();
+        let (call, tasks) = match &step.op {
+            StepOp::Launch { kernel, args, extent } => {
+                self.slots.extend(args.iter().map(|arg| arg.buffer));
+                (Call::Kernel(kernels[kernel.0 as usize]), *extent)
+            }
+            StepOp::Copy { src, dst } => {
+                self.slots.extend([*src, *dst]);
+                let bytes = self.plan.buffer(*dst).bytes();
+                (Call::Copy(bytes), bytes.div_ceil(COPY_BLOCK))
+            }
+            StepOp::Gemm { call, a, b, c, epilogue } => {
+                self.slots.extend([*a, *b, *c]);
+                self.prepare_library(Contraction::Gemm(*call), epilogue.as_ref(), kernels)
+            }
+            StepOp::Conv { call, x, w, y, epilogue } => {
+                self.slots.extend([*x, *w, *y]);
+                self.prepare_library(Contraction::Conv(*call), epilogue.as_ref(), kernels)
+            }
+        };
+        if tasks > 0 {
+            let least_grain = least_grain(&step, tasks);
+            self.prepared.push(Prepared { call, first_slot, tasks, least_grain, step: index });
+        }
+    }
+
+    fn prepare_library(
+        &mut self,
+        contraction: Contraction,
+        epilogue: Option<&Epilogue>,
+        kernels: &[KernelFn],
+    ) -> (Call, u64) {
+        self.slots.extend(epilogue.iter().flat_map(|epilogue| &epilogue.args).map(|arg| arg.buffer));
+        let epilogue = epilogue.map(|epilogue| kernels[epilogue.kernel.0 as usize]);
+        let library = Library { contraction, epilogue };
+        self.scratch_bytes = self.scratch_bytes.max(library.scratch_bytes());
+        let tasks = library.tasks();
+        (Call::Library(Box::new(library)), tasks)
+    }
+
+    fn collect_patches(&mut self) {
+        for (slot, id) in self.slots.iter().enumerate() {
+            match self.plan.buffer(*id).home {
+                Home::Input(index) => self.input_patches.push(Patch { slot, index: index as usize }),
+                Home::Output(index) => self.output_patches.push(Patch { slot, index: index as usize }),
+                Home::Weight(_) | Home::Arena(_) => {}
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Executable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Executable").field("plan", &self.plan.name).field("steps", &self.prepared.len()).finish()
+    }
+}
+
+fn check_weights(plan: &Plan, weights: &[WeightStorage]) -> Result<(), LoadError> {
+    let (expected, actual) = (plan.weights.len(), weights.len());
+    if expected != actual {
+        return Err(LoadError::WeightCount { plan: plan.name.clone(), expected, actual });
+    }
+    for buffer in &plan.buffers {
+        let Home::Weight(index) = buffer.home else { continue };
+        let weight = &plan.weights[index as usize];
+        weights[index as usize]
+            .check(&weight.packing, buffer.dtype, buffer.bytes())
+            .map_err(|error| LoadError::Weight { weight: weight.name.clone(), error })?;
+    }
+    Ok(())
+}
+
+/// Estimated time of one execution on one core, in nanoseconds.
+///
+/// The rates are those of a current server core, within a factor of two or three; they decide only
+/// who executes a step, never what it computes.
+fn estimated_ns(step: &Step) -> u64 {
+    let flops_per_ns = match step.op {
+        StepOp::Gemm { .. } | StepOp::Conv { .. } => 64,
+        StepOp::Launch { .. } | StepOp::Copy { .. } => 4,
+    };
+    const BYTES_PER_NS: u64 = 16;
+    (step.flops / flops_per_ns).max(step.bytes / BYTES_PER_NS)
+}
+
+fn least_grain(step: &Step, tasks: u64) -> u64 {
+    let ns = estimated_ns(step);
+    if ns < SERIAL_NS {
+        return tasks;
+    }
+    let chunks = (ns / CHUNK_NS).max(1);
+    tasks.div_ceil(chunks)
+}

@@ -1,0 +1,17 @@
+//! Execution of compiled plans.
+//!
+//! [`verify`] checks a plan without knowledge of the planner that made it. [`Executable`] resolves
+//! every step ahead of time, so that [`Context::run`] neither allocates nor hashes: it checks the
+//! caller's tensors, writes their addresses into prepared argument tables and makes the calls.
+
+mod context;
+mod error;
+mod executable;
+mod library;
+pub mod verify;
+
+pub use context::Context;
+pub use error::{LoadError, PlanError, RunError, Side};
+pub use executable::Executable;
+pub(crate) use verify::packing_fits;
+pub use verify::{PlanReport, verify};

@@ -1,0 +1,215 @@
+//! Library calls and copies stay inside their operands and read weights in the right layout.
+
+use tensorc_abi::library::GEMM_BATCH_RANK;
+use tensorc_abi::{BatchedGemm, BufferId, Conv2d, DType, Home, MatrixLayout, Packing, Plan, Step, StepOp};
+
+use super::super::error::PlanError;
+use super::byte_size;
+
+pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
+    match &step.op {
+        StepOp::Launch { args, extent, .. } => {
+            if *extent > i64::MAX as u64 {
+                return Err(PlanError::Extent { step: step.name.clone() });
+            }
+            args.iter().try_for_each(|arg| check_layout(plan, step, arg.buffer, Packing::Plain))
+        }
+        StepOp::Gemm { call, a, b, c, epilogue } => {
+            check_operands(plan, step, [*a, *b, *c])?;
+            check_epilogue(plan, step, *c, epilogue.as_ref().map(|e| e.args.as_slice()))?;
+            check_gemm(plan, step, call, [*a, *b, *c])
+        }
+        StepOp::Conv { call, x, w, y, epilogue } => {
+            check_operands(plan, step, [*x, *w, *y])?;
+            check_epilogue(plan, step, *y, epilogue.as_ref().map(|e| e.args.as_slice()))?;
+            check_conv(plan, step, call, [*x, *w, *y])
+        }
+        StepOp::Copy { src, dst } => {
+            if src == dst {
+                return Err(PlanError::InPlace { step: step.name.clone(), buffer: plan.buffer(*dst).name.clone() });
+            }
+            check_layout(plan, step, *src, Packing::Plain)?;
+            let (from, to) = (plan.buffer(*src).bytes(), plan.buffer(*dst).bytes());
+            match from == to {
+                true => Ok(()),
+                false => Err(PlanError::CopySize { step: step.name.clone(), from, to }),
+            }
+        }
+    }
+}
+
+/// Operands of a library call are f32, and the result is none of them.
+fn check_operands(plan: &Plan, step: &Step, ids: [BufferId; 3]) -> Result<(), PlanError> {
+    for id in ids {
+        let buffer = plan.buffer(id);
+        if buffer.dtype != DType::F32 {
+            let (step, buffer, dtype) = (step.name.clone(), buffer.name.clone(), buffer.dtype);
+            return Err(PlanError::OperandType { step, buffer, dtype });
+        }
+    }
+    match ids[2] == ids[0] || ids[2] == ids[1] {
+        true => Err(PlanError::InPlace { step: step.name.clone(), buffer: plan.buffer(ids[2]).name.clone() }),
+        false => Ok(()),
+    }
+}
+
+/// An epilogue writes the library call's result and nothing else, and reads plain layouts.
+fn check_epilogue(
+    plan: &Plan,
+    step: &Step,
+    result: BufferId,
+    args: Option<&[tensorc_abi::Arg]>,
+) -> Result<(), PlanError> {
+    for arg in args.unwrap_or_default() {
+        if arg.writes && arg.buffer != result {
+            return Err(PlanError::Parameters { step: step.name.clone(), what: "its epilogue writes another buffer" });
+        }
+        check_layout(plan, step, arg.buffer, Packing::Plain)?;
+    }
+    Ok(())
+}
+
+/// A weight is stored in the layout its reader expects; all other buffers are plain.
+fn check_layout(plan: &Plan, step: &Step, id: BufferId, wanted: Packing) -> Result<(), PlanError> {
+    let buffer = plan.buffer(id);
+    let stored = match buffer.home {
+        Home::Weight(index) => plan.weights[index as usize].packing,
+        _ => Packing::Plain,
+    };
+    let same = match (stored, wanted) {
+        // Where the matrix lies in the constant does not show in its packed form.
+        (Packing::GemmB { k, n, .. }, Packing::GemmB { k: wanted_k, n: wanted_n, .. }) => {
+            (k, n) == (wanted_k, wanted_n)
+        }
+        (stored, wanted) => stored == wanted,
+    };
+    match same && packing_fits(&stored, elements(plan, id)) {
+        true => Ok(()),
+        false => Err(PlanError::Packing { step: step.name.clone(), buffer: buffer.name.clone() }),
+    }
+}
+
+fn check_gemm(plan: &Plan, step: &Step, call: &BatchedGemm, [a, b, c]: [BufferId; 3]) -> Result<(), PlanError> {
+    if call.c.col_stride != 1 {
+        return Err(PlanError::Parameters {
+            step: step.name.clone(),
+            what: "the rows of its result are not contiguous",
+        });
+    }
+    let inside = |id: BufferId, layout: &MatrixLayout, rows: u64, cols: u64| match matrix_fits(
+        layout,
+        &call.batch,
+        rows,
+        cols,
+        elements(plan, id),
+    ) {
+        true => Ok(()),
+        false => Err(bounds(plan, step, id)),
+    };
+    check_layout(plan, step, a, Packing::Plain)?;
+    inside(a, &call.a, call.m, call.k)?;
+    inside(c, &call.c, call.m, call.n)?;
+    if !is_injective(&axes(&call.c, &call.batch, call.m, call.n)) {
+        return Err(PlanError::Parameters { step: step.name.clone(), what: "blocks of its result overlap" });
+    }
+    if call.b_packed {
+        let packed = Packing::GemmB { k: call.k, n: call.n, offset: 0, row_stride: 0, col_stride: 0 };
+        return check_layout(plan, step, b, packed);
+    }
+    check_layout(plan, step, b, Packing::Plain)?;
+    inside(b, &call.b, call.k, call.n)
+}
+
+fn check_conv(plan: &Plan, step: &Step, call: &Conv2d, [x, w, y]: [BufferId; 3]) -> Result<(), PlanError> {
+    let parameters = |what| PlanError::Parameters { step: step.name.clone(), what };
+    if [call.strides, call.dilations, call.kernel].concat().contains(&0) {
+        return Err(parameters("a stride, dilation or kernel extent of a convolution is zero"));
+    }
+    // Positions in the padded input are computed in signed arithmetic.
+    let reach = |axis: usize| {
+        let span = product(&[call.output[axis], call.strides[axis]])?;
+        span.checked_add(product(&[call.kernel[axis], call.dilations[axis]])?)?.checked_add(call.pads[axis])
+    };
+    if [0, 1].map(reach).iter().any(|reach| reach.is_none_or(|reach| reach > i32::MAX as u64)) {
+        return Err(parameters("a convolution reaches over more than 2^31 - 1 rows or columns"));
+    }
+    check_layout(plan, step, x, Packing::Plain)?;
+    check_layout(plan, step, w, Packing::Conv(*call))?;
+    let volume = |channels: u64, pixels: [u64; 2]| product(&[call.batch, call.groups, channels, pixels[0], pixels[1]]);
+    for (id, channels, pixels) in [(x, call.in_channels, call.input), (y, call.out_channels, call.output)] {
+        if volume(channels, pixels) != Some(elements(plan, id)) {
+            return Err(bounds(plan, step, id));
+        }
+    }
+    Ok(())
+}
+
+fn bounds(plan: &Plan, step: &Step, id: BufferId) -> PlanError {
+    PlanError::Bounds { step: step.name.clone(), buffer: plan.buffer(id).name.clone(), len: elements(plan, id) }
+}
+
+fn elements(plan: &Plan, id: BufferId) -> u64 {
+    let buffer = plan.buffer(id);
+    byte_size(buffer).unwrap_or(0) / buffer.dtype.size() as u64
+}
+
+fn product(factors: &[u64]) -> Option<u64> {
+    factors.iter().try_fold(1u64, |product, &factor| product.checked_mul(factor))
+}
+
+/// Extent and stride of every axis of a batch of `rows × cols` matrices.
+fn axes(layout: &MatrixLayout, batch: &[u64; GEMM_BATCH_RANK], rows: u64, cols: u64) -> Vec<(u64, i64)> {
+    let mut axes = vec![(rows, layout.row_stride), (cols, layout.col_stride)];
+    axes.extend(batch.iter().copied().zip(layout.batch_strides));
+    axes
+}
+
+/// Whether every element of a batch of `rows × cols` matrices lies inside `elements`.
+fn matrix_fits(layout: &MatrixLayout, batch: &[u64; GEMM_BATCH_RANK], rows: u64, cols: u64, elements: u64) -> bool {
+    strided_fits(layout.offset, &axes(layout, batch, rows, cols), elements)
+}
+
+/// Whether different indices lie at different places: each stride steps over all that the smaller
+/// ones reach. (Sufficient, and necessary for the layouts planners make.)
+fn is_injective(axes: &[(u64, i64)]) -> bool {
+    if axes.iter().any(|&(extent, _)| extent == 0) {
+        return true;
+    }
+    let mut strides: Vec<(u64, u64)> =
+        axes.iter().filter(|axis| axis.0 > 1).map(|&(extent, stride)| (stride.unsigned_abs(), extent)).collect();
+    strides.sort_unstable();
+    let mut reach = 0u128;
+    strides.into_iter().all(|(stride, extent)| {
+        let steps_over = u128::from(stride) > reach;
+        reach = reach.saturating_add(u128::from(extent - 1) * u128::from(stride));
+        steps_over
+    })
+}
+
+/// Whether `offset + Σ index·stride` lies in `0..elements` for all indices below the extents.
+fn strided_fits(offset: i64, axes: &[(u64, i64)], elements: u64) -> bool {
+    if axes.iter().any(|&(extent, _)| extent == 0) {
+        return true;
+    }
+    let (mut low, mut high) = (i128::from(offset), i128::from(offset));
+    for &(extent, stride) in axes {
+        let reach = i128::from(extent - 1).saturating_mul(i128::from(stride));
+        low = low.saturating_add(reach.min(0));
+        high = high.saturating_add(reach.max(0));
+    }
+    low >= 0 && high < i128::from(elements)
+}
+
+/// Whether packing a constant of that many f32 elements reads only what is there.
+pub fn packing_fits(packing: &Packing, elements: u64) -> bool {
+    match packing {
+        Packing::Plain => true,
+        Packing::GemmB { k, n, offset, row_stride, col_stride } => {
+            strided_fits(*offset, &[(*k, *row_stride), (*n, *col_stride)], elements)
+        }
+        Packing::Conv(call) => {
+            let filter = [call.groups, call.out_channels, call.in_channels, call.kernel[0], call.kernel[1]];
+            product(&filter) == Some(elements)
+        }
+    }
+}

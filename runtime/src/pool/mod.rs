@@ -1,0 +1,257 @@
+//! Fork-join parallelism over persistent threads.
+//!
+//! [`Pool::run`] splits `0..tasks` into chunks that the calling thread and the workers claim from
+//! a shared counter. Who executes a chunk is not determined; callers write results that do not
+//! depend on it. Workers spin for some tens of microseconds after a region and then sleep.
+
+mod gate;
+mod sync;
+
+use std::any::Any;
+use std::cell::{Cell, UnsafeCell};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::thread::JoinHandle;
+
+use gate::{Entry, Gate};
+use sync::Backoff;
+
+/// The function of a parallel region: called with the number of the executing thread in this
+/// region and a half-open range of tasks.
+pub type Task<'a> = dyn Fn(usize, Range<u64>) + Sync + 'a;
+
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    #[error("cannot start worker thread {index} of {threads}")]
+    Spawn {
+        index: usize,
+        threads: usize,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("a pool has between 1 and {max} threads, not {threads}")]
+    Threads { threads: usize, max: usize },
+}
+
+/// A task panicked; the remaining chunks of its region may not have run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("task panicked: {message}")]
+pub struct TaskPanic {
+    pub message: String,
+}
+
+impl TaskPanic {
+    /// The error for a payload caught by [`catch_unwind`].
+    pub fn from_payload(payload: Box<dyn Any + Send>) -> TaskPanic {
+        let text = payload.downcast_ref::<&str>().map(|text| text.to_string());
+        let message = match text.or_else(|| payload.downcast_ref::<String>().cloned()) {
+            Some(message) => message,
+            None => {
+                // A destructor that panics must not unwind out of a region.
+                if let Err(again) = catch_unwind(AssertUnwindSafe(move || drop(payload))) {
+                    std::mem::forget(again);
+                }
+                "payload that is not text".to_string()
+            }
+        };
+        TaskPanic { message }
+    }
+}
+
+/// Keeps what different threads write in different cache lines (and prefetched pairs of them).
+#[repr(align(128))]
+struct Padded<T>(T);
+
+/// One parallel region: what those inside execute.
+struct Region {
+    /// Borrowed from the caller of [`Pool::run`], which does not return while anyone is inside.
+    task: *const Task<'static>,
+    tasks: u64,
+    grain: u64,
+    chunks: u64,
+}
+
+struct Shared {
+    gate: Padded<Gate>,
+    /// Next chunk to claim.
+    next: Padded<AtomicU64>,
+    /// Written by the caller while the gate is closed and empty, read by workers inside.
+    region: Padded<UnsafeCell<Option<Region>>>,
+    panic: Mutex<Option<TaskPanic>>,
+}
+
+// SAFETY: `region` is written only while the gate is closed and empty and read only by threads
+// inside it, and the task it points to is `Sync`; the gate orders the two. The rest is `Sync`.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the pointer is not tied to a thread.
+unsafe impl Send for Shared {}
+
+thread_local! {
+    /// Whether this thread is executing a task of some pool.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Threads that execute parallel regions one at a time.
+///
+/// Safe to share: while one thread's region runs, a region started by another thread, or by a task,
+/// is executed by the thread that started it alone.
+pub struct Pool {
+    shared: Arc<Shared>,
+    /// Held by the thread whose region is running.
+    busy: Mutex<()>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// A pool of `threads` threads, the caller of [`Pool::run`] being one of them.
+    ///
+    /// The count is taken as given; [`crate::threads::resolve_threads`] bounds it by what the process
+    /// may use, and [`Pool::for_process`] uses all of that.
+    pub fn new(threads: usize) -> Result<Pool, PoolError> {
+        if threads == 0 || threads > Gate::MAX_WORKERS {
+            return Err(PoolError::Threads { threads, max: Gate::MAX_WORKERS });
+        }
+        let shared = Arc::new(Shared {
+            gate: Padded(Gate::new()),
+            next: Padded(AtomicU64::new(0)),
+            region: Padded(UnsafeCell::new(None)),
+            panic: Mutex::new(None),
+        });
+        let mut pool = Pool { shared, busy: Mutex::new(()), workers: Vec::with_capacity(threads - 1) };
+        // Spinning workers beyond the processors at hand would take time from those that work.
+        let spin = threads <= crate::threads::available_threads();
+        for index in 1..threads {
+            let shared = pool.shared.clone();
+            let worker = std::thread::Builder::new()
+                .name(format!("tensorc-{index}"))
+                .spawn(move || worker_loop(&shared, index, spin))
+                .map_err(|source| PoolError::Spawn { index, threads, source })?;
+            pool.workers.push(worker);
+        }
+        Ok(pool)
+    }
+
+    /// A pool of [`crate::threads::available_threads`] threads.
+    pub fn for_process() -> Result<Pool, PoolError> {
+        Pool::new(crate::threads::available_threads())
+    }
+
+    /// Number of threads, the caller included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `task(thread, range)` for ranges of `grain` tasks (the last may be shorter) that
+    /// together cover `0..tasks` once, and returns when all are done.
+    ///
+    /// `thread` is below [`Pool::threads`] and no two concurrent calls of one region share it. A
+    /// region of one chunk, in a pool of one thread, of a busy pool or inside a task runs on the
+    /// calling thread alone, as thread 0, in one call.
+    ///
+    /// # Errors
+    /// [`TaskPanic`] when a task panicked; chunks not yet begun were skipped.
+    pub fn run(&self, tasks: u64, grain: u64, task: &Task<'_>) -> Result<(), TaskPanic> {
+        if tasks == 0 {
+            return Ok(());
+        }
+        let chunks = tasks.div_ceil(grain.max(1));
+        if chunks == 1 || self.workers.is_empty() || INSIDE.get() {
+            return run_alone(tasks, task);
+        }
+        let _busy = match self.busy.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return run_alone(tasks, task),
+        };
+        let shared = &*self.shared;
+        let task: *const Task<'_> = task;
+        // SAFETY: only the lifetime changes. The pointer is used by threads inside the gate, and
+        // this function returns after the gate is closed and empty; nothing in between unwinds.
+        let task = unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task) };
+        let region = Region { task, tasks, grain: grain.max(1), chunks };
+        shared.next.0.store(0, Ordering::Relaxed);
+        // SAFETY: `busy` is held and the gate is closed and empty, so no other thread has access.
+        unsafe { *shared.region.0.get() = Some(region) };
+        let helpers = usize::try_from(chunks - 1).unwrap_or(usize::MAX).min(self.workers.len());
+        shared.gate.0.open(helpers);
+        INSIDE.set(true);
+        execute(shared, 0);
+        INSIDE.set(false);
+        shared.gate.0.close();
+        match shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            None => Ok(()),
+            Some(panic) => Err(panic),
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.gate.0.shut_down();
+        for worker in self.workers.drain(..) {
+            // A worker catches the panics of its tasks; there is nothing to report here.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("threads", &self.threads()).finish()
+    }
+}
+
+fn run_alone(tasks: u64, task: &Task<'_>) -> Result<(), TaskPanic> {
+    catch_unwind(AssertUnwindSafe(|| task(0, 0..tasks))).map_err(TaskPanic::from_payload)
+}
+
+/// Claims and executes chunks of the current region until none is left. Never unwinds.
+fn execute(shared: &Shared, thread: usize) {
+    // SAFETY: the calling thread is inside the gate, or is the caller that opened it, so the region
+    // is set and not written until it has left.
+    let Some(region) = (unsafe { &*shared.region.0.get() }) else { return };
+    // SAFETY: the caller keeps the task alive while anyone is inside the gate.
+    let task = unsafe { &*region.task };
+    let work = || {
+        loop {
+            let chunk = shared.next.0.fetch_add(1, Ordering::Relaxed);
+            if chunk >= region.chunks {
+                return;
+            }
+            let begin = chunk * region.grain;
+            task(thread, begin..region.tasks.min(begin.saturating_add(region.grain)));
+        }
+    };
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
+        shared.next.0.fetch_max(region.chunks, Ordering::Relaxed);
+        let mut first = shared.panic.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert(TaskPanic::from_payload(payload));
+    }
+}
+
+fn worker_loop(shared: &Shared, thread: usize, spin: bool) {
+    INSIDE.set(true);
+    let gate = &shared.gate.0;
+    let mut seen = 0;
+    let mut backoff = Backoff::new();
+    loop {
+        match gate.enter(&mut seen) {
+            Entry::Entered => {
+                execute(shared, thread);
+                gate.leave();
+                backoff = Backoff::new();
+            }
+            Entry::Shutdown => return,
+            Entry::Idle if spin && backoff.spin() => {}
+            Entry::Idle => {
+                gate.sleep(seen);
+                backoff = Backoff::new();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+//! Borrowed dense row-major tensors at the edge between a caller and a plan.
+
+use tensorc_abi::DType;
+
+/// A Rust type with the memory layout of a [`DType`], all of whose bit patterns are valid.
+///
+/// # Safety
+/// Implementors have no padding, no invalid bit pattern, and the size of `DTYPE`.
+pub unsafe trait Element: Copy + Send + Sync + 'static {
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($rust:ty => $dtype:ident),* $(,)?) => { $(
+        // SAFETY: a primitive number has no padding and no invalid bit pattern.
+        unsafe impl Element for $rust {
+            const DTYPE: DType = DType::$dtype;
+        }
+    )* };
+}
+
+elements! {
+    f32 => F32, f64 => F64, i8 => I8, i16 => I16, i32 => I32, i64 => I64,
+    u8 => U8, u16 => U16, u32 => U32, u64 => U64,
+}
+
+/// A tensor to read: row-major, little-endian elements without gaps.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorRef<'a> {
+    pub dtype: DType,
+    pub dims: &'a [u64],
+    /// The elements; its length and alignment are checked when the tensor is used.
+    pub data: &'a [u8],
+}
+
+impl<'a> TensorRef<'a> {
+    pub fn new(dtype: DType, dims: &'a [u64], data: &'a [u8]) -> Self {
+        TensorRef { dtype, dims, data }
+    }
+
+    pub fn from_slice<T: Element>(dims: &'a [u64], values: &'a [T]) -> Self {
+        // SAFETY: an `Element` has no padding, so its bytes are all initialised.
+        let data = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) };
+        TensorRef { dtype: T::DTYPE, dims, data }
+    }
+}
+
+/// A tensor to write, in the layout of [`TensorRef`].
+#[derive(Debug)]
+pub struct TensorMut<'a> {
+    pub dtype: DType,
+    pub dims: &'a [u64],
+    pub data: &'a mut [u8],
+}
+
+impl<'a> TensorMut<'a> {
+    pub fn new(dtype: DType, dims: &'a [u64], data: &'a mut [u8]) -> Self {
+        TensorMut { dtype, dims, data }
+    }
+
+    pub fn from_slice<T: Element>(dims: &'a [u64], values: &'a mut [T]) -> Self {
+        // SAFETY: an `Element` has no padding and accepts every bit pattern written to it.
+        let data = unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) };
+        TensorMut { dtype: T::DTYPE, dims, data }
+    }
+}

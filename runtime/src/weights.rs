@@ -1,0 +1,90 @@
+//! Memory of constants: owned aligned buffers, or views of memory that something else keeps alive.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tensorc_abi::{DType, Packing, Plan};
+
+use crate::arena::{AlignedBuffer, AllocError};
+
+/// A constant does not fit the layout asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WeightError {
+    #[error("{expected} bytes expected, {actual} found")]
+    Bytes { expected: u64, actual: u64 },
+    #[error("the packing reads outside the constant's {elements} elements")]
+    Bounds { elements: u64 },
+    #[error("packed weights are f32, not {0}")]
+    DType(DType),
+    #[error("the data starts at an address that is not a multiple of {align}")]
+    Alignment { align: usize },
+    #[error("the packed form exceeds the address space")]
+    Size,
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+}
+
+/// Read-only bytes of one weight. Cloning shares them.
+#[derive(Clone, Debug)]
+pub enum WeightStorage {
+    Owned(Arc<AlignedBuffer>),
+    /// For example a part of a memory-mapped file; the view keeps the mapping alive.
+    Shared(Bytes),
+}
+
+impl WeightStorage {
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            WeightStorage::Owned(buffer) => buffer.as_slice(),
+            WeightStorage::Shared(bytes) => bytes,
+        }
+    }
+
+    /// Checks the storage against what a plan expects of the weight.
+    pub(crate) fn check(&self, packing: &Packing, dtype: DType, plain_bytes: u64) -> Result<(), WeightError> {
+        let (expected, align) = match packing {
+            Packing::Plain => (plain_bytes, dtype.size()),
+            _ => (packed_bytes(packing)?, Plan::ALIGN as usize),
+        };
+        let data = self.as_slice();
+        if data.len() as u64 != expected {
+            return Err(WeightError::Bytes { expected, actual: data.len() as u64 });
+        }
+        if !(data.as_ptr() as usize).is_multiple_of(align) && !data.is_empty() {
+            return Err(WeightError::Alignment { align });
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of a weight in the packed form of the kernel library.
+fn packed_bytes(packing: &Packing) -> Result<u64, WeightError> {
+    let elements = tensorc_kernels::packed_len(packing) as u64;
+    elements.checked_mul(size_of::<f32>() as u64).ok_or(WeightError::Size)
+}
+
+/// Brings a constant of type `dtype`, row-major in `source`, into the layout its kernel wants.
+///
+/// A plain weight whose address suits its type is used where it lies; anything else is copied.
+///
+/// # Errors
+/// The source is smaller than the packing reads, or memory is exhausted.
+pub fn pack_weight(packing: &Packing, dtype: DType, source: Bytes) -> Result<WeightStorage, WeightError> {
+    if *packing == Packing::Plain {
+        if (source.as_ptr() as usize).is_multiple_of(dtype.size()) {
+            return Ok(WeightStorage::Shared(source));
+        }
+        return Ok(WeightStorage::Owned(Arc::new(AlignedBuffer::copy_of(&source, "weight")?)));
+    }
+    if dtype != DType::F32 {
+        return Err(WeightError::DType(dtype));
+    }
+    let elements = source.len() as u64 / size_of::<f32>() as u64;
+    if !crate::plan::packing_fits(packing, elements) {
+        return Err(WeightError::Bounds { elements });
+    }
+    let mut packed = AlignedBuffer::zeroed(packed_bytes(packing)?, "packed weight")?;
+    // SAFETY: the source holds every element the packing reads.
+    unsafe { tensorc_kernels::pack(packing, source.as_ptr(), packed.as_mut_f32()) };
+    Ok(WeightStorage::Owned(Arc::new(packed)))
+}

@@ -1,0 +1,316 @@
+//! The plan checker accepts a correct plan and rejects each way of breaking it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::*;
+use tensorc_abi::{BatchedGemm, BufferId, Conv2d, DType, Home, KernelId, MatrixLayout, Packing, Plan, StepOp};
+use tensorc_runtime::plan::{PlanError, Side, verify};
+
+const N: u64 = 100;
+const STRIDE: u64 = 448;
+
+/// The error after a change to the correct chain.
+fn broken(change: impl FnOnce(&mut Plan)) -> PlanError {
+    let mut plan = chain(N, false);
+    verify(&plan).unwrap();
+    change(&mut plan);
+    verify(&plan).unwrap_err()
+}
+
+fn buffer_id(plan: &Plan, name: &str) -> usize {
+    plan.buffers.iter().position(|b| b.name == name).unwrap()
+}
+
+fn set_home(plan: &mut Plan, name: &str, home: Home) {
+    let id = buffer_id(plan, name);
+    plan.buffers[id].home = home;
+}
+
+fn args(plan: &mut Plan, step: usize) -> &mut Vec<tensorc_abi::Arg> {
+    match &mut plan.steps[step].op {
+        StepOp::Launch { args, .. } => args,
+        _ => panic!("step {step} is no launch"),
+    }
+}
+
+#[test]
+fn a_correct_plan_reports_its_memory() {
+    let report = verify(&chain(N, false)).unwrap();
+    assert_eq!((report.arena_bytes, report.lower_bound_bytes), (2 * STRIDE, 8 * N));
+    assert!((report.ratio() - 1.12).abs() < 1e-9);
+    assert_eq!(verify(&Plan::default()).unwrap().ratio(), 1.0);
+    assert_eq!(verify(&chain(0, false)).unwrap().lower_bound_bytes, 0);
+}
+
+#[test]
+fn overlaps_are_found() {
+    for offset in [64, 128, 384] {
+        let error = broken(|plan| set_home(plan, "t2", Home::Arena(offset)));
+        assert_eq!(error, PlanError::Overlap { step: "s2".into(), first: "t1".into(), second: "t2".into() });
+    }
+    // t1 dies where t2 is born, and that step reads the one and writes the other.
+    let mut plan = chain(N, false);
+    set_home(&mut plan, "t2", Home::Arena(0));
+    assert_eq!(verify(&plan).unwrap().lower_bound_bytes, 4 * N);
+}
+
+#[test]
+fn in_place_needs_same_offset_size_and_a_generated_kernel() {
+    let overlap = |first: &str, second: &str, step: &str| PlanError::Overlap {
+        step: step.into(),
+        first: first.into(),
+        second: second.into(),
+    };
+    // A narrower element at the same place would overwrite elements not yet read.
+    let error = broken(|plan| {
+        let t1 = buffer_id(plan, "t1");
+        plan.buffers[t1].dtype = DType::F16;
+    });
+    assert_eq!(error, overlap("t0", "t1", "s1"));
+    let error = broken(|plan| {
+        let t1 = buffer_id(plan, "t1");
+        plan.buffers[t1].dtype = DType::F64;
+        plan.buffers[t1].dims = vec![N / 2];
+    });
+    assert_eq!(error, overlap("t0", "t1", "s1"));
+    // A later reader keeps the first buffer alive.
+    let error = broken(|plan| args(plan, 2)[0] = read(BufferId(1)));
+    assert_eq!(error, overlap("t0", "t1", "s1"));
+    // A copy moves whole blocks.
+    let error = broken(|plan| {
+        plan.steps[1].op = StepOp::Copy { src: BufferId(1), dst: BufferId(2) };
+    });
+    assert_eq!(error, overlap("t0", "t1", "s1"));
+}
+
+#[test]
+fn buffers_must_be_written_before_they_are_read() {
+    let error = broken(|plan| args(plan, 1)[0] = read(BufferId(3)));
+    assert_eq!(error, PlanError::ReadBeforeWrite { step: "s1".into(), buffer: "t2".into() });
+    let error = broken(|plan| plan.steps.swap(0, 1));
+    assert_eq!(error, PlanError::ReadBeforeWrite { step: "s1".into(), buffer: "t0".into() });
+    let error = broken(|plan| args(plan, 0)[0] = read(BufferId(1)));
+    assert_eq!(error, PlanError::ReadBeforeWrite { step: "s0".into(), buffer: "t0".into() });
+    let error = broken(|plan| drop(plan.steps.pop()));
+    assert_eq!(error, PlanError::OutputNotWritten { buffer: "y".into() });
+}
+
+#[test]
+fn inputs_and_weights_are_never_written() {
+    let error = broken(|plan| args(plan, 0)[1] = write(BufferId(0)));
+    assert_eq!(error, PlanError::WritesReadOnly { step: "s0".into(), buffer: "x".into() });
+    let error = broken(|plan| {
+        let w = weight(plan, "w", &[N], Packing::Plain);
+        args(plan, 2).push(write(w));
+    });
+    assert_eq!(error, PlanError::WritesReadOnly { step: "s2".into(), buffer: "w".into() });
+}
+
+#[test]
+fn memory_is_inside_the_arena_and_aligned() {
+    let error = broken(|plan| set_home(plan, "t2", Home::Arena(STRIDE + 4)));
+    assert_eq!(error, PlanError::Misaligned { buffer: "t2".into(), offset: STRIDE + 4, align: 64 });
+    let error = broken(|plan| set_home(plan, "t2", Home::Arena(2 * STRIDE)));
+    assert_eq!(error, PlanError::OutsideArena { buffer: "t2".into(), end: 2 * STRIDE + 400, arena: 2 * STRIDE });
+    let error = broken(|plan| set_home(plan, "t2", Home::Arena(u64::MAX - 63)));
+    assert!(matches!(error, PlanError::OutsideArena { .. }));
+    let error = broken(|plan| plan.arena_bytes = STRIDE);
+    assert!(matches!(error, PlanError::OutsideArena { .. }));
+    let error = broken(|plan| plan.lower_bound_bytes = 2 * STRIDE + 1);
+    assert_eq!(error, PlanError::LowerBound { declared: 2 * STRIDE + 1, arena: 2 * STRIDE });
+}
+
+#[test]
+fn references_exist_and_sizes_are_finite() {
+    let error = broken(|plan| args(plan, 0)[0] = read(BufferId(5)));
+    assert_eq!(error, PlanError::UnknownBuffer { step: "s0".into(), buffer: 5, count: 5 });
+    let error = broken(|plan| {
+        plan.steps[0].op = StepOp::Launch { kernel: KernelId(4), args: vec![], extent: 1 };
+    });
+    assert_eq!(error, PlanError::UnknownKernel { step: "s0".into(), kernel: 4, count: 4 });
+    let error = broken(|plan| set_home(plan, "t0", Home::Weight(0)));
+    assert_eq!(error, PlanError::Home { buffer: "t0".into(), home: "weight", index: 0, count: 0 });
+    let error = broken(|plan| plan.buffers[1].dims = vec![1 << 40, 1 << 40]);
+    assert_eq!(error, PlanError::Size { buffer: "t0".into() });
+    let error = broken(|plan| {
+        plan.steps[0].op = StepOp::Launch { kernel: NOTHING, args: vec![], extent: u64::MAX };
+    });
+    assert_eq!(error, PlanError::Extent { step: "s0".into() });
+    let error = broken(|plan| {
+        let t2 = buffer_id(plan, "t2");
+        plan.buffers[t2].dims = vec![N - 1];
+    });
+    assert_eq!(error, PlanError::CopySize { step: "s3".into(), from: 396, to: 400 });
+}
+
+#[test]
+fn edges_are_the_buffers_they_claim_to_be() {
+    let error = broken(|plan| plan.inputs[0] = BufferId(1));
+    assert_eq!(error, PlanError::Edge { side: Side::Input, index: 0 });
+    let error = broken(|plan| plan.outputs[0] = BufferId(9));
+    assert_eq!(error, PlanError::Edge { side: Side::Output, index: 0 });
+    let error = broken(|plan| set_home(plan, "t2", Home::Output(0)));
+    assert_eq!(error, PlanError::Alias { buffer: "t2".into(), side: Side::Output, index: 0 });
+    let error = broken(|plan| {
+        set_home(plan, "t2", Home::Input(0));
+        plan.buffers[3].dims = vec![N + 1];
+    });
+    assert_eq!(error, PlanError::Alias { buffer: "t2".into(), side: Side::Input, index: 0 });
+}
+
+const fn row_major(rows: u64, cols: u64) -> MatrixLayout {
+    let batch = (rows * cols) as i64;
+    MatrixLayout { offset: 0, batch_strides: [0, 0, batch], row_stride: cols as i64, col_stride: 1 }
+}
+
+/// `c[2, 3, 5] = a[2, 3, 4] · b[2, 4, 5]`.
+fn product() -> Plan {
+    let mut plan = empty_plan();
+    let a = buffer(&mut plan, "a", &[2, 3, 4], Home::Input(0));
+    let b = buffer(&mut plan, "b", &[2, 4, 5], Home::Input(1));
+    let c = buffer(&mut plan, "c", &[2, 3, 5], Home::Output(0));
+    let call = BatchedGemm {
+        batch: [1, 1, 2],
+        m: 3,
+        n: 5,
+        k: 4,
+        a: row_major(3, 4),
+        b: row_major(4, 5),
+        c: row_major(3, 5),
+        b_packed: false,
+    };
+    step(&mut plan, "dot", StepOp::Gemm { call, a, b, c, epilogue: None }, false);
+    plan
+}
+
+fn broken_product(change: impl FnOnce(&mut Plan, &mut BatchedGemm)) -> PlanError {
+    let mut plan = product();
+    verify(&plan).unwrap();
+    let StepOp::Gemm { mut call, a, b, c, epilogue } = plan.steps[0].op.clone() else { unreachable!() };
+    change(&mut plan, &mut call);
+    plan.steps[0].op = StepOp::Gemm { call, a, b, c, epilogue };
+    verify(&plan).unwrap_err()
+}
+
+#[test]
+fn products_stay_inside_their_operands() {
+    let bounds = |buffer: &str, len| PlanError::Bounds { step: "dot".into(), buffer: buffer.into(), len };
+    assert_eq!(broken_product(|_, call| call.a.offset = 1), bounds("a", 24));
+    assert_eq!(broken_product(|_, call| call.a.offset = -1), bounds("a", 24));
+    assert_eq!(broken_product(|_, call| call.b.row_stride = -5), bounds("b", 40));
+    assert_eq!(broken_product(|_, call| call.c.batch_strides[2] = 16), bounds("c", 30));
+    assert_eq!(broken_product(|_, call| call.m = 4), bounds("a", 24));
+    assert_eq!(broken_product(|_, call| call.batch[0] = u64::MAX), shared_result());
+    assert_eq!(broken_product(|_, call| (call.a.col_stride, call.k) = (i64::MIN, u64::MAX)), bounds("a", 24));
+}
+
+/// A batch axis with stride 0 stays inside the operands, but all its products are written to one place.
+fn shared_result() -> PlanError {
+    PlanError::Parameters { step: "dot".into(), what: "blocks of its result overlap" }
+}
+
+#[test]
+fn products_need_f32_and_matching_layouts() {
+    let error = broken_product(|plan, _| plan.buffers[1].dtype = DType::I32);
+    assert_eq!(error, PlanError::OperandType { step: "dot".into(), buffer: "b".into(), dtype: DType::I32 });
+    let packing = PlanError::Packing { step: "dot".into(), buffer: "b".into() };
+    assert_eq!(broken_product(|_, call| call.b_packed = true), packing);
+    let error = broken_product(|_, call| call.c.col_stride = 2);
+    assert!(matches!(error, PlanError::Parameters { .. }));
+
+    let mut plan = product();
+    let w = weight(&mut plan, "w", &[4, 5], Packing::GemmB { k: 4, n: 5, offset: 0, row_stride: 5, col_stride: 1 });
+    let StepOp::Gemm { call, b, .. } = &mut plan.steps[0].op else { unreachable!() };
+    (call.b_packed, *b) = (true, w);
+    verify(&plan).unwrap();
+    let mut wrong = plan.clone();
+    wrong.weights[0].packing = Packing::GemmB { k: 5, n: 4, offset: 0, row_stride: 4, col_stride: 1 };
+    assert_eq!(verify(&wrong).unwrap_err(), PlanError::Packing { step: "dot".into(), buffer: "w".into() });
+    let t = buffer(&mut plan, "t", &[20], Home::Output(1));
+    launch(&mut plan, "peek", SCALE, &[read(w), write(t)], 20, false);
+    assert_eq!(verify(&plan).unwrap_err(), PlanError::Packing { step: "peek".into(), buffer: "w".into() });
+}
+
+#[test]
+fn library_calls_do_not_work_in_place() {
+    let mut plan = product();
+    let t = buffer(&mut plan, "t", &[2, 3, 4], Home::Arena(0));
+    let u = buffer(&mut plan, "u", &[2, 3, 4], Home::Arena(0));
+    plan.arena_bytes = 128;
+    let mut square = plan.steps[0].op.clone();
+    if let StepOp::Gemm { call, a, c, .. } = &mut square {
+        (call.n, call.c, *a, *c) = (4, row_major(3, 4), t, u);
+    }
+    plan.steps.clear();
+    launch(&mut plan, "fill", SCALE, &[read(BufferId(0)), write(t)], 24, false);
+    step(&mut plan, "dot", square, false);
+    launch(&mut plan, "out", SCALE, &[read(u), write(BufferId(2))], 24, false);
+    let overlap = PlanError::Overlap { step: "dot".into(), first: "t".into(), second: "u".into() };
+    assert_eq!(verify(&plan).unwrap_err(), overlap);
+    if let StepOp::Gemm { c, .. } = &mut plan.steps[1].op {
+        *c = t;
+    }
+    assert_eq!(verify(&plan).unwrap_err(), PlanError::InPlace { step: "dot".into(), buffer: "t".into() });
+}
+
+#[test]
+fn epilogues_may_read_the_result_and_write_nothing_else() {
+    let mut plan = product();
+    let r = buffer(&mut plan, "r", &[2, 3, 5], Home::Input(2));
+    let other = buffer(&mut plan, "other", &[2, 3, 5], Home::Output(1));
+    let set = |plan: &mut Plan, args: &[tensorc_abi::Arg]| {
+        if let StepOp::Gemm { epilogue, .. } = &mut plan.steps[0].op {
+            *epilogue = common::epilogue(ADD, args);
+        }
+    };
+    launch(&mut plan, "rest", SCALE, &[read(r), write(other)], 30, false);
+    set(&mut plan, &[read(BufferId(2)), read(r), write(BufferId(2))]);
+    verify(&plan).unwrap();
+    set(&mut plan, &[read(other), write(BufferId(2))]);
+    assert_eq!(verify(&plan).unwrap_err(), PlanError::ReadBeforeWrite { step: "dot".into(), buffer: "other".into() });
+    set(&mut plan, &[write(other)]);
+    assert!(matches!(verify(&plan).unwrap_err(), PlanError::Parameters { .. }));
+}
+
+#[test]
+fn convolutions_match_their_tensors_and_weights() {
+    let call = Conv2d {
+        batch: 1,
+        groups: 1,
+        in_channels: 2,
+        out_channels: 3,
+        input: [5, 5],
+        output: [3, 3],
+        kernel: [3, 3],
+        strides: [1, 1],
+        dilations: [1, 1],
+        pads: [0, 0],
+    };
+    let mut plan = empty_plan();
+    let x = buffer(&mut plan, "x", &[1, 2, 5, 5], Home::Input(0));
+    let w = weight(&mut plan, "w", &[3, 2, 3, 3], Packing::Conv(call));
+    let y = buffer(&mut plan, "y", &[1, 3, 3, 3], Home::Output(0));
+    step(&mut plan, "conv", StepOp::Conv { call, x, w, y, epilogue: None }, false);
+    verify(&plan).unwrap();
+    let with = |change: fn(&mut Conv2d)| {
+        let (mut plan, mut call) = (plan.clone(), call);
+        change(&mut call);
+        plan.weights[0].packing = Packing::Conv(call);
+        plan.buffers[w.0 as usize].dims = vec![call.out_channels, 2, 3, 3];
+        plan.steps[0].op = StepOp::Conv { call, x, w, y, epilogue: None };
+        verify(&plan).unwrap_err()
+    };
+    let bounds = |buffer: &str, len| PlanError::Bounds { step: "conv".into(), buffer: buffer.into(), len };
+    assert_eq!(with(|call| call.input = [5, 6]), bounds("x", 50));
+    assert_eq!(with(|call| call.out_channels = 4), bounds("y", 27));
+    assert_eq!(with(|call| call.batch = u64::MAX), bounds("x", 50));
+    assert!(matches!(with(|call| call.strides = [0, 1]), PlanError::Parameters { .. }));
+    assert!(matches!(with(|call| call.dilations = [1 << 31, 1]), PlanError::Parameters { .. }));
+    assert!(matches!(with(|call| call.pads = [0, u64::MAX]), PlanError::Parameters { .. }));
+    let packing = PlanError::Packing { step: "conv".into(), buffer: "w".into() };
+    assert_eq!(with(|call| call.kernel = [3, 2]), packing);
+    plan.weights[0].packing = Packing::Plain;
+    assert_eq!(verify(&plan).unwrap_err(), packing);
+}
