@@ -302,19 +302,19 @@ fn sparse_tensors_become_dense() {
 }
 
 /// A fresh folder with a file of external data.
-fn folder(name: &str) -> PathBuf {
+fn folder(name: &str) -> std::io::Result<PathBuf> {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&path);
-    std::fs::create_dir_all(path.join("model/sub")).unwrap();
-    std::fs::write(path.join("secret.bin"), [9; 64]).unwrap();
-    std::fs::write(path.join("model/weights.bin"), (0..64).collect::<Vec<u8>>()).unwrap();
-    std::fs::write(path.join("model/sub/more.bin"), [7; 8]).unwrap();
-    path.join("model")
+    std::fs::create_dir_all(path.join("model/sub"))?;
+    std::fs::write(path.join("secret.bin"), [9; 64])?;
+    std::fs::write(path.join("model/weights.bin"), (0..64).collect::<Vec<u8>>())?;
+    std::fs::write(path.join("model/sub/more.bin"), [7; 8])?;
+    Ok(path.join("model"))
 }
 
 #[test]
 fn external_data_is_mapped_once_and_sliced() {
-    let mut files = ExternalFiles::new(Some(folder("external_ok")));
+    let mut files = ExternalFiles::new(Some(folder("external_ok").unwrap()));
     let at = |o: &str, l: &str| [entry("location", "weights.bin"), entry("offset", o), entry("length", l)];
     let a = files.read(&at("8", "4")).unwrap();
     let b = files.read(&at("16", "4")).unwrap();
@@ -326,7 +326,7 @@ fn external_data_is_mapped_once_and_sliced() {
 
 #[test]
 fn a_model_file_finds_its_external_data() {
-    let folder = folder("external_model");
+    let folder = folder("external_model").unwrap();
     let mut proto = small_model();
     let w = &mut proto.graph.as_mut().unwrap().initializer[0];
     w.raw_data = None;
@@ -341,7 +341,7 @@ fn a_model_file_finds_its_external_data() {
 #[test]
 fn external_data_outside_of_the_folder_is_refused() {
     use ExternalProblem as P;
-    let folder = folder("external_bad");
+    let folder = folder("external_bad").unwrap();
     let secret = folder.parent().unwrap().join("secret.bin");
     std::os::unix::fs::symlink(&secret, folder.join("link.bin")).unwrap();
     std::os::unix::fs::symlink(folder.parent().unwrap(), folder.join("up")).unwrap();
