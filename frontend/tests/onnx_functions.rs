@@ -46,7 +46,7 @@ fn reference(name: &str, to: &str) -> AttributeProto {
 }
 
 fn expand(nodes: Vec<NodeProto>, functions: &[FunctionProto]) -> Result<Vec<ScopedNode>, OnnxError> {
-    expand_functions(nodes, &Rc::new(Opsets::new(&opset(17)).unwrap()), functions)
+    expand_functions(nodes, &Rc::new(Opsets::new(&opset(17))?), functions)
 }
 
 /// `output = Op(inputs)` for every node.
