@@ -10,7 +10,8 @@ use tensorc_frontend::onnx::external::ExternalFiles;
 use tensorc_frontend::onnx::functions::expand_functions;
 use tensorc_frontend::onnx::load::OnnxModel;
 use tensorc_frontend::onnx::proto::*;
-use tensorc_frontend::onnx::tensor::{Tensor, read_sparse_tensor, read_tensor};
+use tensorc_frontend::onnx::tensor::{read_sparse_tensor, read_tensor};
+use tensorc_ir::TensorData;
 
 fn entry(key: &str, value: &str) -> StringStringEntryProto {
     StringStringEntryProto { key: Some(key.into()), value: Some(value.into()) }
@@ -118,7 +119,7 @@ fn decodes_what_was_encoded() {
     assert_eq!(model.opsets.version("ai.onnx"), Some(17));
     assert_eq!(model.opsets.version("local"), Some(1));
     let w = read_tensor(&model.graph.initializer[0], TensorSite::File, &mut model.external).unwrap();
-    assert_eq!((w.dtype, w.dims.as_slice(), w.data.len()), (DType::F32, &[3, 2][..], 24));
+    assert_eq!((w.dtype(), w.dims(), w.bytes().len()), (DType::F32, &[3, 2][..], 24));
     let kinds: Vec<_> = model.graph.node[0].attribute.iter().map(|a| a.kind()).collect();
     use AttributeType::*;
     assert_eq!(kinds, [Some(Float), Some(Ints), Some(String), Some(Tensor)]);
@@ -130,7 +131,7 @@ fn raw_data_points_into_the_file() {
     let range = file.as_ptr_range();
     let mut model = OnnxModel::decode(file.clone(), None).unwrap();
     let w = read_tensor(&model.graph.initializer[0], TensorSite::File, &mut model.external).unwrap();
-    assert!(range.contains(&w.data.as_ptr()));
+    assert!(range.contains(&w.bytes().as_ptr()));
 }
 
 #[test]
@@ -217,7 +218,7 @@ fn versions_are_checked() {
     );
 }
 
-fn read(proto: &TensorProto) -> Result<Tensor, TensorProblem> {
+fn read(proto: &TensorProto) -> Result<TensorData, TensorProblem> {
     let site = TensorSite::Initializer("w".into());
     read_tensor(proto, site, &mut ExternalFiles::default()).map_err(|e| match e {
         OnnxError::Tensor { problem, .. } => problem,
@@ -233,33 +234,33 @@ fn typed_fields_become_bytes() {
         read(&t).unwrap()
     };
     let int32 = |data_type, values: [i32; 2]| tensor(data_type, &move |t| t.int32_data = values.to_vec());
-    assert_eq!(int32(DataType::Float16, [0x3c00, 0xc000]).data, [0x00, 0x3c, 0x00, 0xc0].as_slice());
-    assert_eq!(int32(DataType::Bfloat16, [0x3f80, -0x4000]).data, [0x80, 0x3f, 0x00, 0xc0].as_slice());
-    assert_eq!(int32(DataType::Bool, [5, 0]).data, [1, 0].as_slice());
-    assert_eq!(int32(DataType::Int8, [-1, 127]).data, [0xff, 0x7f].as_slice());
-    assert_eq!(int32(DataType::Uint8, [255, 0]).data, [0xff, 0].as_slice());
-    assert_eq!(int32(DataType::Int16, [-2, 1]).data, [0xfe, 0xff, 1, 0].as_slice());
-    assert_eq!(int32(DataType::Uint16, [65535, 1]).data, [0xff, 0xff, 1, 0].as_slice());
-    assert_eq!(int32(DataType::Int32, [-1, 1]).data.len(), 8);
+    assert_eq!(int32(DataType::Float16, [0x3c00, 0xc000]).bytes(), [0x00, 0x3c, 0x00, 0xc0].as_slice());
+    assert_eq!(int32(DataType::Bfloat16, [0x3f80, -0x4000]).bytes(), [0x80, 0x3f, 0x00, 0xc0].as_slice());
+    assert_eq!(int32(DataType::Bool, [5, 0]).bytes(), [1, 0].as_slice());
+    assert_eq!(int32(DataType::Int8, [-1, 127]).bytes(), [0xff, 0x7f].as_slice());
+    assert_eq!(int32(DataType::Uint8, [255, 0]).bytes(), [0xff, 0].as_slice());
+    assert_eq!(int32(DataType::Int16, [-2, 1]).bytes(), [0xfe, 0xff, 1, 0].as_slice());
+    assert_eq!(int32(DataType::Uint16, [65535, 1]).bytes(), [0xff, 0xff, 1, 0].as_slice());
+    assert_eq!(int32(DataType::Int32, [-1, 1]).bytes().len(), 8);
     let uint32 = tensor(DataType::Uint32, &|t| t.uint64_data = vec![u32::MAX.into(), 1]);
-    assert_eq!(uint32.data, [0xff, 0xff, 0xff, 0xff, 1, 0, 0, 0].as_slice());
+    assert_eq!(uint32.bytes(), [0xff, 0xff, 0xff, 0xff, 1, 0, 0, 0].as_slice());
     let f64s = tensor(DataType::Double, &|t| t.double_data = vec![1.0, -2.5]);
-    assert_eq!(f64s.data[8..], (-2.5f64).to_le_bytes());
+    assert_eq!(f64s.bytes()[8..], (-2.5f64).to_le_bytes());
     let i64s = tensor(DataType::Int64, &|t| t.int64_data = vec![1, i64::MIN]);
-    assert_eq!(i64s.data[8..], i64::MIN.to_le_bytes());
+    assert_eq!(i64s.bytes()[8..], i64::MIN.to_le_bytes());
     let f32s = tensor(DataType::Float, &|t| {
         t.float_data = vec![1.0, f32::NAN];
         t.raw_data = Some(Bytes::new());
     });
-    assert_eq!(f32s.data[..4], 1f32.to_le_bytes());
+    assert_eq!(f32s.bytes()[..4], 1f32.to_le_bytes());
 }
 
 #[test]
 fn scalars_and_empty_tensors() {
-    assert_eq!(read(&raw("", DataType::Float, &[], &[0; 4])).unwrap().dims, [0u64; 0]);
-    assert_eq!(read(&raw("", DataType::Float, &[0, i64::MAX], &[])).unwrap().data.len(), 0);
+    assert_eq!(read(&raw("", DataType::Float, &[], &[0; 4])).unwrap().dims(), [0u64; 0]);
+    assert_eq!(read(&raw("", DataType::Float, &[0, i64::MAX], &[])).unwrap().bytes().len(), 0);
     let absent = TensorProto { data_type: Some(1), dims: vec![0], ..Default::default() };
-    assert_eq!(read(&absent).unwrap().dims, [0]);
+    assert_eq!(read(&absent).unwrap().dims(), [0]);
 }
 
 #[test]
@@ -294,8 +295,8 @@ fn sparse_tensors_become_dense() {
         read_sparse_tensor(&proto, TensorSite::File, &mut ExternalFiles::default())
     };
     let expected: Vec<u8> = [0f32, 1.0, 0.0, 0.0, 0.0, 2.0].iter().flat_map(|v| v.to_le_bytes()).collect();
-    assert_eq!(dense(indices(&[2], &[1, 5])).unwrap().data, expected);
-    assert_eq!(dense(indices(&[2, 2], &[0, 1, 1, 2])).unwrap().data, expected);
+    assert_eq!(dense(indices(&[2], &[1, 5])).unwrap().bytes(), &expected[..]);
+    assert_eq!(dense(indices(&[2, 2], &[0, 1, 1, 2])).unwrap().bytes(), &expected[..]);
     assert!(dense(indices(&[2], &[1, 6])).is_err());
     assert!(dense(indices(&[2, 2], &[0, 1, 1, -2])).is_err());
     assert!(dense(indices(&[3], &[0, 1, 2])).is_err());
@@ -335,7 +336,7 @@ fn a_model_file_finds_its_external_data() {
     std::fs::write(folder.join("m.onnx"), proto.encode_to_vec()).unwrap();
     let mut model = OnnxModel::open(&folder.join("m.onnx")).unwrap();
     let w = read_tensor(&model.graph.initializer[0], TensorSite::File, &mut model.external).unwrap();
-    assert_eq!(w.data[..4], [0, 1, 2, 3]);
+    assert_eq!(w.bytes()[..4], [0, 1, 2, 3]);
 }
 
 #[test]

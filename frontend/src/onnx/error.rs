@@ -3,7 +3,10 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use tensorc_ir::diag::Diagnostic;
 use thiserror::Error;
+
+use super::unsupported::Unsupported;
 
 /// Why a model could not be read or imported.
 #[derive(Debug, Error)]
@@ -22,6 +25,17 @@ pub enum OnnxError {
     Tensor { tensor: TensorSite, problem: TensorProblem },
     #[error("function {function}: {problem}")]
     Function { function: String, problem: FunctionProblem },
+    #[error("the model uses what is not supported: {0}")]
+    Unsupported(Unsupported),
+    #[error("the value `{value}`, used by {user}, is not computed by any node")]
+    Undefined { value: String, user: String },
+    #[error("the value `{value}` is defined a second time by {by}")]
+    DefinedTwice { value: String, by: String },
+    #[error("{0} depends on its own result")]
+    Cycle(String),
+    /// An operator rejects what the model gives it.
+    #[error("{0}")]
+    Invalid(Diagnostic),
 }
 
 /// Why a file is no ONNX model at all.
@@ -84,6 +98,13 @@ pub enum TensorProblem {
     UnknownLocation(i32),
     #[error("external data: {0}")]
     External(#[from] ExternalProblem),
+}
+
+impl TensorProblem {
+    /// Whether the tensor is right but tensorc lacks what it needs.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, TensorProblem::UnsupportedType(_) | TensorProblem::Segmented)
+    }
 }
 
 /// Why external data cannot be used.

@@ -17,7 +17,7 @@ const NEWEST_IR_VERSION: i64 = 13;
 
 /// The versions of the operator set `ai.onnx` that are read.
 const OLDEST_OPSET: i64 = 1;
-const NEWEST_OPSET: i64 = 27;
+pub const NEWEST_OPSET: i64 = 27;
 
 /// A decoded model and where its external data lies.
 #[derive(Debug)]

@@ -2,20 +2,11 @@
 
 use bytes::Bytes;
 use prost::Message;
-use tensorc_abi::DType;
+use tensorc_ir::{DType, DenseType, TensorData};
 
 use super::error::{NotOnnx, OnnxError, TensorProblem, TensorSite};
 use super::external::ExternalFiles;
 use super::proto::{DataLocation, DataType, SparseTensorProto, TensorProto};
-
-/// A dense row-major tensor.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Tensor {
-    pub dtype: DType,
-    pub dims: Vec<u64>,
-    /// Little-endian elements, not necessarily aligned to the element type.
-    pub data: Bytes,
-}
 
 /// The content of a tensor.
 ///
@@ -24,7 +15,11 @@ pub struct Tensor {
 /// # Errors
 /// The element type is not supported, the data does not match the shape, or external data cannot
 /// be read. `site` names the tensor in them.
-pub fn read_tensor(proto: &TensorProto, site: TensorSite, external: &mut ExternalFiles) -> Result<Tensor, OnnxError> {
+pub fn read_tensor(
+    proto: &TensorProto,
+    site: TensorSite,
+    external: &mut ExternalFiles,
+) -> Result<TensorData, OnnxError> {
     read(proto, external).map_err(|problem| OnnxError::Tensor { tensor: site, problem })
 }
 
@@ -32,7 +27,7 @@ pub fn read_tensor(proto: &TensorProto, site: TensorSite, external: &mut Externa
 ///
 /// # Errors
 /// The bytes are no `TensorProto`, or see [`read_tensor`].
-pub fn decode_tensor(bytes: Bytes) -> Result<(String, Tensor), OnnxError> {
+pub fn decode_tensor(bytes: Bytes) -> Result<(String, TensorData), OnnxError> {
     let proto = TensorProto::decode(bytes).map_err(|e| OnnxError::NotOnnx(NotOnnx::Decode(e)))?;
     let tensor = read_tensor(&proto, TensorSite::File, &mut ExternalFiles::default())?;
     Ok((proto.name().to_owned(), tensor))
@@ -49,7 +44,7 @@ pub fn read_sparse_tensor(
     proto: &SparseTensorProto,
     site: TensorSite,
     external: &mut ExternalFiles,
-) -> Result<Tensor, OnnxError> {
+) -> Result<TensorData, OnnxError> {
     densify(proto, external).map_err(|problem| OnnxError::Tensor { tensor: site, problem })
 }
 
@@ -127,19 +122,12 @@ fn extent(dims: &[i64], dtype: DType) -> Result<(Vec<u64>, u64, u64), TensorProb
     }
 }
 
-fn read(proto: &TensorProto, external: &mut ExternalFiles) -> Result<Tensor, TensorProblem> {
+fn read(proto: &TensorProto, external: &mut ExternalFiles) -> Result<TensorData, TensorProblem> {
     if proto.segment.is_some() {
         return Err(TensorProblem::Segmented);
     }
     let dtype = element_type(proto.data_type.unwrap_or(0))?;
-    let (dims, elements, bytes) = extent(&proto.dims, dtype)?;
-    let mismatch = |unit, expected, found| TensorProblem::SizeMismatch {
-        dims: dims.clone(),
-        dtype: dtype.name(),
-        unit,
-        expected,
-        found,
-    };
+    let (dims, elements, _) = extent(&proto.dims, dtype)?;
     let location = proto.data_location.unwrap_or(0);
     let raw = match DataLocation::try_from(location) {
         Ok(DataLocation::External) => Some(external.read(&proto.external_data)?),
@@ -148,21 +136,25 @@ fn read(proto: &TensorProto, external: &mut ExternalFiles) -> Result<Tensor, Ten
     };
     let data = match raw {
         // Some writers set an empty `raw_data` next to a typed field.
-        Some(raw) if !(raw.is_empty() && typed_len(proto, dtype) > 0) => {
-            if raw.len() as u64 != bytes {
-                return Err(mismatch("bytes", bytes, raw.len() as u64));
-            }
-            raw
-        }
+        Some(raw) if !(raw.is_empty() && typed_len(proto, dtype) > 0) => raw,
         _ => {
             let found = typed_len(proto, dtype);
             if found != elements {
-                return Err(mismatch("elements", elements, found));
+                let (dtype, unit) = (dtype.name(), "elements");
+                return Err(TensorProblem::SizeMismatch { dims, dtype, unit, expected: elements, found });
             }
             typed_data(proto, dtype)?
         }
     };
-    Ok(Tensor { dtype, dims, data: if dtype == DType::Bool { normalise_bool(data) } else { data } })
+    let data = if dtype == DType::Bool { normalise_bool(data) } else { data };
+    dense(dtype, dims, data)
+}
+
+fn dense(dtype: DType, dims: Vec<u64>, data: Bytes) -> Result<TensorData, TensorProblem> {
+    let (expected, found) = (DenseType::new(dtype, &dims).bytes(), data.len() as u64);
+    let mismatch =
+        TensorProblem::SizeMismatch { dims: dims.clone(), dtype: dtype.name(), unit: "bytes", expected, found };
+    TensorData::new(DenseType { dtype, dims }, data).ok_or(mismatch)
 }
 
 /// Makes every true element 1, the only form the run time knows.
@@ -228,27 +220,27 @@ fn narrow<const N: usize>(
 /// Bytes that one sparse tensor may expand to: its size is stated, not proved by data.
 const MAX_DENSE_BYTES: u64 = 1 << 32;
 
-fn densify(proto: &SparseTensorProto, external: &mut ExternalFiles) -> Result<Tensor, TensorProblem> {
+fn densify(proto: &SparseTensorProto, external: &mut ExternalFiles) -> Result<TensorData, TensorProblem> {
     let values = read(proto.values.as_ref().ok_or(TensorProblem::Sparse("it has no values"))?, external)?;
     let indices = read(proto.indices.as_ref().ok_or(TensorProblem::Sparse("it has no indices"))?, external)?;
-    if indices.dtype != DType::I64 {
+    if indices.dtype() != DType::I64 {
         return Err(TensorProblem::Sparse("its indices are not of type int64"));
     }
-    let (dims, elements, bytes) = extent(&proto.dims, values.dtype)?;
+    let (dims, elements, bytes) = extent(&proto.dims, values.dtype())?;
     if bytes > MAX_DENSE_BYTES {
         return Err(TensorProblem::TooLarge(proto.dims.clone()));
     }
-    let width = values.dtype.size();
-    let count = values.data.len() / width;
-    let rank = match indices.dims.as_slice() {
+    let width = values.dtype().size();
+    let count = values.bytes().len() / width;
+    let rank = match indices.dims() {
         [n] if *n == count as u64 => None,
         [n, rank] if *n == count as u64 && *rank == dims.len() as u64 && *rank > 0 => Some(dims.len()),
         _ => return Err(TensorProblem::Sparse("the shapes of its values and indices do not fit together")),
     };
     let outside = TensorProblem::Sparse("an index is outside of the shape");
-    let positions: Vec<i64> = indices.data.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect();
+    let positions: Vec<i64> = indices.bytes().as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect();
     let mut data = vec![0u8; bytes as usize];
-    for (entry, value) in values.data.chunks_exact(width).enumerate() {
+    for (entry, value) in values.bytes().chunks_exact(width).enumerate() {
         let position = match rank {
             None => u64::try_from(positions[entry]).ok().filter(|&p| p < elements),
             Some(rank) => linear_position(&positions[entry * rank..(entry + 1) * rank], &dims),
@@ -257,7 +249,7 @@ fn densify(proto: &SparseTensorProto, external: &mut ExternalFiles) -> Result<Te
         let at = position as usize * width;
         data[at..at + width].copy_from_slice(value);
     }
-    Ok(Tensor { dtype: values.dtype, dims, data: data.into() })
+    dense(values.dtype(), dims, data.into())
 }
 
 /// Row-major position of a coordinate; `None` outside of `dims`.
