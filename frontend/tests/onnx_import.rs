@@ -2,7 +2,7 @@
 
 use prost::Message;
 use tensorc_frontend::onnx::proto::*;
-use tensorc_frontend::onnx::{Imported, OnnxError, OnnxModel, import};
+use tensorc_frontend::onnx::{ImportOptions, Imported, Known, OnnxError, OnnxModel, import};
 use tensorc_ir::graph::{Graph, NodeKind};
 use tensorc_ir::op::{Accuracy, Compute, Infer, InputSpec, Names, OpDef, Registry, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue};
@@ -62,6 +62,12 @@ fn registry() -> Registry {
         op("clip", "Clip", &["x", "min?", "max?"], vec![]),
         op("kinds", "Kinds", &["x"], kinds),
         op("cast", "Cast", &["x"], vec![param("to", ParamKind::DType, None)]),
+        OpDef {
+            compute: Compute::Scalar(Box::new(|_, _, args| {
+                Ok(args.iter().flatten().skip(1).take(1).cloned().collect())
+            })),
+            ..op("where", "Where", &["c", "a", "b"], vec![])
+        },
         op("softmax", "Softmax", &["x"], vec![param("axis", ParamKind::Int, None)]),
     ];
     let math = NoMath(ScalarFn::identity(DType::F32));
@@ -115,18 +121,18 @@ fn graph(inputs: Vec<ValueInfoProto>, node: Vec<NodeProto>, outputs: &[&str]) ->
     }
 }
 
-fn run_with(graph: GraphProto, opset: i64, overridden: &[&str]) -> Result<Imported, OnnxError> {
+fn run_with(graph: GraphProto, opset: i64, options: &ImportOptions<'_>) -> Result<Imported, OnnxError> {
     let imports = [("", opset), ("com.microsoft", 1)];
     let opset_import = imports
         .iter()
         .map(|(domain, version)| OperatorSetIdProto { domain: Some(domain.to_string()), version: Some(*version) })
         .collect();
     let model = ModelProto { ir_version: Some(8), opset_import, graph: Some(graph), ..Default::default() };
-    import(OnnxModel::decode(model.encode_to_vec().into(), None)?, &registry(), overridden)
+    import(OnnxModel::decode(model.encode_to_vec().into(), None)?, &registry(), options)
 }
 
 fn run(graph: GraphProto, opset: i64) -> Result<Imported, OnnxError> {
-    run_with(graph, opset, &[])
+    run_with(graph, opset, &ImportOptions::default())
 }
 
 fn x() -> Vec<ValueInfoProto> {
@@ -205,7 +211,7 @@ fn initialisers_that_are_inputs_are_defaults() {
     let constant = run(make(), 17).unwrap();
     assert_eq!(show(&constant.graph), ["y: add(x, [1.0, 2.0])"]);
     assert_eq!(constant.defaults, [("w".to_owned(), TensorData::f32s(&[2], &[1.0, 2.0]).unwrap())]);
-    let overridden = run_with(make(), 17, &["w"]).unwrap();
+    let overridden = run_with(make(), 17, &ImportOptions { overridden: &["w"], ..Default::default() }).unwrap();
     assert_eq!(show(&overridden.graph), ["y: add(x, w)"]);
     assert_eq!((overridden.graph.inputs().len(), overridden.defaults.len()), (2, 0));
 }
@@ -361,6 +367,77 @@ fn everything_unsupported_is_reported_at_once() {
     assert!(!text.contains('\n'));
 }
 
+fn branch(nodes: Vec<NodeProto>, result: &str) -> AttributeProto {
+    AttributeProto { g: Some(graph(vec![], nodes, &[result])), ..Default::default() }
+}
+
+fn if_node(condition: &str, then: AttributeProto, otherwise: AttributeProto, to: &str) -> NodeProto {
+    let then = AttributeProto { name: Some("then_branch".into()), ..then };
+    let otherwise = AttributeProto { name: Some("else_branch".into()), ..otherwise };
+    with(node("If", &[condition], &[to]), vec![then, otherwise])
+}
+
+#[test]
+fn a_known_condition_chooses_a_branch() {
+    let run = |flag: i64| {
+        let inner = if_node("flag", branch(vec![node("Neg", &["t"], &["u"])], "u"), branch(vec![], "x"), "t2");
+        let then = branch(vec![node("Neg", &["x"], &["t"]), inner, node("Neg", &["t2"], &["t3"])], "t3");
+        let otherwise = branch(vec![node("Add", &["x", "w"], &["t"])], "t");
+        let mut inputs = x();
+        inputs.push(input("flag", DataType::Int64, &[]));
+        let mut g = graph(inputs, vec![if_node("flag", then, otherwise, "y"), node("Neg", &["y"], &["z"])], &["z"]);
+        g.initializer = vec![f32_tensor("w", &[], &[2.5])];
+        let values = [("flag", TensorData::i64s(&[], &[flag]).unwrap())];
+        run_with(g, 17, &ImportOptions { values: &values, ..Default::default() }).unwrap().graph
+    };
+    let taken = ["y~0/t: neg(x)", "y~0/t2~1/u: neg(y~0/t)", "y~0/t3: neg(y~0/t2~1/u)", "z: neg(y~0/t3)"];
+    assert_eq!(show(&run(1)), taken);
+    assert_eq!(show(&run(0)), ["y~0/t: add(x, [2.5])", "z: neg(y~0/t)"]);
+    assert_eq!(run(0).inputs().len(), 1);
+}
+
+#[test]
+fn an_unknown_condition_selects_between_both_branches() {
+    let make = |shape: &[&str]| {
+        let inputs = vec![input("x", DataType::Float, shape), input("flag", DataType::Bool, &[])];
+        let then = branch(vec![node("Neg", &["x"], &["t"])], "t");
+        graph(inputs, vec![if_node("flag", then, branch(vec![], "x"), "y")], &["y"])
+    };
+    assert_eq!(show(&run(make(&["2"]), 17).unwrap().graph), ["y~0/t: neg(x)", "y: where(flag, y~0/t, x)"]);
+    let error = run(make(&["n"]), 17).unwrap_err().to_string();
+    assert!(error.contains("If (ai.onnx, opset 17), 1 node: `y`: its condition is not known"), "{error}");
+    let options = ImportOptions { shapes: &[("x", &[4])], ..Default::default() };
+    assert_eq!(run_with(make(&["n"]), 17, &options).unwrap().graph.node_ids().len(), 4);
+    let analysis = |graph: &Graph, v: tensorc_ir::graph::Value| Known {
+        ty: graph.resolved(v),
+        value: (graph.node(v.node).name.as_ref() == "flag").then(|| TensorData::i64s(&[], &[0]).unwrap()),
+    };
+    let options = ImportOptions { analysis: Some(&analysis), ..Default::default() };
+    assert_eq!(show(&run_with(make(&["n"]), 17, &options).unwrap().graph), [""; 0]);
+}
+
+#[test]
+fn inputs_are_bound_when_asked() {
+    let make = || {
+        let inputs = vec![input("x", DataType::Float, &["n", "3"]), input("y", DataType::Float, &["n"])];
+        graph(inputs, vec![node("Neg", &["x"], &["z"])], &["z"])
+    };
+    let bind = |shapes: &[(&str, &[u64])], values: &[(&str, TensorData)]| {
+        run_with(make(), 17, &ImportOptions { shapes, values, ..Default::default() })
+    };
+    let graph = bind(&[("y", &[5])], &[]).unwrap().graph;
+    let first = graph.inputs().first().map(|n| graph.dims.resolve_type(&graph.node(*n).types[0]));
+    assert_eq!(first.map(|t| t.shape), Some(Shape::consts(&[5, 3])));
+    let message =
+        |shapes: &[(&str, &[u64])], values: &[(&str, TensorData)]| bind(shapes, values).unwrap_err().to_string();
+    assert_eq!(message(&[("q", &[1])], &[]), "the model has no input `q`; inputs: x, y");
+    assert_eq!(message(&[("x", &[1])], &[]), "input `x`: its rank is 2, the shape [1] was given");
+    assert_eq!(message(&[("x", &[1, 4])], &[]), "input `x`: axis 1 has extent 3, 4 was given");
+    assert_eq!(message(&[("x", &[1, 3]), ("y", &[2])], &[]), "input `y`: axis 0 has extent 1, 2 was given");
+    let wrong = [("y", TensorData::i64s(&[1], &[0]).unwrap())];
+    assert_eq!(message(&[], &wrong), "input `y`: its element type is f32, not i64");
+}
+
 #[test]
 fn damaged_models_never_panic() {
     let nodes = vec![
@@ -393,7 +470,7 @@ fn damaged_models_never_panic() {
             }
         }
         let model = OnnxModel::decode(damaged.into(), None);
-        imported += usize::from(model.is_ok_and(|m| import(m, &registry, &[]).is_ok()));
+        imported += usize::from(model.is_ok_and(|m| import(m, &registry, &ImportOptions::default()).is_ok()));
     }
     assert!(imported > 100, "only {imported} of the damaged models were imported");
 }

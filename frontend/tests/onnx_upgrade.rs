@@ -243,6 +243,25 @@ fn upsampling_becomes_resize() {
 }
 
 #[test]
+fn the_experimental_fill_becomes_constant_of_shape() {
+    check(
+        node("ConstantFill", &["s"], vec![int("input_as_shape", 1), float("value", 2.0)]),
+        6,
+        Known::default(),
+        &["y = ConstantOfShape(s; value=<4>)"],
+    );
+    check(
+        node("ConstantFill", &["x"], vec![]),
+        6,
+        Known::default(),
+        &["$1 = Shape(x; )", "y = ConstantOfShape($1; value=<4>)"],
+    );
+    let upgraded = upgrade(node("ConstantFill", &[], vec![ints("shape", &[2])]), 6, &mut Known::default()).unwrap();
+    let fill = upgraded.nodes[0].attribute[0].t.clone().unwrap();
+    assert_eq!((fill.data_type(), fill.dims.as_slice(), fill.raw_data().len()), (1, &[1][..], 4));
+}
+
+#[test]
 fn batch_normalization_of_old_versions() {
     let inputs = ["x", "s", "b", "m", "v"];
     let attributes = |extra| vec![float("epsilon", 0.5), extra];

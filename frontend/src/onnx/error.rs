@@ -31,6 +31,10 @@ pub enum OnnxError {
     Undefined { value: String, user: String },
     #[error("the value `{value}` is defined a second time by {by}")]
     DefinedTwice { value: String, by: String },
+    #[error("the model has no input `{name}`; inputs: {}", known.join(", "))]
+    NoSuchInput { name: String, known: Vec<String> },
+    #[error("input `{name}`: {problem}")]
+    Input { name: String, problem: String },
     #[error("{0} depends on its own result")]
     Cycle(String),
     /// An operator rejects what the model gives it.

@@ -6,9 +6,11 @@
 //! reported at once. Weights are not copied.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use tensorc_abi::DType;
+use tensorc_ir::dim::Origin;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::infer::infer_node;
 use tensorc_ir::op::{OpRef, Registry};
@@ -19,9 +21,11 @@ use super::attribute;
 use super::error::{OnnxError, TensorSite, describe_node};
 use super::external::ExternalFiles;
 use super::functions::{ScopedNode, expand_functions};
-use super::load::{NEWEST_OPSET, OnnxModel, STANDARD_DOMAIN, canonical_domain};
+use super::load::{NEWEST_OPSET, OnnxModel, Opsets, STANDARD_DOMAIN, canonical_domain};
 use super::order::data_flow_order;
-use super::proto::{DimensionValue, NodeProto, SparseTensorProto, TensorProto, TypeValue, ValueInfoProto};
+use super::proto::{
+    DimensionValue, FunctionProto, NodeProto, SparseTensorProto, TensorProto, TypeValue, ValueInfoProto,
+};
 use super::tensor::{element_type, read_sparse_tensor, read_tensor};
 use super::unsupported::Unsupported;
 use super::upgrade::{Facts, WITHOUT_EFFECT, upgrade};
@@ -35,19 +39,54 @@ pub struct Imported {
     pub defaults: Vec<(String, TensorData)>,
 }
 
+/// What is known of a value of a graph under construction.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    pub ty: TensorType,
+    /// The value itself, if it follows at compile time.
+    pub value: Option<TensorData>,
+}
+
+/// Finds out about one value of an incomplete graph.
+pub type Analysis<'a> = dyn Fn(&Graph, Value) -> Known + 'a;
+
+/// What is fixed when a model is imported.
+#[derive(Clone, Copy, Default)]
+pub struct ImportOptions<'a> {
+    /// Inputs with a default value in the model that become inputs of the graph all the same.
+    pub overridden: &'a [&'a str],
+    /// Extents of inputs; dimensions of the same name elsewhere follow.
+    pub shapes: &'a [(&'a str, &'a [u64])],
+    /// Inputs that become constants.
+    pub values: &'a [(&'a str, TensorData)],
+    /// Inference with constant folding, to decide the conditions of `If`. Without it only
+    /// constants in the model are known.
+    pub analysis: Option<&'a Analysis<'a>>,
+}
+
 /// Imports the main graph of a model.
 ///
 /// Inputs with a default value in the model become constants unless `overridden` names them.
 ///
 /// # Errors
 /// [`OnnxError::Unsupported`] lists everything that tensorc does not support; other errors say
-/// where the model itself is wrong.
-pub fn import(model: OnnxModel, registry: &Registry, overridden: &[&str]) -> Result<Imported, OnnxError> {
+/// where the model itself, or an option, is wrong.
+pub fn import(model: OnnxModel, registry: &Registry, options: &ImportOptions<'_>) -> Result<Imported, OnnxError> {
     let OnnxModel { proto, graph: mut source, opsets, external } = model;
-    let nodes = expand_functions(std::mem::take(&mut source.node), &opsets.into(), &proto.functions)?;
+    let given = options.shapes.iter().map(|s| s.0).chain(options.values.iter().map(|v| v.0));
+    for name in given.chain(options.overridden.iter().copied()) {
+        if !source.input.iter().any(|i| i.name() == name) {
+            let known = source.input.iter().map(|i| i.name().to_owned()).collect();
+            return Err(OnnxError::NoSuchInput { name: name.to_owned(), known });
+        }
+    }
+    let functions: Rc<[FunctionProto]> = proto.functions.into();
+    let nodes = expand_functions(std::mem::take(&mut source.node), &opsets.into(), &functions)?;
     let name = if source.name().is_empty() { "main" } else { source.name() };
     let mut importer = Importer {
         registry,
+        options,
+        functions,
         external,
         graph: Graph::new(name),
         values: BTreeMap::new(),
@@ -59,27 +98,18 @@ pub fn import(model: OnnxModel, registry: &Registry, overridden: &[&str]) -> Res
         unsupported: Unsupported::default(),
         invalid: None,
     };
-    let defaults = importer.inputs(&source.input, overridden)?;
-    let available = importer.values.keys().chain(importer.stored.keys());
-    let order = data_flow_order(&nodes, available.map(String::as_str), &source.output)?;
-    importer.taken = nodes.iter().flat_map(|n| n.node.output.iter()).cloned().collect();
-    importer.taken.extend(importer.values.keys().chain(importer.stored.keys()).cloned());
-    let mut nodes: Vec<Option<ScopedNode>> = nodes.into_iter().map(Some).collect();
-    for index in order {
-        if let Some(scoped) = nodes[index].take() {
-            importer.node(scoped)?;
-        }
-    }
+    let defaults = importer.inputs(&source.input)?;
+    importer.nodes(nodes, &source.output)?;
     importer.finish(&source.output, defaults)
 }
 
 /// A tensor of the model that no node computes.
-enum Stored {
+pub(super) enum Stored {
     Dense(Box<TensorProto>),
     Sparse(Box<SparseTensorProto>),
 }
 
-fn stored_values(
+pub(super) fn stored_values(
     dense: Vec<TensorProto>,
     sparse: Vec<SparseTensorProto>,
 ) -> Result<BTreeMap<String, Stored>, OnnxError> {
@@ -97,14 +127,16 @@ fn stored_values(
     Ok(stored)
 }
 
-struct Importer<'a> {
+pub(super) struct Importer<'a> {
     registry: &'a Registry,
+    options: &'a ImportOptions<'a>,
+    pub(super) functions: Rc<[FunctionProto]>,
     external: ExternalFiles,
     graph: Graph,
     /// Values by ONNX name; `None` for results of nodes that could not be imported.
-    values: BTreeMap<String, Option<Value>>,
+    pub(super) values: BTreeMap<String, Option<Value>>,
     /// Initialisers that no node has used yet.
-    stored: BTreeMap<String, Stored>,
+    pub(super) stored: BTreeMap<String, Stored>,
     /// All names of values in the model and those made up here.
     taken: BTreeSet<String>,
     serial: usize,
@@ -118,17 +150,29 @@ struct Importer<'a> {
 }
 
 impl Importer<'_> {
+    /// Imports the nodes of one graph; `outputs` must be among the values then known.
+    pub(super) fn nodes(&mut self, nodes: Vec<ScopedNode>, outputs: &[ValueInfoProto]) -> Result<(), OnnxError> {
+        let available = self.values.keys().chain(self.stored.keys());
+        let order = data_flow_order(&nodes, available.map(String::as_str), outputs)?;
+        self.taken.extend(nodes.iter().flat_map(|n| n.node.output.iter()).cloned());
+        let mut nodes: Vec<Option<ScopedNode>> = nodes.into_iter().map(Some).collect();
+        for index in order {
+            if let Some(scoped) = nodes[index].take() {
+                self.node(scoped)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Adds the graph's inputs; returns those that stay constants.
-    fn inputs(
-        &mut self,
-        inputs: &[ValueInfoProto],
-        overridden: &[&str],
-    ) -> Result<Vec<(String, TensorData)>, OnnxError> {
+    fn inputs(&mut self, inputs: &[ValueInfoProto]) -> Result<Vec<(String, TensorData)>, OnnxError> {
+        self.taken.extend(inputs.iter().map(|i| i.name().to_owned()));
+        self.taken.extend(self.stored.keys().cloned());
         let mut defaults = vec![];
         for info in inputs {
             let name = info.name();
             if self.stored.contains_key(name) {
-                if !overridden.contains(&name) {
+                if !self.options.overridden.contains(&name) {
                     if let Some(data) = self.stored_constant(name)? {
                         defaults.push((name.to_owned(), data));
                     }
@@ -137,7 +181,7 @@ impl Importer<'_> {
                 self.stored.remove(name);
             }
             let value = match self.input_type(info) {
-                Ok(ty) => Some(self.graph.add_input(name, ty)),
+                Ok(ty) => Some(self.input(name, ty)?),
                 Err(why) => {
                     self.unsupported.input(name, why);
                     None
@@ -148,6 +192,42 @@ impl Importer<'_> {
             }
         }
         Ok(defaults)
+    }
+
+    /// An input as the options want it: a constant, or of fixed extents.
+    fn input(&mut self, name: &str, ty: TensorType) -> Result<Value, OnnxError> {
+        let wrong = |problem: String| OnnxError::Input { name: name.to_owned(), problem };
+        let value = self.options.values.iter().find(|(n, _)| *n == name).map(|(_, data)| data);
+        let shape = self.options.shapes.iter().find(|(n, _)| *n == name).map(|(_, dims)| *dims);
+        for given in value.map(TensorData::dims).into_iter().chain(shape) {
+            self.bind(name, &ty.shape, given).map_err(wrong)?;
+        }
+        match value {
+            Some(data) if ty.dtype.is_some_and(|d| d != data.dtype()) => {
+                Err(wrong(format!("its element type is {}, not {}", ty.dtype.map_or("", DType::name), data.dtype())))
+            }
+            Some(data) => Ok(self.graph.add_const(name, data.clone())),
+            None => {
+                let shape = match (&ty.shape, shape) {
+                    (Shape::Unranked, Some(dims)) => Shape::consts(dims),
+                    _ => ty.shape,
+                };
+                Ok(self.graph.add_input(name, TensorType { shape, ..ty }))
+            }
+        }
+    }
+
+    /// Makes the dimensions of an input what they are to be.
+    fn bind(&mut self, name: &str, declared: &Shape, given: &[u64]) -> Result<(), String> {
+        let Some(dims) = declared.dims() else { return Ok(()) };
+        if dims.len() != given.len() {
+            return Err(format!("its rank is {}, the shape {given:?} was given", dims.len()));
+        }
+        for (axis, (dim, extent)) in dims.iter().zip(given).enumerate() {
+            let unified = self.graph.dims.unify(*dim, Dim::Const(*extent), &Origin(name.into()));
+            unified.map_err(|c| format!("axis {axis} has extent {}, {} was given", c.expected, c.found))?;
+        }
+        Ok(())
     }
 
     /// The type of an input, with a named variable for every dynamic dimension.
@@ -171,7 +251,7 @@ impl Importer<'_> {
     }
 
     /// The value of a name; initialisers become constants at their first use.
-    fn lookup(&mut self, name: &str) -> Result<Option<Value>, OnnxError> {
+    pub(super) fn lookup(&mut self, name: &str) -> Result<Option<Value>, OnnxError> {
         match self.values.get(name) {
             Some(value) => Ok(*value),
             None => {
@@ -211,10 +291,8 @@ impl Importer<'_> {
             name => name.into(),
         };
         let (op, outputs) = (node.op_type().to_owned(), node.output.clone());
-        // Copies of function results are the only nodes without an operator set.
-        let version = opset.unwrap_or(NEWEST_OPSET);
         let result = match domain.as_str() {
-            STANDARD_DOMAIN => self.standard_node(node, version, &label)?,
+            STANDARD_DOMAIN => self.standard_node(node, &opsets, &label)?,
             _ => Err(vec!["the operator is not known".to_owned()]),
         };
         if let Err(reasons) = result {
@@ -232,12 +310,16 @@ impl Importer<'_> {
     fn standard_node(
         &mut self,
         node: NodeProto,
-        opset: i64,
+        opsets: &Rc<Opsets>,
         label: &Arc<str>,
     ) -> Result<Result<(), Vec<String>>, OnnxError> {
-        if node.op_type() == "Constant" {
-            return self.constant_node(&node, label);
+        match node.op_type() {
+            "Constant" => return self.constant_node(&node, label),
+            "If" => return self.if_node(node, opsets, label),
+            _ => {}
         }
+        // Copies of function results are the only nodes that may lack an operator set.
+        let opset = opsets.version(STANDARD_DOMAIN).unwrap_or(NEWEST_OPSET);
         // Operands must be constants before rules can look at them.
         for input in node.input.iter().filter(|i| !i.is_empty()) {
             self.lookup(input)?;
@@ -262,7 +344,11 @@ impl Importer<'_> {
     }
 
     /// The registry's entry and the parameters of a node.
-    fn prepare(&mut self, node: &NodeProto, opset: i64) -> Result<Result<(OpRef, Params), Vec<String>>, OnnxError> {
+    pub(super) fn prepare(
+        &mut self,
+        node: &NodeProto,
+        opset: i64,
+    ) -> Result<Result<(OpRef, Params), Vec<String>>, OnnxError> {
         let op = node.op_type();
         // A rule would have changed the node if older versions differed from the newest.
         let found = self.registry.onnx(op, opset as u32).or_else(|| self.registry.onnx(op, NEWEST_OPSET as u32));
@@ -289,7 +375,13 @@ impl Importer<'_> {
     }
 
     /// Adds a supported node; its results are unknown if an operand's are.
-    fn add(&mut self, node: &NodeProto, label: &Arc<str>, def: &OpRef, params: Params) -> Result<(), OnnxError> {
+    pub(super) fn add(
+        &mut self,
+        node: &NodeProto,
+        label: &Arc<str>,
+        def: &OpRef,
+        params: Params,
+    ) -> Result<(), OnnxError> {
         let (mut operands, mut complete) = (vec![], true);
         let given = node.input.iter().rposition(|i| !i.is_empty()).map_or(0, |i| i + 1);
         for input in &node.input[..given] {
@@ -355,6 +447,18 @@ impl Importer<'_> {
             self.inferred.push(node);
         }
         Some(self.graph.resolved(value))
+    }
+
+    /// What inference with constant folding finds out about a value.
+    pub(super) fn analyse(&mut self, name: &str) -> Known {
+        let Some(value) = self.values.get(name).copied().flatten() else { return Known::default() };
+        match self.options.analysis {
+            Some(analysis) => analysis(&self.graph, value),
+            None => {
+                let ty = self.known_type(name).unwrap_or_default();
+                Known { ty, value: self.graph.constant(value).cloned() }
+            }
+        }
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! A model file is mapped and decoded without copying its weights ([`load`]), model-local
 //! functions are expanded ([`functions`]), nodes are brought into their newest form ([`upgrade`])
-//! and become operators of a graph ([`import()`]).
+//! and become operators of a graph ([`import()`]). Branches are taken or computed both.
 
 mod attribute;
+mod control;
 pub mod error;
 pub mod external;
 pub mod functions;
@@ -17,5 +18,5 @@ pub mod unsupported;
 pub mod upgrade;
 
 pub use error::OnnxError;
-pub use import::{Imported, import};
+pub use import::{Analysis, ImportOptions, Imported, Known, import};
 pub use load::OnnxModel;

@@ -9,7 +9,7 @@ use tensorc_abi::DType;
 use tensorc_ir::TensorData;
 use tensorc_ir::scalar::Scalar;
 
-use super::proto::{AttributeProto, AttributeType, NodeProto};
+use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 
 /// What is known of values that exist already.
 pub trait Facts {
@@ -141,6 +141,7 @@ const RULES: &[Rule] = &[
     rule(&["Pad"], 2, Fix::RenameAttr("paddings", "pads")),
     rule(&["Pad"], 11, Fix::IntsToInput("pads", 1)),
     rule(&["Pad"], 11, Fix::FloatToInput("value", 2)),
+    rule(&["ConstantFill"], ALWAYS, Fix::Own(constant_of_shape)),
     rule(&["Dropout"], 12, Fix::FloatToInput("ratio", 1)),
     rule(&["Squeeze", "Unsqueeze", "ReduceSum"], 13, Fix::IntsToInput("axes", 1)),
     rule(&["Split"], 13, Fix::IntsToInput("split", 1)),
@@ -323,6 +324,34 @@ fn tile_one_axis(r: &mut Rewrite<'_>) -> Result<(), String> {
     let repeats = r.i64s(&repeats);
     r.node.input.truncate(1);
     r.set_input(1, repeats);
+    Ok(())
+}
+
+/// An experiment of early versions: fills a shape given by an operand, like an operand's or by an
+/// attribute.
+fn constant_of_shape(r: &mut Rewrite<'_>) -> Result<(), String> {
+    let as_shape = r.take("input_as_shape").is_some_and(|a| a.i() != 0);
+    let value = r.take("value").map_or(0.0, |a| a.f());
+    let code = r.take("dtype").map_or(1, |a| a.i()) as i32;
+    let dtype = super::tensor::element_type(code).map_err(|p| p.to_string())?;
+    if r.take("extra_shape").is_some_and(|a| !a.ints.is_empty()) {
+        return Err("attribute `extra_shape` is not supported".to_owned());
+    }
+    let shape = r.take("shape").map(|a| a.ints);
+    let operand = r.input(0).to_owned();
+    let shape = match (operand.is_empty(), as_shape, shape) {
+        (false, true, _) => operand,
+        (false, false, _) => r.insert("Shape", &[&operand], vec![]),
+        (true, _, Some(shape)) => r.i64s(&shape),
+        (true, _, None) => return Err("it has neither an operand nor a shape".to_owned()),
+    };
+    r.node.input = vec![shape];
+    let fill = TensorData::splat(&[1], Scalar::from_f64(dtype, f64::from(value)));
+    let data = Some(fill.bytes().clone());
+    let t = Some(TensorProto { data_type: Some(code), dims: vec![1], raw_data: data, ..TensorProto::default() });
+    let (name, kind) = (Some("value".to_owned()), Some(AttributeType::Tensor as i32));
+    r.node.attribute.push(AttributeProto { name, r#type: kind, t, ..AttributeProto::default() });
+    r.node.op_type = Some("ConstantOfShape".to_owned());
     Ok(())
 }
 
