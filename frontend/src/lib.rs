@@ -1,1 +1,3 @@
+//! Front ends: programs in other formats become graphs of tensorc operators.
 
+pub mod onnx;

@@ -1,0 +1,123 @@
+//! Conditionals.
+//!
+//! Graphs have no control flow. Where the condition of an `If` is known when the model is
+//! imported, the branch taken replaces the node. Otherwise both branches are computed, which
+//! without side effects costs only time, and the condition selects between their results; for
+//! that the results must have the same type.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::error::OnnxError;
+use super::functions::expand_functions;
+use super::import::{Importer, stored_values};
+use super::load::{NEWEST_OPSET, Opsets};
+use super::proto::{GraphProto, NodeProto, TensorProto};
+use super::upgrade::Facts;
+
+impl Importer<'_> {
+    /// Imports an `If`; the inner error lists what is not supported.
+    pub(super) fn if_node(
+        &mut self,
+        mut node: NodeProto,
+        opsets: &Rc<Opsets>,
+        label: &Arc<str>,
+    ) -> Result<Result<(), Vec<String>>, OnnxError> {
+        let mut branch = |name: &str| node.attribute.iter_mut().find(|a| a.name() == name).and_then(|a| a.g.take());
+        let (Some(then), Some(otherwise)) = (branch("then_branch"), branch("else_branch")) else {
+            return Ok(Err(vec!["a branch is missing".to_owned()]));
+        };
+        if then.output.len() != node.output.len() || otherwise.output.len() != node.output.len() {
+            return Ok(Err(vec!["the branches do not have one result for each of its own".to_owned()]));
+        }
+        let condition = node.input.first().cloned().unwrap_or_default();
+        self.lookup(&condition)?;
+        if let Some(value) = self.analyse(&condition).value.and_then(|v| v.item()) {
+            let taken = if value.as_i64() != 0 { then } else { otherwise };
+            let results = self.inline(taken, opsets, label)?;
+            for (output, result) in node.output.iter().zip(&results).filter(|(o, _)| !o.is_empty()) {
+                let value = self.lookup(result)?;
+                self.values.insert(output.clone(), value);
+            }
+            return Ok(Ok(()));
+        }
+        let then = self.inline(then, opsets, label)?;
+        let otherwise = self.inline(otherwise, opsets, label)?;
+        let mut reasons = vec![];
+        for ((output, a), b) in node.output.iter().zip(&then).zip(&otherwise).filter(|((o, _), _)| !o.is_empty()) {
+            let known = self.lookup(a)?.is_some() && self.lookup(b)?.is_some();
+            let (ty_a, ty_b) = (self.analyse(a).ty, self.analyse(b).ty);
+            if known && (ty_a.dense().is_none() || ty_a != ty_b) {
+                reasons.push(format!(
+                    "its condition is not known and the branches' types of `{output}` are not known to be equal"
+                ));
+                continue;
+            }
+            let select = NodeProto {
+                op_type: Some("Where".to_owned()),
+                input: vec![condition.clone(), a.clone(), b.clone()],
+                output: vec![output.clone()],
+                ..NodeProto::default()
+            };
+            match self.prepare(&select, NEWEST_OPSET)? {
+                Ok((def, params)) => self.add(&select, label, &def, params)?,
+                Err(more) => reasons.extend(more),
+            }
+        }
+        Ok(if reasons.is_empty() { Ok(()) } else { Err(reasons) })
+    }
+
+    /// Imports the nodes of a branch; returns the names of its results.
+    ///
+    /// Names that the branch defines get a prefix: both branches may use the same ones.
+    fn inline(&mut self, branch: GraphProto, opsets: &Rc<Opsets>, label: &str) -> Result<Vec<String>, OnnxError> {
+        let GraphProto { node, initializer, sparse_initializer, mut output, .. } = branch;
+        let functions = self.functions.clone();
+        let mut nodes = expand_functions(node, opsets, &functions)?;
+        let mut stored = stored_values(initializer, sparse_initializer)?;
+        let prefix = self.fresh_name(label);
+        let defined = nodes.iter().flat_map(|n| &n.node.output).chain(stored.keys()).filter(|n| !n.is_empty());
+        let names: BTreeMap<String, String> = defined.map(|n| (n.clone(), format!("{prefix}/{n}"))).collect();
+        for scoped in &mut nodes {
+            rename_node(&mut scoped.node, &names);
+        }
+        for info in &mut output {
+            info.name = info.name.take().map(|n| names.get(&n).cloned().unwrap_or(n));
+        }
+        while let Some((name, value)) = stored.pop_first() {
+            let name = names.get(&name).cloned().unwrap_or(name);
+            self.stored.insert(name, value);
+        }
+        self.nodes(nodes, &output)?;
+        Ok(output.iter().map(|o| o.name().to_owned()).collect())
+    }
+}
+
+fn rename_node(node: &mut NodeProto, names: &BTreeMap<String, String>) {
+    for value in node.input.iter_mut().chain(&mut node.output) {
+        rename(value, names);
+    }
+    for attribute in &mut node.attribute {
+        for graph in attribute.g.iter_mut().chain(&mut attribute.graphs) {
+            rename_graph(graph, names);
+        }
+    }
+}
+
+/// Renames what a nested graph uses of the one around it.
+fn rename_graph(graph: &mut GraphProto, names: &BTreeMap<String, String>) {
+    graph.node.iter_mut().for_each(|n| rename_node(n, names));
+    let tensors = graph.sparse_initializer.iter_mut().filter_map(|s| s.values.as_mut());
+    let tensor_names = graph.initializer.iter_mut().chain(tensors).map(|t: &mut TensorProto| &mut t.name);
+    let infos = graph.input.iter_mut().chain(&mut graph.output).map(|i| &mut i.name);
+    for name in infos.chain(tensor_names).flatten() {
+        rename(name, names);
+    }
+}
+
+fn rename(name: &mut String, names: &BTreeMap<String, String>) {
+    if let Some(new) = names.get(name) {
+        name.clone_from(new);
+    }
+}

@@ -1,0 +1,488 @@
+//! From a decoded model to a graph of registered operators.
+//!
+//! Nodes are taken in the order of data flow, brought into their newest form ([`super::upgrade`])
+//! and looked up in the registry by ONNX name; attributes become parameters as the operator's
+//! parameter specifications say. What cannot be imported is collected over the whole model and
+//! reported at once. Weights are not copied.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tensorc_abi::DType;
+use tensorc_ir::dim::Origin;
+use tensorc_ir::graph::{Graph, NodeId, Value};
+use tensorc_ir::infer::infer_node;
+use tensorc_ir::op::{OpRef, Registry};
+use tensorc_ir::params::Params;
+use tensorc_ir::{Dim, Dims, Shape, TensorData, TensorType};
+
+use super::attribute;
+use super::error::{OnnxError, TensorSite, describe_node};
+use super::external::ExternalFiles;
+use super::functions::{ScopedNode, expand_functions};
+use super::load::{NEWEST_OPSET, OnnxModel, Opsets, STANDARD_DOMAIN, canonical_domain};
+use super::order::data_flow_order;
+use super::proto::{
+    DimensionValue, FunctionProto, NodeProto, SparseTensorProto, TensorProto, TypeValue, ValueInfoProto,
+};
+use super::tensor::{element_type, read_sparse_tensor, read_tensor};
+use super::unsupported::Unsupported;
+use super::upgrade::{Facts, WITHOUT_EFFECT, upgrade};
+
+/// An imported model.
+#[derive(Debug)]
+pub struct Imported {
+    pub graph: Graph,
+    /// Inputs that became constants because the model has a value for them; importing again with
+    /// such a name among the overridden ones makes it an input of the graph.
+    pub defaults: Vec<(String, TensorData)>,
+}
+
+/// What is known of a value of a graph under construction.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    pub ty: TensorType,
+    /// The value itself, if it follows at compile time.
+    pub value: Option<TensorData>,
+}
+
+/// Finds out about one value of an incomplete graph.
+pub type Analysis<'a> = dyn Fn(&Graph, Value) -> Known + 'a;
+
+/// What is fixed when a model is imported.
+#[derive(Clone, Copy, Default)]
+pub struct ImportOptions<'a> {
+    /// Inputs with a default value in the model that become inputs of the graph all the same.
+    pub overridden: &'a [&'a str],
+    /// Extents of inputs; dimensions of the same name elsewhere follow.
+    pub shapes: &'a [(&'a str, &'a [u64])],
+    /// Inputs that become constants.
+    pub values: &'a [(&'a str, TensorData)],
+    /// Inference with constant folding, to decide the conditions of `If`. Without it only
+    /// constants in the model are known.
+    pub analysis: Option<&'a Analysis<'a>>,
+}
+
+/// Imports the main graph of a model.
+///
+/// Inputs with a default value in the model become constants unless `overridden` names them.
+///
+/// # Errors
+/// [`OnnxError::Unsupported`] lists everything that tensorc does not support; other errors say
+/// where the model itself, or an option, is wrong.
+pub fn import(model: OnnxModel, registry: &Registry, options: &ImportOptions<'_>) -> Result<Imported, OnnxError> {
+    let OnnxModel { proto, graph: mut source, opsets, external } = model;
+    let given = options.shapes.iter().map(|s| s.0).chain(options.values.iter().map(|v| v.0));
+    for name in given.chain(options.overridden.iter().copied()) {
+        if !source.input.iter().any(|i| i.name() == name) {
+            let known = source.input.iter().map(|i| i.name().to_owned()).collect();
+            return Err(OnnxError::NoSuchInput { name: name.to_owned(), known });
+        }
+    }
+    let functions: Rc<[FunctionProto]> = proto.functions.into();
+    let nodes = expand_functions(std::mem::take(&mut source.node), &opsets.into(), &functions)?;
+    let name = if source.name().is_empty() { "main" } else { source.name() };
+    let mut importer = Importer {
+        registry,
+        options,
+        functions,
+        external,
+        graph: Graph::new(name),
+        values: BTreeMap::new(),
+        stored: stored_values(source.initializer, source.sparse_initializer)?,
+        taken: BTreeSet::new(),
+        serial: 0,
+        inferred: vec![],
+        pending: vec![],
+        unsupported: Unsupported::default(),
+        invalid: None,
+    };
+    let defaults = importer.inputs(&source.input)?;
+    importer.nodes(nodes, &source.output)?;
+    importer.finish(&source.output, defaults)
+}
+
+/// A tensor of the model that no node computes.
+pub(super) enum Stored {
+    Dense(Box<TensorProto>),
+    Sparse(Box<SparseTensorProto>),
+}
+
+pub(super) fn stored_values(
+    dense: Vec<TensorProto>,
+    sparse: Vec<SparseTensorProto>,
+) -> Result<BTreeMap<String, Stored>, OnnxError> {
+    let dense = dense.into_iter().map(|t| (t.name().to_owned(), Stored::Dense(Box::new(t))));
+    let sparse = sparse.into_iter().map(|t| {
+        let name = t.values.as_ref().map_or("", |v| v.name());
+        (name.to_owned(), Stored::Sparse(Box::new(t)))
+    });
+    let mut stored = BTreeMap::new();
+    for (name, value) in dense.chain(sparse) {
+        if stored.insert(name.clone(), value).is_some() {
+            return Err(OnnxError::DefinedTwice { value: name, by: "an initializer".to_owned() });
+        }
+    }
+    Ok(stored)
+}
+
+pub(super) struct Importer<'a> {
+    registry: &'a Registry,
+    options: &'a ImportOptions<'a>,
+    pub(super) functions: Rc<[FunctionProto]>,
+    external: ExternalFiles,
+    graph: Graph,
+    /// Values by ONNX name; `None` for results of nodes that could not be imported.
+    pub(super) values: BTreeMap<String, Option<Value>>,
+    /// Initialisers that no node has used yet.
+    pub(super) stored: BTreeMap<String, Stored>,
+    /// All names of values in the model and those made up here.
+    taken: BTreeSet<String>,
+    serial: usize,
+    /// Nodes whose types are inferred, and those added since: types are inferred only when a rule
+    /// asks for one.
+    inferred: Vec<NodeId>,
+    pending: Vec<NodeId>,
+    unsupported: Unsupported,
+    /// The first thing that is wrong with the model in the eyes of an operator.
+    invalid: Option<OnnxError>,
+}
+
+impl Importer<'_> {
+    /// Imports the nodes of one graph; `outputs` must be among the values then known.
+    pub(super) fn nodes(&mut self, nodes: Vec<ScopedNode>, outputs: &[ValueInfoProto]) -> Result<(), OnnxError> {
+        let available = self.values.keys().chain(self.stored.keys());
+        let order = data_flow_order(&nodes, available.map(String::as_str), outputs)?;
+        self.taken.extend(nodes.iter().flat_map(|n| n.node.output.iter()).cloned());
+        let mut nodes: Vec<Option<ScopedNode>> = nodes.into_iter().map(Some).collect();
+        for index in order {
+            if let Some(scoped) = nodes[index].take() {
+                self.node(scoped)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the graph's inputs; returns those that stay constants.
+    fn inputs(&mut self, inputs: &[ValueInfoProto]) -> Result<Vec<(String, TensorData)>, OnnxError> {
+        self.taken.extend(inputs.iter().map(|i| i.name().to_owned()));
+        self.taken.extend(self.stored.keys().cloned());
+        let mut defaults = vec![];
+        for info in inputs {
+            let name = info.name();
+            if self.stored.contains_key(name) {
+                if !self.options.overridden.contains(&name) {
+                    if let Some(data) = self.stored_constant(name)? {
+                        defaults.push((name.to_owned(), data));
+                    }
+                    continue;
+                }
+                self.stored.remove(name);
+            }
+            let value = match self.input_type(info) {
+                Ok(ty) => Some(self.input(name, ty)?),
+                Err(why) => {
+                    self.unsupported.input(name, why);
+                    None
+                }
+            };
+            if self.values.insert(name.to_owned(), value).is_some() {
+                return Err(OnnxError::DefinedTwice { value: name.to_owned(), by: "a graph input".to_owned() });
+            }
+        }
+        Ok(defaults)
+    }
+
+    /// An input as the options want it: a constant, or of fixed extents.
+    fn input(&mut self, name: &str, ty: TensorType) -> Result<Value, OnnxError> {
+        let wrong = |problem: String| OnnxError::Input { name: name.to_owned(), problem };
+        let value = self.options.values.iter().find(|(n, _)| *n == name).map(|(_, data)| data);
+        let shape = self.options.shapes.iter().find(|(n, _)| *n == name).map(|(_, dims)| *dims);
+        for given in value.map(TensorData::dims).into_iter().chain(shape) {
+            self.bind(name, &ty.shape, given).map_err(wrong)?;
+        }
+        match value {
+            Some(data) if ty.dtype.is_some_and(|d| d != data.dtype()) => {
+                Err(wrong(format!("its element type is {}, not {}", ty.dtype.map_or("", DType::name), data.dtype())))
+            }
+            Some(data) => Ok(self.graph.add_const(name, data.clone())),
+            None => {
+                let shape = match (&ty.shape, shape) {
+                    (Shape::Unranked, Some(dims)) => Shape::consts(dims),
+                    _ => ty.shape,
+                };
+                Ok(self.graph.add_input(name, TensorType { shape, ..ty }))
+            }
+        }
+    }
+
+    /// Makes the dimensions of an input what they are to be.
+    fn bind(&mut self, name: &str, declared: &Shape, given: &[u64]) -> Result<(), String> {
+        let Some(dims) = declared.dims() else { return Ok(()) };
+        if dims.len() != given.len() {
+            return Err(format!("its rank is {}, the shape {given:?} was given", dims.len()));
+        }
+        for (axis, (dim, extent)) in dims.iter().zip(given).enumerate() {
+            let unified = self.graph.dims.unify(*dim, Dim::Const(*extent), &Origin(name.into()));
+            unified.map_err(|c| format!("axis {axis} has extent {}, {} was given", c.expected, c.found))?;
+        }
+        Ok(())
+    }
+
+    /// The type of an input, with a named variable for every dynamic dimension.
+    fn input_type(&mut self, info: &ValueInfoProto) -> Result<TensorType, String> {
+        let tensor = match info.r#type.as_ref().and_then(|t| t.value.as_ref()) {
+            Some(TypeValue::Tensor(tensor)) => tensor,
+            Some(other) => return Err(format!("its type is a {}", other.describe())),
+            None => return Err("it has no type".to_owned()),
+        };
+        let dtype = element_type(tensor.elem_type()).map_err(|p| p.to_string())?;
+        let Some(shape) = &tensor.shape else { return Ok(TensorType::new(dtype, Shape::Unranked)) };
+        let mut dims = Dims::new();
+        for (axis, dim) in shape.dim.iter().enumerate() {
+            dims.push(match &dim.value {
+                Some(DimensionValue::Value(n)) if *n >= 0 => Dim::Const(*n as u64),
+                Some(DimensionValue::Param(name)) if !name.is_empty() => self.graph.dims.named(name),
+                _ => self.graph.dims.fresh(Some(&format!("{}.{axis}", info.name()))),
+            });
+        }
+        Ok(TensorType::new(dtype, Shape::Ranked(dims)))
+    }
+
+    /// The value of a name; initialisers become constants at their first use.
+    pub(super) fn lookup(&mut self, name: &str) -> Result<Option<Value>, OnnxError> {
+        match self.values.get(name) {
+            Some(value) => Ok(*value),
+            None => {
+                self.stored_constant(name)?;
+                Ok(self.values.get(name).copied().flatten())
+            }
+        }
+    }
+
+    /// Turns an initialiser into a constant.
+    fn stored_constant(&mut self, name: &str) -> Result<Option<TensorData>, OnnxError> {
+        let Some(stored) = self.stored.remove(name) else { return Ok(None) };
+        let site = TensorSite::Initializer(name.to_owned());
+        let data = match &stored {
+            Stored::Dense(proto) => read_tensor(proto, site, &mut self.external),
+            Stored::Sparse(proto) => read_sparse_tensor(proto, site, &mut self.external),
+        };
+        let data = match data {
+            Ok(data) => Some(data),
+            Err(OnnxError::Tensor { problem, .. }) if problem.is_unsupported() => {
+                self.unsupported.initializer(name, problem.to_string());
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        let value = data.as_ref().map(|data| self.graph.add_const(name, data.clone()));
+        self.values.insert(name.to_owned(), value);
+        Ok(data)
+    }
+
+    fn node(&mut self, scoped: ScopedNode) -> Result<(), OnnxError> {
+        let ScopedNode { node, opsets } = scoped;
+        let domain = canonical_domain(node.domain()).to_owned();
+        let opset = opsets.version(&domain);
+        let label: Arc<str> = match node.name() {
+            "" => node.output.iter().find(|o| !o.is_empty()).map_or("", String::as_str).into(),
+            name => name.into(),
+        };
+        let (op, outputs) = (node.op_type().to_owned(), node.output.clone());
+        let result = match domain.as_str() {
+            STANDARD_DOMAIN => self.standard_node(node, &opsets, &label)?,
+            _ => Err(vec!["the operator is not known".to_owned()]),
+        };
+        if let Err(reasons) = result {
+            for reason in reasons {
+                self.unsupported.node(&op, &domain, opset, reason, &label);
+            }
+            for output in outputs.into_iter().filter(|o| !o.is_empty()) {
+                self.values.insert(output, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Imports a node of the standard domain; the inner error lists what is not supported.
+    fn standard_node(
+        &mut self,
+        node: NodeProto,
+        opsets: &Rc<Opsets>,
+        label: &Arc<str>,
+    ) -> Result<Result<(), Vec<String>>, OnnxError> {
+        match node.op_type() {
+            "Constant" => return self.constant_node(&node, label),
+            "If" => return self.if_node(node, opsets, label),
+            _ => {}
+        }
+        // Copies of function results are the only nodes that may lack an operator set.
+        let opset = opsets.version(STANDARD_DOMAIN).unwrap_or(NEWEST_OPSET);
+        // Operands must be constants before rules can look at them.
+        for input in node.input.iter().filter(|i| !i.is_empty()) {
+            self.lookup(input)?;
+        }
+        let upgraded = match upgrade(node, opset, self) {
+            Ok(upgraded) => upgraded,
+            Err(reason) => return Ok(Err(vec![reason])),
+        };
+        for (name, data) in upgraded.constants {
+            let value = self.graph.add_const(name.as_str(), data);
+            self.values.insert(name, Some(value));
+        }
+        let newest = if upgraded.rewritten { NEWEST_OPSET } else { opset };
+        let mut reasons = vec![];
+        for node in &upgraded.nodes {
+            match self.prepare(node, newest)? {
+                Ok((def, params)) => self.add(node, label, &def, params)?,
+                Err(more) => reasons.extend(more),
+            }
+        }
+        Ok(if reasons.is_empty() { Ok(()) } else { Err(reasons) })
+    }
+
+    /// The registry's entry and the parameters of a node.
+    pub(super) fn prepare(
+        &mut self,
+        node: &NodeProto,
+        opset: i64,
+    ) -> Result<Result<(OpRef, Params), Vec<String>>, OnnxError> {
+        let op = node.op_type();
+        // A rule would have changed the node if older versions differed from the newest.
+        let found = self.registry.onnx(op, opset as u32).or_else(|| self.registry.onnx(op, NEWEST_OPSET as u32));
+        let Some(def) = found.cloned() else { return Ok(Err(vec!["the operator is not known".to_owned()])) };
+        let (mut params, mut reasons) = (Params::new(), vec![]);
+        for proto in &node.attribute {
+            let Some(spec) = def.params.iter().find(|s| s.name == proto.name()) else {
+                if !WITHOUT_EFFECT.contains(&(op, proto.name())) {
+                    reasons.push(format!("attribute `{}` is not supported", proto.name()));
+                }
+                continue;
+            };
+            let site = TensorSite::Attribute { node: describe_node(node), name: proto.name().to_owned() };
+            match attribute::parameter(proto, spec.kind, site, &mut self.external)? {
+                Ok(value) => params.set(spec.name, value),
+                Err(reason) => reasons.push(format!("attribute `{}`: {reason}", proto.name())),
+            }
+        }
+        let most = def.outputs.1;
+        if let Some(output) = node.output.iter().skip(most).find(|o| !o.is_empty()) {
+            reasons.push(format!("result {} (`{output}`) is not supported", most + 1));
+        }
+        Ok(if reasons.is_empty() { Ok((def, params)) } else { Err(reasons) })
+    }
+
+    /// Adds a supported node; its results are unknown if an operand's are.
+    pub(super) fn add(
+        &mut self,
+        node: &NodeProto,
+        label: &Arc<str>,
+        def: &OpRef,
+        params: Params,
+    ) -> Result<(), OnnxError> {
+        let (mut operands, mut complete) = (vec![], true);
+        let given = node.input.iter().rposition(|i| !i.is_empty()).map_or(0, |i| i + 1);
+        for input in &node.input[..given] {
+            let operand = if input.is_empty() { None } else { self.lookup(input)? };
+            complete &= input.is_empty() || operand.is_some();
+            operands.push(operand);
+        }
+        let named = node.output.iter().rposition(|o| !o.is_empty()).map_or(0, |i| i + 1);
+        let count = named.clamp(def.outputs.0, def.outputs.1);
+        let added = match complete {
+            true => match self.graph.add_op(label.clone(), def, &operands, params, count) {
+                Ok(id) => Some(id),
+                Err(diagnostic) => {
+                    self.invalid.get_or_insert(OnnxError::Invalid(diagnostic));
+                    None
+                }
+            },
+            false => None,
+        };
+        self.pending.extend(added);
+        for (port, output) in node.output[..named].iter().enumerate().filter(|(_, o)| !o.is_empty()) {
+            let value = added.map(|node| Value { node, port: port as u16 });
+            self.values.insert(output.clone(), value);
+        }
+        Ok(())
+    }
+
+    fn constant_node(&mut self, node: &NodeProto, label: &Arc<str>) -> Result<Result<(), Vec<String>>, OnnxError> {
+        let data = match attribute::constant(node, &mut self.external)? {
+            Ok(data) => data,
+            Err(reason) => return Ok(Err(vec![reason])),
+        };
+        let value = self.graph.add_const(label.clone(), data);
+        if let Some(output) = node.output.first() {
+            self.values.insert(output.clone(), Some(value));
+        }
+        Ok(Ok(()))
+    }
+
+    fn finish(
+        mut self,
+        outputs: &[ValueInfoProto],
+        defaults: Vec<(String, TensorData)>,
+    ) -> Result<Imported, OnnxError> {
+        for info in outputs {
+            if let Some(value) = self.lookup(info.name())? {
+                self.graph.add_output(info.name(), value);
+            }
+        }
+        match (self.unsupported.is_empty(), self.invalid) {
+            (false, _) => Err(OnnxError::Unsupported(self.unsupported)),
+            (true, Some(error)) => Err(error),
+            (true, None) => Ok(Imported { graph: self.graph, defaults }),
+        }
+    }
+
+    /// The type of a value as far as the graph before it determines it.
+    fn known_type(&mut self, name: &str) -> Option<TensorType> {
+        let value = self.values.get(name).copied().flatten()?;
+        for node in std::mem::take(&mut self.pending) {
+            // A contradiction is reported by inference proper, which has the whole graph.
+            let _ = infer_node(&mut self.graph, node, &|graph, v| graph.constant(v).cloned());
+            self.inferred.push(node);
+        }
+        Some(self.graph.resolved(value))
+    }
+
+    /// What inference with constant folding finds out about a value.
+    pub(super) fn analyse(&mut self, name: &str) -> Known {
+        let Some(value) = self.values.get(name).copied().flatten() else { return Known::default() };
+        match self.options.analysis {
+            Some(analysis) => analysis(&self.graph, value),
+            None => {
+                let ty = self.known_type(name).unwrap_or_default();
+                Known { ty, value: self.graph.constant(value).cloned() }
+            }
+        }
+    }
+}
+
+impl Facts for Importer<'_> {
+    fn dims(&mut self, value: &str) -> Option<Vec<Option<u64>>> {
+        let ty = self.known_type(value)?;
+        Some(ty.shape.dims()?.iter().map(|d| d.as_const()).collect())
+    }
+
+    fn dtype(&mut self, value: &str) -> Option<DType> {
+        self.known_type(value)?.dtype
+    }
+
+    fn constant(&mut self, value: &str) -> Option<TensorData> {
+        self.graph.constant(self.values.get(value).copied().flatten()?).cloned()
+    }
+
+    fn fresh_name(&mut self, base: &str) -> String {
+        loop {
+            let name = format!("{base}~{}", self.serial);
+            self.serial += 1;
+            if self.taken.insert(name.clone()) {
+                return name;
+            }
+        }
+    }
+}

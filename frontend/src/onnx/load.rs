@@ -1,0 +1,131 @@
+//! Reading a model file: mapping, decoding, and the checks on versions.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::error::{NotOnnx, OnnxError};
+use super::external::{ExternalFiles, map_file};
+use super::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
+
+/// The IR versions that are read. Version 3 is the first with operator set imports.
+const OLDEST_IR_VERSION: i64 = 3;
+const NEWEST_IR_VERSION: i64 = 13;
+
+/// The versions of the operator set `ai.onnx` that are read.
+const OLDEST_OPSET: i64 = 1;
+pub const NEWEST_OPSET: i64 = 27;
+
+/// A decoded model and where its external data lies.
+#[derive(Debug)]
+pub struct OnnxModel {
+    pub proto: ModelProto,
+    pub graph: GraphProto,
+    pub opsets: Opsets,
+    pub external: ExternalFiles,
+}
+
+impl OnnxModel {
+    /// Opens a model file. Tensor data stays in the mapped file until it is used.
+    ///
+    /// # Errors
+    /// The file cannot be opened, is no ONNX model, or uses a version that is not supported.
+    pub fn open(path: &Path) -> Result<OnnxModel, OnnxError> {
+        let open_error = |source| OnnxError::Open { path: path.to_owned(), source };
+        let file = File::open(path).map_err(open_error)?;
+        let bytes = map_file(&file).map_err(open_error)?;
+        let folder = match path.parent() {
+            Some(parent) if parent != Path::new("") => parent.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        OnnxModel::decode(bytes, Some(folder))
+    }
+
+    /// Decodes a model from memory; `folder` is where its external data lies, if anywhere.
+    ///
+    /// # Errors
+    /// The bytes are no ONNX model, or use a version that is not supported.
+    pub fn decode(bytes: Bytes, folder: Option<PathBuf>) -> Result<OnnxModel, OnnxError> {
+        let mut proto = decode_message::<ModelProto>(bytes).map_err(OnnxError::NotOnnx)?;
+        let Some(ir_version) = proto.ir_version else { return Err(OnnxError::NotOnnx(NotOnnx::NoIrVersion)) };
+        if !(OLDEST_IR_VERSION..=NEWEST_IR_VERSION).contains(&ir_version) {
+            return Err(OnnxError::IrVersion { found: ir_version, newest: NEWEST_IR_VERSION });
+        }
+        let graph = proto.graph.take().ok_or(OnnxError::NotOnnx(NotOnnx::NoGraph))?;
+        let opsets = Opsets::new(&proto.opset_import)?;
+        opsets.require(&graph.node, "model")?;
+        Ok(OnnxModel { proto, graph, opsets, external: ExternalFiles::new(folder) })
+    }
+}
+
+/// Decodes one message; bytes that are none are searched for the reason.
+fn decode_message<M: Message + Default>(bytes: Bytes) -> Result<M, NotOnnx> {
+    if bytes.is_empty() {
+        return Err(NotOnnx::Empty);
+    }
+    M::decode(bytes.clone()).map_err(|error| match other_format(&bytes) {
+        Some(format) => NotOnnx::OtherFormat(format),
+        None => NotOnnx::Decode(error),
+    })
+}
+
+/// Recognises files that are often taken for ONNX models.
+fn other_format(bytes: &[u8]) -> Option<&'static str> {
+    let signatures: [(usize, &[u8], &str); 7] = [
+        (0, b"PK\x03\x04", "a zip archive (a PyTorch file or an archive of the model)"),
+        (0, b"\x89HDF\r\n", "an HDF5 file (Keras)"),
+        (4, b"TFL3", "a TensorFlow Lite model"),
+        (0, b"\x1f\x8b", "compressed with gzip"),
+        (0, b"version https://git-lfs", "a Git LFS pointer; the model itself has not been fetched"),
+        (0, b"{", "JSON text"),
+        (0, b"<", "XML or HTML text"),
+    ];
+    signatures.iter().find(|(at, magic, _)| bytes.get(*at..).is_some_and(|b| b.starts_with(magic))).map(|s| s.2)
+}
+
+/// Which version of each operator set a model or function uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Opsets(BTreeMap<String, i64>);
+
+/// The domain of the standard operators has two spellings; messages use the long one.
+pub const STANDARD_DOMAIN: &str = "ai.onnx";
+
+/// The canonical spelling of an operator domain.
+pub fn canonical_domain(domain: &str) -> &str {
+    if domain.is_empty() { STANDARD_DOMAIN } else { domain }
+}
+
+impl Opsets {
+    /// Collects imports; of a domain that is imported several times the newest version counts.
+    pub fn new(imports: &[OperatorSetIdProto]) -> Result<Opsets, OnnxError> {
+        let mut versions = BTreeMap::new();
+        for import in imports {
+            let domain = canonical_domain(import.domain());
+            let found = import.version();
+            if domain == STANDARD_DOMAIN && !(OLDEST_OPSET..=NEWEST_OPSET).contains(&found) {
+                let (oldest, newest) = (OLDEST_OPSET, NEWEST_OPSET);
+                return Err(OnnxError::Opset { domain: domain.to_owned(), found, oldest, newest });
+            }
+            let version = versions.entry(domain.to_owned()).or_insert(found);
+            *version = found.max(*version);
+        }
+        Ok(Opsets(versions))
+    }
+
+    /// The version of an operator set; `None` when it is not imported.
+    pub fn version(&self, domain: &str) -> Option<i64> {
+        self.0.get(canonical_domain(domain)).copied()
+    }
+
+    /// Checks that the standard operators among `nodes` have a version.
+    pub fn require(&self, nodes: &[NodeProto], holder: &str) -> Result<(), OnnxError> {
+        let needed = nodes.iter().any(|n| canonical_domain(n.domain()) == STANDARD_DOMAIN);
+        if needed && self.version(STANDARD_DOMAIN).is_none() {
+            return Err(OnnxError::NoOpset { holder: holder.to_owned() });
+        }
+        Ok(())
+    }
+}

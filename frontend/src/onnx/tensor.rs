@@ -1,0 +1,261 @@
+//! `TensorProto` to dense little-endian bytes.
+
+use bytes::Bytes;
+use prost::Message;
+use tensorc_ir::{DType, DenseType, TensorData};
+
+use super::error::{NotOnnx, OnnxError, TensorProblem, TensorSite};
+use super::external::ExternalFiles;
+use super::proto::{DataLocation, DataType, SparseTensorProto, TensorProto};
+
+/// The content of a tensor.
+///
+/// Raw and external data is not copied.
+///
+/// # Errors
+/// The element type is not supported, the data does not match the shape, or external data cannot
+/// be read. `site` names the tensor in them.
+pub fn read_tensor(
+    proto: &TensorProto,
+    site: TensorSite,
+    external: &mut ExternalFiles,
+) -> Result<TensorData, OnnxError> {
+    read(proto, external).map_err(|problem| OnnxError::Tensor { tensor: site, problem })
+}
+
+/// Decodes a file that holds one `TensorProto`, as the ONNX test cases store inputs and outputs.
+///
+/// # Errors
+/// The bytes are no `TensorProto`, or see [`read_tensor`].
+pub fn decode_tensor(bytes: Bytes) -> Result<(String, TensorData), OnnxError> {
+    let proto = TensorProto::decode(bytes).map_err(|e| OnnxError::NotOnnx(NotOnnx::Decode(e)))?;
+    let tensor = read_tensor(&proto, TensorSite::File, &mut ExternalFiles::default())?;
+    Ok((proto.name().to_owned(), tensor))
+}
+
+/// The dense form of a sparse tensor in coordinate format.
+///
+/// The indices are either `[nnz]`, positions in the row-major order of the dense tensor, or
+/// `[nnz, rank]`, coordinates.
+///
+/// # Errors
+/// As [`read_tensor`], and for indices outside of the shape.
+pub fn read_sparse_tensor(
+    proto: &SparseTensorProto,
+    site: TensorSite,
+    external: &mut ExternalFiles,
+) -> Result<TensorData, OnnxError> {
+    densify(proto, external).map_err(|problem| OnnxError::Tensor { tensor: site, problem })
+}
+
+/// The element type of a tensor value.
+///
+/// # Errors
+/// The type is not defined by ONNX, or tensorc has no counterpart for it.
+pub fn element_type(data_type: i32) -> Result<DType, TensorProblem> {
+    let known = DataType::try_from(data_type).map_err(|_| TensorProblem::UnknownType(data_type))?;
+    let dtype = match known {
+        DataType::Float => DType::F32,
+        DataType::Double => DType::F64,
+        DataType::Float16 => DType::F16,
+        DataType::Bfloat16 => DType::BF16,
+        DataType::Int8 => DType::I8,
+        DataType::Int16 => DType::I16,
+        DataType::Int32 => DType::I32,
+        DataType::Int64 => DType::I64,
+        DataType::Uint8 => DType::U8,
+        DataType::Uint16 => DType::U16,
+        DataType::Uint32 => DType::U32,
+        DataType::Uint64 => DType::U64,
+        DataType::Bool => DType::Bool,
+        DataType::Undefined => return Err(TensorProblem::UnknownType(data_type)),
+        unsupported => return Err(TensorProblem::UnsupportedType(type_name(unsupported))),
+    };
+    Ok(dtype)
+}
+
+/// The name of an element type in the ONNX specification.
+fn type_name(data_type: DataType) -> &'static str {
+    match data_type {
+        DataType::Undefined => "undefined",
+        DataType::Float => "float",
+        DataType::Double => "double",
+        DataType::Float16 => "float16",
+        DataType::Bfloat16 => "bfloat16",
+        DataType::Float8e4m3fn => "float8e4m3fn",
+        DataType::Float8e4m3fnuz => "float8e4m3fnuz",
+        DataType::Float8e5m2 => "float8e5m2",
+        DataType::Float8e5m2fnuz => "float8e5m2fnuz",
+        DataType::Float8e8m0 => "float8e8m0",
+        DataType::Float4e2m1 => "float4e2m1",
+        DataType::Uint2 => "uint2",
+        DataType::Uint4 => "uint4",
+        DataType::Uint8 => "uint8",
+        DataType::Uint16 => "uint16",
+        DataType::Uint32 => "uint32",
+        DataType::Uint64 => "uint64",
+        DataType::Int2 => "int2",
+        DataType::Int4 => "int4",
+        DataType::Int8 => "int8",
+        DataType::Int16 => "int16",
+        DataType::Int32 => "int32",
+        DataType::Int64 => "int64",
+        DataType::Bool => "bool",
+        DataType::String => "string",
+        DataType::Complex64 => "complex64",
+        DataType::Complex128 => "complex128",
+    }
+}
+
+/// Dimensions, number of elements and number of bytes.
+fn extent(dims: &[i64], dtype: DType) -> Result<(Vec<u64>, u64, u64), TensorProblem> {
+    let mut sizes = Vec::with_capacity(dims.len());
+    for (index, &value) in dims.iter().enumerate() {
+        sizes.push(u64::try_from(value).map_err(|_| TensorProblem::BadDimension { index, value })?);
+    }
+    // A zero anywhere makes the tensor empty however large the other dimensions are.
+    let elements = if sizes.contains(&0) { Some(0) } else { sizes.iter().try_fold(1u64, |n, &d| n.checked_mul(d)) };
+    let bytes = elements.and_then(|n| n.checked_mul(dtype.size() as u64)).filter(|&b| b <= isize::MAX as u64);
+    match (elements, bytes) {
+        (Some(elements), Some(bytes)) => Ok((sizes, elements, bytes)),
+        _ => Err(TensorProblem::TooLarge(dims.to_vec())),
+    }
+}
+
+fn read(proto: &TensorProto, external: &mut ExternalFiles) -> Result<TensorData, TensorProblem> {
+    if proto.segment.is_some() {
+        return Err(TensorProblem::Segmented);
+    }
+    let dtype = element_type(proto.data_type.unwrap_or(0))?;
+    let (dims, elements, _) = extent(&proto.dims, dtype)?;
+    let location = proto.data_location.unwrap_or(0);
+    let raw = match DataLocation::try_from(location) {
+        Ok(DataLocation::External) => Some(external.read(&proto.external_data)?),
+        Ok(DataLocation::Default) => proto.raw_data.clone(),
+        Err(_) => return Err(TensorProblem::UnknownLocation(location)),
+    };
+    let data = match raw {
+        // Some writers set an empty `raw_data` next to a typed field.
+        Some(raw) if !(raw.is_empty() && typed_len(proto, dtype) > 0) => raw,
+        _ => {
+            let found = typed_len(proto, dtype);
+            if found != elements {
+                let (dtype, unit) = (dtype.name(), "elements");
+                return Err(TensorProblem::SizeMismatch { dims, dtype, unit, expected: elements, found });
+            }
+            typed_data(proto, dtype)?
+        }
+    };
+    let data = if dtype == DType::Bool { normalise_bool(data) } else { data };
+    dense(dtype, dims, data)
+}
+
+fn dense(dtype: DType, dims: Vec<u64>, data: Bytes) -> Result<TensorData, TensorProblem> {
+    let (expected, found) = (DenseType::new(dtype, &dims).bytes(), data.len() as u64);
+    let mismatch =
+        TensorProblem::SizeMismatch { dims: dims.clone(), dtype: dtype.name(), unit: "bytes", expected, found };
+    TensorData::new(DenseType { dtype, dims }, data).ok_or(mismatch)
+}
+
+/// Makes every true element 1, the only form the run time knows.
+fn normalise_bool(data: Bytes) -> Bytes {
+    if data.iter().all(|&b| b <= 1) { data } else { data.iter().map(|&b| u8::from(b != 0)).collect() }
+}
+
+/// Number of elements in the typed field that holds values of `dtype`.
+fn typed_len(proto: &TensorProto, dtype: DType) -> u64 {
+    let len = match dtype {
+        DType::F32 => proto.float_data.len(),
+        DType::F64 => proto.double_data.len(),
+        DType::I64 => proto.int64_data.len(),
+        DType::U32 | DType::U64 => proto.uint64_data.len(),
+        DType::F16 | DType::BF16 | DType::I8 | DType::I16 | DType::I32 | DType::U8 | DType::U16 | DType::Bool => {
+            proto.int32_data.len()
+        }
+    };
+    len as u64
+}
+
+/// The elements of the typed field as bytes. 16-bit floats are stored as their bits, one in each
+/// `int32_data` element.
+fn typed_data(proto: &TensorProto, dtype: DType) -> Result<Bytes, TensorProblem> {
+    let int32 = &proto.int32_data;
+    Ok(match dtype {
+        DType::F32 => gather(&proto.float_data, |v| v.to_le_bytes()),
+        DType::F64 => gather(&proto.double_data, |v| v.to_le_bytes()),
+        DType::I64 => gather(&proto.int64_data, |v| v.to_le_bytes()),
+        DType::U64 => gather(&proto.uint64_data, |v| v.to_le_bytes()),
+        DType::U32 => gather(&proto.uint64_data, |v| (v as u32).to_le_bytes()),
+        DType::I32 => gather(int32, |v| v.to_le_bytes()),
+        DType::Bool => gather(int32, |v| [u8::from(v != 0)]),
+        // Signed 16-bit writers sign-extend the bits of a float.
+        DType::F16 | DType::BF16 => {
+            narrow(int32, dtype, i16::MIN.into(), u16::MAX.into(), |v| (v as u16).to_le_bytes())?
+        }
+        DType::U16 => narrow(int32, dtype, 0, u16::MAX.into(), |v| (v as u16).to_le_bytes())?,
+        DType::I16 => narrow(int32, dtype, i16::MIN.into(), i16::MAX.into(), |v| (v as i16).to_le_bytes())?,
+        DType::U8 => narrow(int32, dtype, 0, u8::MAX.into(), |v| [v as u8])?,
+        DType::I8 => narrow(int32, dtype, i8::MIN.into(), i8::MAX.into(), |v| [v as u8])?,
+    })
+}
+
+fn gather<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Bytes {
+    values.iter().flat_map(|&v| bytes(v)).collect()
+}
+
+/// As [`gather`] for elements of fewer than 32 bits, after a check that nothing is cut off.
+fn narrow<const N: usize>(
+    values: &[i32],
+    dtype: DType,
+    min: i32,
+    max: i32,
+    bytes: impl Fn(i32) -> [u8; N],
+) -> Result<Bytes, TensorProblem> {
+    match values.iter().find(|&&v| v < min || v > max) {
+        Some(&value) => Err(TensorProblem::OutOfRange { value, dtype: dtype.name() }),
+        None => Ok(gather(values, bytes)),
+    }
+}
+
+/// Bytes that one sparse tensor may expand to: its size is stated, not proved by data.
+const MAX_DENSE_BYTES: u64 = 1 << 32;
+
+fn densify(proto: &SparseTensorProto, external: &mut ExternalFiles) -> Result<TensorData, TensorProblem> {
+    let values = read(proto.values.as_ref().ok_or(TensorProblem::Sparse("it has no values"))?, external)?;
+    let indices = read(proto.indices.as_ref().ok_or(TensorProblem::Sparse("it has no indices"))?, external)?;
+    if indices.dtype() != DType::I64 {
+        return Err(TensorProblem::Sparse("its indices are not of type int64"));
+    }
+    let (dims, elements, bytes) = extent(&proto.dims, values.dtype())?;
+    if bytes > MAX_DENSE_BYTES {
+        return Err(TensorProblem::TooLarge(proto.dims.clone()));
+    }
+    let width = values.dtype().size();
+    let count = values.bytes().len() / width;
+    let rank = match indices.dims() {
+        [n] if *n == count as u64 => None,
+        [n, rank] if *n == count as u64 && *rank == dims.len() as u64 && *rank > 0 => Some(dims.len()),
+        _ => return Err(TensorProblem::Sparse("the shapes of its values and indices do not fit together")),
+    };
+    let outside = TensorProblem::Sparse("an index is outside of the shape");
+    let positions: Vec<i64> = indices.bytes().as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect();
+    let mut data = vec![0u8; bytes as usize];
+    for (entry, value) in values.bytes().chunks_exact(width).enumerate() {
+        let position = match rank {
+            None => u64::try_from(positions[entry]).ok().filter(|&p| p < elements),
+            Some(rank) => linear_position(&positions[entry * rank..(entry + 1) * rank], &dims),
+        };
+        let Some(position) = position else { return Err(outside) };
+        let at = position as usize * width;
+        data[at..at + width].copy_from_slice(value);
+    }
+    dense(values.dtype(), dims, data.into())
+}
+
+/// Row-major position of a coordinate; `None` outside of `dims`.
+fn linear_position(coordinate: &[i64], dims: &[u64]) -> Option<u64> {
+    coordinate.iter().zip(dims).try_fold(0u64, |position, (&c, &d)| {
+        let c = u64::try_from(c).ok().filter(|&c| c < d)?;
+        Some(position * d + c)
+    })
+}

@@ -1,0 +1,84 @@
+//! The report of everything in a model that tensorc does not support.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A use of an operator that is not supported, with all nodes that it concerns.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnsupportedOp {
+    pub op: String,
+    pub domain: String,
+    /// Version of the operator set; `None` if the model imports none of that domain.
+    pub opset: Option<i64>,
+    pub reason: String,
+    /// Names of the nodes, sorted; for nodes without one that of the first result.
+    pub nodes: Vec<String>,
+}
+
+/// All at once, so that a model can be judged without importing it again and again.
+#[derive(Clone, Debug, Default)]
+pub struct Unsupported {
+    nodes: BTreeMap<(String, String, Option<i64>, String), Vec<String>>,
+    values: BTreeMap<(&'static str, String), String>,
+}
+
+impl Unsupported {
+    pub(super) fn node(&mut self, op: &str, domain: &str, opset: Option<i64>, reason: String, name: &str) {
+        let key = (op.to_owned(), domain.to_owned(), opset, reason);
+        self.nodes.entry(key).or_default().push(name.to_owned());
+    }
+
+    pub(super) fn input(&mut self, name: &str, reason: String) {
+        self.values.insert(("input", name.to_owned()), reason);
+    }
+
+    pub(super) fn initializer(&mut self, name: &str, reason: String) {
+        self.values.insert(("initializer", name.to_owned()), reason);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.values.is_empty()
+    }
+
+    /// Operators, sorted by name, domain, version and reason.
+    pub fn ops(&self) -> Vec<UnsupportedOp> {
+        let entry = |((op, domain, opset, reason), nodes): (&(String, String, Option<i64>, String), &Vec<String>)| {
+            let mut nodes = nodes.clone();
+            nodes.sort();
+            UnsupportedOp { op: op.clone(), domain: domain.clone(), opset: *opset, reason: reason.clone(), nodes }
+        };
+        self.nodes.iter().map(entry).collect()
+    }
+
+    /// Inputs and initialisers: what they are, name and reason, sorted.
+    pub fn values(&self) -> impl Iterator<Item = (&'static str, &str, &str)> {
+        self.values.iter().map(|((what, name), reason)| (*what, name.as_str(), reason.as_str()))
+    }
+}
+
+/// Node names shown of one entry; [`Unsupported::ops`] has all.
+const NAMES_SHOWN: usize = 6;
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for UnsupportedOp { op, domain, opset, reason, nodes } in self.ops() {
+            let version = opset.map_or_else(|| "not imported".to_owned(), |v| format!("opset {v}"));
+            let plural = if nodes.len() == 1 { "" } else { "s" };
+            write!(f, "{separator}{op} ({domain}, {version}), {} node{plural}: ", nodes.len())?;
+            for (i, node) in nodes.iter().take(NAMES_SHOWN).enumerate() {
+                write!(f, "{}`{node}`", if i > 0 { ", " } else { "" })?;
+            }
+            if nodes.len() > NAMES_SHOWN {
+                write!(f, " and {} more", nodes.len() - NAMES_SHOWN)?;
+            }
+            write!(f, ": {reason}")?;
+            separator = "; ";
+        }
+        for (what, name, reason) in self.values() {
+            write!(f, "{separator}{what} `{name}`: {reason}")?;
+            separator = "; ";
+        }
+        Ok(())
+    }
+}
