@@ -11,13 +11,15 @@ mod arith;
 mod cast;
 mod compare;
 mod logical;
+mod loss;
+mod norm;
 mod reduce;
 
 use tensorc_ir::op::OpDef;
 
 /// Every entry, family by family.
 pub fn all() -> Vec<OpDef> {
-    [activation::ops(), arith::ops(), cast::ops(), compare::ops(), logical::ops(), reduce::ops()]
+    [activation::ops(), arith::ops(), cast::ops(), compare::ops(), logical::ops(), loss::ops(), norm::ops(), reduce::ops()]
         .into_iter()
         .flatten()
         .collect()
