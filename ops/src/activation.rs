@@ -1,17 +1,169 @@
 //! Activation functions.
 
-use tensorc_ir::op::OpDef;
+use tensorc_ir::op::{OpDef, OpError};
+use tensorc_ir::params::ParamValue;
+use tensorc_ir::scalar::Ex;
 
-use crate::def::{Define, FLOATS, elementwise};
+use crate::def::{Define, FLOATS, NUMBERS, elementwise, float_param};
 
 pub fn ops() -> Vec<OpDef> {
+    [rectifiers(), exponentials(), sigmoids(), smooth()].into_iter().flatten().collect()
+}
+
+/// `x` where it is not below `bound`, else `bound`; NaN stays NaN.
+fn at_least(x: &Ex, bound: f64) -> Ex {
+    let bound = x.lit(bound);
+    x.lt(&bound).select(&bound, x)
+}
+
+/// `x` where it is not above `bound`, else `bound`; NaN stays NaN.
+fn at_most(x: &Ex, bound: f64) -> Ex {
+    let bound = x.lit(bound);
+    x.gt(&bound).select(&bound, x)
+}
+
+/// `1 / (1 + e⁻ˣ)` from `e^-|x|`, which neither overflows nor loses the small results.
+pub(crate) fn sigmoid(x: &Ex) -> Ex {
+    let e = (-x.abs()).exp();
+    x.lt(&x.lit(0.0)).select(&e, &x.lit(1.0)) / (&e + 1.0)
+}
+
+fn rectifiers() -> Vec<OpDef> {
     vec![
-        elementwise("softplus", "ln(1 + eˣ), without overflow.", FLOATS, &["x"], |_, a| {
+        elementwise("relu", "max(x, 0).", NUMBERS, &["x"], |_, a| at_least(&a[0], 0.0)).onnx("Relu", 1).mxnet("relu"),
+        elementwise("leaky_relu", "x, below 0 alpha·x.", FLOATS, &["x"], |cx, a| {
             let x = &a[0];
-            x.max(&x.lit(0.0)) + (-x.abs()).exp().log1p()
+            x.lt(&x.lit(0.0)).select(&(x * float_param(cx, "alpha")), x)
+        })
+        .param("alpha", ParamValue::Float(0.01), "slope below 0")
+        .onnx("LeakyRelu", 1)
+        .ulp(1.0),
+        elementwise("prelu", "x, below 0 slope·x.", NUMBERS, &["x", "slope"], |_, a| {
+            a[0].lt(&a[0].lit(0.0)).select(&(&a[0] * &a[1]), &a[0])
+        })
+        .onnx("PRelu", 7),
+        elementwise("thresholded_relu", "x where it exceeds alpha, else 0.", FLOATS, &["x"], |cx, a| {
+            a[0].gt(&a[0].lit(float_param(cx, "alpha"))).select(&a[0], &a[0].lit(0.0))
+        })
+        .param("alpha", ParamValue::Float(1.0), "threshold")
+        .onnx("ThresholdedRelu", 10),
+        elementwise("shrink", "x + bias below -lambd, x - bias above lambd, else 0.", NUMBERS, &["x"], |cx, a| {
+            let (x, lambda, bias) = (a[0].clone(), float_param(cx, "lambd"), float_param(cx, "bias"));
+            let above = x.gt(&x.lit(lambda)).select(&(&x - bias), &x.lit(0.0));
+            x.lt(&x.lit(-lambda)).select(&(&x + bias), &above)
+        })
+        .param("bias", ParamValue::Float(0.0), "distance moved toward 0")
+        .param("lambd", ParamValue::Float(0.5), "threshold")
+        .onnx("Shrink", 9),
+    ]
+}
+
+fn exponentials() -> Vec<OpDef> {
+    vec![
+        elementwise("elu", "x, below 0 alpha·(eˣ - 1).", FLOATS, &["x"], |cx, a| {
+            let x = &a[0];
+            x.lt(&x.lit(0.0)).select(&(at_most(x, 0.0).expm1() * float_param(cx, "alpha")), x)
+        })
+        .param("alpha", ParamValue::Float(1.0), "limit below 0")
+        .onnx("Elu", 1)
+        .ulp(3.0),
+        elementwise("selu", "gamma·x, below 0 gamma·alpha·(eˣ - 1).", FLOATS, &["x"], |cx, a| {
+            let (x, gamma) = (&a[0], float_param(cx, "gamma"));
+            let below = at_most(x, 0.0).expm1() * (gamma * float_param(cx, "alpha"));
+            x.lt(&x.lit(0.0)).select(&below, &(x * gamma))
+        })
+        .param("alpha", ParamValue::Float(1.673_263_192_176_818_8), "limit below 0, before scaling")
+        .param("gamma", ParamValue::Float(1.050_700_902_938_842_8), "scale")
+        .onnx("Selu", 1)
+        .ulp(3.0),
+        elementwise("celu", "x, below 0 alpha·(e^(x/alpha) - 1).", FLOATS, &["x"], |cx, a| {
+            let (x, alpha) = (&a[0], float_param(cx, "alpha"));
+            x.lt(&x.lit(0.0)).select(&((at_most(x, 0.0) / alpha).expm1() * alpha), x)
+        })
+        .param("alpha", ParamValue::Float(1.0), "limit below 0 and inner scale")
+        .onnx("Celu", 12)
+        .ulp(4.0),
+        elementwise("softplus", "ln(1 + eˣ), without overflow.", FLOATS, &["x"], |_, a| {
+            at_least(&a[0], 0.0) + (-a[0].abs()).exp().log1p()
         })
         .onnx("Softplus", 1)
         .mxnet("softrelu")
         .ulp(4.0),
     ]
+}
+
+fn sigmoids() -> Vec<OpDef> {
+    vec![
+        elementwise("sigmoid", "1 / (1 + e⁻ˣ).", FLOATS, &["x"], |_, a| sigmoid(&a[0]))
+            .onnx("Sigmoid", 1)
+            .mxnet("sigmoid")
+            .ulp(4.0),
+        elementwise("log_sigmoid", "-ln(1 + e⁻ˣ).", FLOATS, &["x"], |_, a| {
+            at_most(&a[0], 0.0) - (-a[0].abs()).exp().log1p()
+        })
+        .mxnet("log_sigmoid")
+        .ulp(4.0),
+        elementwise("hard_sigmoid", "alpha·x + beta, clipped to [0, 1].", FLOATS, &["x"], |cx, a| {
+            let y = a[0].fma(&a[0].lit(float_param(cx, "alpha")), &a[0].lit(float_param(cx, "beta")));
+            at_most(&at_least(&y, 0.0), 1.0)
+        })
+        .param("alpha", ParamValue::Float(0.2), "slope")
+        .param("beta", ParamValue::Float(0.5), "value at 0")
+        .onnx("HardSigmoid", 1)
+        .mxnet("hard_sigmoid"),
+        elementwise("hard_swish", "x·(x/6 + 1/2), the factor clipped to [0, 1].", FLOATS, &["x"], |_, a| {
+            let factor = a[0].fma(&a[0].lit(1.0 / 6.0), &a[0].lit(0.5));
+            &a[0] * at_most(&at_least(&factor, 0.0), 1.0)
+        })
+        .onnx("HardSwish", 14)
+        .ulp(2.0),
+        elementwise("swish", "x / (1 + e^(-alpha·x)).", FLOATS, &["x"], |cx, a| {
+            &a[0] * sigmoid(&(&a[0] * float_param(cx, "alpha")))
+        })
+        .param("alpha", ParamValue::Float(1.0), "inner scale")
+        .onnx("Swish", 24)
+        .mxnet("_npx_silu")
+        .ulp(6.0),
+        elementwise("softsign", "x / (1 + |x|).", FLOATS, &["x"], |_, a| &a[0] / (a[0].abs() + 1.0))
+            .onnx("Softsign", 1)
+            .mxnet("softsign")
+            .ulp(2.0),
+    ]
+}
+
+fn smooth() -> Vec<OpDef> {
+    vec![
+        elementwise("mish", "x·tanh(ln(1 + eˣ)).", FLOATS, &["x"], |_, a| {
+            // tanh(ln(1 + e)) = n / (n + 2) with n = e·(e + 2), which is 1 in f32 from e²⁰ on.
+            let e = at_most(&a[0], 20.0).exp();
+            let n = &e * (&e + 2.0);
+            &a[0] * (&n / (&n + 2.0))
+        })
+        .onnx("Mish", 18)
+        .ulp(6.0),
+        crate::def::define("gelu", "x·Φ(x), Φ the normal distribution function.", gelu(), tensorc_ir::op::Infer::Derived)
+            .group("x", FLOATS)
+            .param("approximate", ParamValue::Str("none".into()), "`tanh` for the formula x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2")
+            .onnx("Gelu", 20)
+            .ulp(8.0),
+    ]
+}
+
+fn gelu() -> tensorc_ir::op::Compute {
+    crate::def::scalar(|_, cx, args| {
+        let Some(Some(stored)) = args.first() else { return Err(OpError::from("operand `x` is missing")) };
+        let x = crate::def::widen(stored);
+        let y = match cx.params.str("approximate") {
+            Some("tanh") => {
+                let cubic = (&x * &x).fma(&x.lit(0.044715), &x.lit(1.0));
+                &x * sigmoid(&(&x * cubic * (8.0 / std::f64::consts::PI).sqrt()))
+            }
+            Some("none") | None => {
+                let half = &x * 0.5;
+                half.fma(&(&x * std::f64::consts::FRAC_1_SQRT_2).erf(), &half)
+            }
+            Some(other) => return Err(OpError(format!("approximation `{other}` is neither none nor tanh"))),
+        };
+        Ok(y.cast(stored.dtype()))
+    })
 }

@@ -3,7 +3,7 @@
 use tensorc_ir::DType;
 use tensorc_ir::TensorData;
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::diag::{Code, Diagnostic};
 use tensorc_ir::graph::Value;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::{Accuracy, Compute, Infer, InputSpec, Names, NodeCtx, OpDef, OpError, ScalarCtx, TypeRule};
@@ -105,6 +105,17 @@ pub fn host(
 
 pub fn rule(body: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync + 'static) -> Infer {
     Infer::Rule(Box::new(body))
+}
+
+/// A float parameter with a default.
+pub fn float_param(cx: &ScalarCtx<'_>, name: &str) -> f64 {
+    cx.params.float(name).unwrap_or(0.0)
+}
+
+/// A required operand of a composite.
+pub fn operand(b: &Builder<'_>, args: &[Option<Value>], i: usize) -> Result<Value, Diagnostic> {
+    let value = args.get(i).copied().flatten();
+    value.ok_or_else(|| b.error(Code::Operands, format!("operand {i} is missing")))
 }
 
 /// Chained additions to an entry.

@@ -3,13 +3,24 @@
 //! Adding an operator means adding one entry to one family file here; inference, lowering, fusion,
 //! code generation, import and documentation follow from the entry.
 
+pub mod compose;
 pub mod def;
 
 mod activation;
+mod arith;
+mod cast;
+mod compare;
+mod logical;
+mod loss;
+mod norm;
+mod reduce;
 
 use tensorc_ir::op::OpDef;
 
 /// Every entry, family by family.
 pub fn all() -> Vec<OpDef> {
-    [activation::ops()].into_iter().flatten().collect()
+    [activation::ops(), arith::ops(), cast::ops(), compare::ops(), logical::ops(), loss::ops(), norm::ops(), reduce::ops()]
+        .into_iter()
+        .flatten()
+        .collect()
 }

@@ -1,0 +1,49 @@
+//! Changes of element type.
+
+use tensorc_ir::op::{Infer, OpDef, OpError};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+
+use crate::def::{Define, composite, define, operand, rule, scalar};
+
+pub fn ops() -> Vec<OpDef> {
+    let first = || {
+        scalar(|_, _, args| match args {
+            [Some(x), ..] => Ok(x.clone()),
+            _ => Err(OpError::from("an operand is missing")),
+        })
+    };
+    let cast = scalar(|_, cx, args| match (args, cx.params.dtype("to")) {
+        ([Some(x)], Some(to)) => Ok(x.cast(to)),
+        _ => Err(OpError::from("one operand expected")),
+    });
+    let like = composite(|b, _, args| {
+        let (x, like) = (operand(b, args, 0)?, operand(b, args, 1)?);
+        let to = b.ty(like)?.dtype;
+        b.op("cast", &[x], Params::new().with("to", ParamValue::DType(to)))
+    });
+    let like_rule = rule(|cx| {
+        let shape = cx.input(0).shape;
+        cx.set_output_shape(0, shape)?;
+        cx.same_dtype(0, 1)
+    });
+    vec![
+        define("identity", "x.", first(), Infer::Derived).operand("x", &[]).onnx("Identity", 1).mxnet("_copy"),
+        define("stop_gradient", "x, constant to differentiation.", first(), Infer::Derived)
+            .operand("x", &[])
+            .mxnet("BlockGrad")
+            .mxnet("stop_gradient"),
+        define("cast", "x converted: floats to nearest even, integers truncate and saturate.", cast, Infer::Derived)
+            .operand("x", &[])
+            .required("to", ParamKind::DType, "the result's type")
+            .param("saturate", ParamValue::Bool(true), "of 8-bit float results")
+            .param("round_mode", ParamValue::Str("up".into()), "of 8-bit float scales")
+            .onnx("Cast", 6)
+            .mxnet("Cast"),
+        define("cast_like", "x converted to the type of another tensor.", like, like_rule)
+            .operand("x", &[])
+            .operand("like", &[])
+            .param("saturate", ParamValue::Bool(true), "of 8-bit float results")
+            .param("round_mode", ParamValue::Str("up".into()), "of 8-bit float scales")
+            .onnx("CastLike", 15),
+    ]
+}

@@ -1,0 +1,66 @@
+//! Short forms for composite operators: constants, reductions and shapes on values of known type.
+
+use tensorc_ir::DType;
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::graph::Value;
+use tensorc_ir::params::{ParamValue, Params};
+use tensorc_ir::scalar::Scalar;
+
+type Result<T> = std::result::Result<T, Diagnostic>;
+
+/// The type arithmetic on `dtype` is done in: f32 for the 16-bit floats.
+pub fn compute_type(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        other => other,
+    }
+}
+
+pub fn cast(b: &mut Builder<'_>, x: Value, to: DType) -> Result<Value> {
+    match b.ty(x)?.dtype == to {
+        true => Ok(x),
+        false => b.op("cast", &[x], Params::new().with("to", ParamValue::DType(to))),
+    }
+}
+
+/// A value in the type arithmetic is done in.
+pub fn widened(b: &mut Builder<'_>, x: Value) -> Result<Value> {
+    let to = compute_type(b.ty(x)?.dtype);
+    cast(b, x, to)
+}
+
+/// A rank-0 constant of the type of `like`.
+pub fn number(b: &mut Builder<'_>, like: Value, value: f64) -> Result<Value> {
+    let dtype = b.ty(like)?.dtype;
+    Ok(b.scalar(Scalar::from_f64(dtype, value)))
+}
+
+/// A binary operator with a constant on the right.
+pub fn with_number(b: &mut Builder<'_>, op: &str, x: Value, value: f64) -> Result<Value> {
+    let value = number(b, x, value)?;
+    b.call(op, &[x, value])
+}
+
+/// A reduction over `axes` that keeps them with extent 1.
+pub fn reduce(b: &mut Builder<'_>, op: &str, x: Value, axes: &[usize]) -> Result<Value> {
+    let axes: Vec<i64> = axes.iter().map(|&a| a as i64).collect();
+    let axes = b.i64s(&axes);
+    b.op(op, &[x, axes], Params::new().with("noop_with_empty_axes", ParamValue::Bool(true)))
+}
+
+pub fn reshape(b: &mut Builder<'_>, x: Value, dims: &[u64]) -> Result<Value> {
+    if b.ty(x)?.dims == dims {
+        return Ok(x);
+    }
+    let dims: Vec<i64> = dims.iter().map(|&d| d as i64).collect();
+    let dims = b.i64s(&dims);
+    b.op("reshape", &[x, dims], Params::new().with("allowzero", ParamValue::Bool(true)))
+}
+
+/// A vector over axis 1 of a tensor of the given rank, shaped to broadcast with it.
+pub fn per_channel(b: &mut Builder<'_>, x: Value, rank: usize) -> Result<Value> {
+    let len = b.ty(x)?.len();
+    let dims: Vec<u64> = (0..rank.max(2)).map(|axis| if axis == 1 { len } else { 1 }).collect();
+    reshape(b, x, &dims)
+}

@@ -1,0 +1,55 @@
+//! Logical and bitwise operations.
+
+use tensorc_ir::DType;
+use tensorc_ir::op::{Infer, OpDef, OpError};
+use tensorc_ir::params::ParamKind;
+
+use crate::def::{BOOLS, Define, INTS, define, elementwise, scalar};
+
+const UNSIGNED: &[DType] = &[DType::U8, DType::U16, DType::U32, DType::U64];
+
+pub fn ops() -> Vec<OpDef> {
+    vec![
+        elementwise("and", "a ∧ b.", BOOLS, &["a", "b"], |_, a| &a[0] & &a[1]).onnx("And", 7),
+        elementwise("or", "a ∨ b.", BOOLS, &["a", "b"], |_, a| &a[0] | &a[1]).onnx("Or", 7),
+        elementwise("xor", "a ≠ b.", BOOLS, &["a", "b"], |_, a| &a[0] ^ &a[1]).onnx("Xor", 7),
+        elementwise("not", "¬x.", BOOLS, &["x"], |_, a| !&a[0]).onnx("Not", 1),
+        elementwise("bitwise_and", "a & b, bit by bit.", INTS, &["a", "b"], |_, a| &a[0] & &a[1])
+            .onnx("BitwiseAnd", 18),
+        elementwise("bitwise_or", "a | b, bit by bit.", INTS, &["a", "b"], |_, a| &a[0] | &a[1]).onnx("BitwiseOr", 18),
+        elementwise("bitwise_xor", "a ^ b, bit by bit.", INTS, &["a", "b"], |_, a| &a[0] ^ &a[1])
+            .onnx("BitwiseXor", 18),
+        elementwise("bitwise_not", "The complement of x.", INTS, &["x"], |_, a| !&a[0]).onnx("BitwiseNot", 18),
+        bit_shift(),
+        bit_cast(),
+    ]
+}
+
+fn bit_shift() -> OpDef {
+    let body = scalar(|_, cx, args| {
+        let [Some(x), Some(n)] = args else { return Err(OpError::from("two operands expected")) };
+        match cx.params.str("direction") {
+            Some("LEFT") => Ok(x.shl(n)),
+            Some("RIGHT") => Ok(x.shr(n)),
+            other => Err(OpError(format!("direction `{}` is neither LEFT nor RIGHT", other.unwrap_or_default()))),
+        }
+    });
+    define("bit_shift", "x · 2ⁿ or ⌊x / 2ⁿ⌋; 0 from the width on.", body, Infer::Derived)
+        .group("x", UNSIGNED)
+        .group("n", UNSIGNED)
+        .required("direction", ParamKind::Str, "LEFT or RIGHT")
+        .onnx("BitShift", 11)
+}
+
+fn bit_cast() -> OpDef {
+    let body = scalar(|_, cx, args| match (args, cx.params.dtype("to")) {
+        ([Some(x)], Some(to)) if x.dtype() == to => Ok(x.clone()),
+        ([Some(x)], Some(to)) if x.dtype().size() == to.size() => Ok(x.bitcast(to)),
+        ([Some(x)], Some(to)) => Err(OpError(format!("{} and {to} differ in size", x.dtype()))),
+        _ => Err(OpError::from("one operand expected")),
+    });
+    define("bit_cast", "The bits of x as another type of the same size.", body, Infer::Derived)
+        .operand("x", &[])
+        .required("to", ParamKind::DType, "the result's type")
+        .onnx("BitCast", 26)
+}

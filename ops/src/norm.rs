@@ -1,0 +1,425 @@
+//! Normalisations, written as mean, centre, variance and scale so that they fuse.
+
+use tensorc_ir::Dim;
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::{Code, Diagnostic};
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::infer::{InferCtx, normalize_axis};
+use tensorc_ir::op::{Compute, Infer, NodeCtx, OpDef, OpError, TypeRule};
+use tensorc_ir::params::{ParamKind, ParamValue};
+use tensorc_ir::prim::{Prim, View};
+use tensorc_ir::scalar::Scalar;
+
+use crate::compose::{cast, compute_type, number, per_channel, reduce, reshape, widened, with_number};
+use crate::def::{Define, FLOATS, composite, define, operand, prim, rule};
+
+type Result<T> = std::result::Result<T, Diagnostic>;
+
+pub fn ops() -> Vec<OpDef> {
+    [softmaxes(), statistics(), channels()].into_iter().flatten().collect()
+}
+
+/// The result has the operand's type.
+pub(crate) fn same_as_first() -> Infer {
+    rule(|cx| {
+        let shape = cx.input(0).shape;
+        cx.set_output_shape(0, shape)?;
+        let output = cx.output(0).shape;
+        cx.set_input_shape(0, output)?;
+        cx.same_dtype(0, 0)
+    })
+}
+
+fn axis_of(b: &Builder<'_>, cx: &NodeCtx<'_>, default: i64) -> Result<usize> {
+    let rank = cx.outputs[0].rank();
+    normalize_axis(cx.params.int("axis").unwrap_or(default), rank).map_err(|e| b.error(Code::TypeConflict, e.0))
+}
+
+fn epsilon(cx: &NodeCtx<'_>) -> f64 {
+    cx.params.float("epsilon").unwrap_or(1e-5)
+}
+
+/// `x` less its greatest element along `axis`, in the type arithmetic is done in.
+fn shifted(b: &mut Builder<'_>, x: Value, axis: usize) -> Result<Value> {
+    let x = widened(b, x)?;
+    let peak = reduce(b, "reduce_peak", x, &[axis])?;
+    b.call("sub", &[x, peak])
+}
+
+fn softmaxes() -> Vec<OpDef> {
+    let softmax = composite(|b, cx, args| {
+        let (x, axis) = (operand(b, args, 0)?, axis_of(b, cx, -1)?);
+        let shifted = shifted(b, x, axis)?;
+        let powers = b.call("exp", &[shifted])?;
+        let sum = reduce(b, "reduce_sum", powers, &[axis])?;
+        let share = b.call("reciprocal", &[sum])?;
+        let out = b.call("mul", &[powers, share])?;
+        cast(b, out, cx.outputs[0].dtype)
+    });
+    let log_softmax = composite(|b, cx, args| {
+        let (x, axis) = (operand(b, args, 0)?, axis_of(b, cx, -1)?);
+        let shifted = shifted(b, x, axis)?;
+        let powers = b.call("exp", &[shifted])?;
+        let sum = reduce(b, "reduce_sum", powers, &[axis])?;
+        let log = b.call("log", &[sum])?;
+        let out = b.call("sub", &[shifted, log])?;
+        cast(b, out, cx.outputs[0].dtype)
+    });
+    let hardmax = composite(|b, cx, args| {
+        let (x, axis) = (operand(b, args, 0)?, axis_of(b, cx, -1)?);
+        let params = tensorc_ir::params::Params::new().with("axis", ParamValue::Int(axis as i64));
+        let first = b.op("argmax", &[x], params.clone())?;
+        let one = number(b, x, 1.0)?;
+        let dims: Vec<i64> = cx.outputs[0].dims.iter().map(|&d| d as i64).collect();
+        let dims = b.i64s(&dims);
+        let ones = b.call("expand", &[one, dims])?;
+        b.op("select_at", &[ones, first], params)
+    });
+    let entry = |name, doc, compute, onnx| {
+        define(name, doc, compute, same_as_first())
+            .operand("x", FLOATS)
+            .param("axis", ParamValue::Int(-1), "axis normalised")
+            .onnx(onnx, 13)
+    };
+    vec![
+        entry("softmax", "eˣ / Σ eˣ along an axis.", softmax, "Softmax").mxnet("softmax").ulp(6.0),
+        entry("log_softmax", "x - ln Σ eˣ along an axis.", log_softmax, "LogSoftmax").mxnet("log_softmax").ulp(6.0),
+        entry("hardmax", "1 at the first greatest element along an axis, else 0.", hardmax, "Hardmax"),
+    ]
+}
+
+/// Mean over `axes` (kept), distance from it, and reciprocal of the standard deviation.
+fn moments(b: &mut Builder<'_>, x: Value, axes: &[usize], epsilon: f64) -> Result<(Value, Value, Value)> {
+    let mean = reduce(b, "reduce_mean", x, axes)?;
+    let centred = b.call("sub", &[x, mean])?;
+    let scale = inverse_rms(b, centred, axes, epsilon)?;
+    Ok((mean, centred, scale))
+}
+
+/// `1 / √(mean(x²) + ε)`
+fn inverse_rms(b: &mut Builder<'_>, x: Value, axes: &[usize], epsilon: f64) -> Result<Value> {
+    let square = b.call("mul", &[x, x])?;
+    let variance = reduce(b, "reduce_mean", square, axes)?;
+    let variance = with_number(b, "add", variance, epsilon)?;
+    b.call("rsqrt", &[variance])
+}
+
+/// `x·scale + bias`, the operands converted to the type of `x`.
+fn affine(b: &mut Builder<'_>, x: Value, scale: Option<Value>, bias: Option<Value>) -> Result<Value> {
+    let ty = b.ty(x)?.dtype;
+    let mut out = x;
+    for (op, operand) in [("mul", scale), ("add", bias)] {
+        if let Some(v) = operand {
+            let v = cast(b, v, ty)?;
+            out = b.call(op, &[out, v])?;
+        }
+    }
+    Ok(out)
+}
+
+fn statistics() -> Vec<OpDef> {
+    let rms = composite(|b, cx, args| {
+        let (x, axis) = (operand(b, args, 0)?, axis_of(b, cx, -1)?);
+        let axes: Vec<usize> = (axis..cx.outputs[0].rank()).collect();
+        let x = widened(b, x)?;
+        let scale = inverse_rms(b, x, &axes, epsilon(cx))?;
+        let normal = b.call("mul", &[x, scale])?;
+        let out = affine(b, normal, args.get(1).copied().flatten(), None)?;
+        cast(b, out, cx.outputs[0].dtype)
+    });
+    let lp = composite(|b, cx, args| {
+        let (x, axis) = (operand(b, args, 0)?, axis_of(b, cx, -1)?);
+        let wide = widened(b, x)?;
+        let norm = match cx.params.int("p") {
+            Some(1) => reduce(b, "reduce_l1", wide, &[axis])?,
+            _ => reduce(b, "reduce_l2", wide, &[axis])?,
+        };
+        let (zero, one) = (number(b, norm, 0.0)?, number(b, norm, 1.0)?);
+        let none = b.call("equal", &[norm, zero])?;
+        let divisor = b.call("where", &[none, one, norm])?;
+        let out = b.call("div", &[wide, divisor])?;
+        cast(b, out, cx.outputs[0].dtype)
+    });
+    let mvn = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let rank = cx.outputs[0].rank();
+        let axes: std::result::Result<Vec<usize>, OpError> =
+            cx.params.ints("axes").unwrap_or(&[0, 2, 3]).iter().map(|&a| normalize_axis(a, rank)).collect();
+        let axes = axes.map_err(|e| b.error(Code::TypeConflict, e.0))?;
+        let x = widened(b, x)?;
+        let mean = reduce(b, "reduce_mean", x, &axes)?;
+        let centred = b.call("sub", &[x, mean])?;
+        let square = b.call("mul", &[centred, centred])?;
+        let variance = reduce(b, "reduce_mean", square, &axes)?;
+        let deviation = b.call("sqrt", &[variance])?;
+        let deviation = with_number(b, "add", deviation, 1e-9)?;
+        let out = b.call("div", &[centred, deviation])?;
+        cast(b, out, cx.outputs[0].dtype)
+    });
+    vec![
+        layer_norm(),
+        define("rms_norm", "x / √(mean x² + ε) · scale, over the axes from `axis` on.", rms, same_as_first())
+            .operand("x", FLOATS)
+            .operand("scale", FLOATS)
+            .param("axis", ParamValue::Int(-1), "first axis normalised")
+            .param("epsilon", ParamValue::Float(1e-5), "added to the mean square")
+            .param("stash_type", ParamValue::Int(1), "ONNX type computed in; at least f32 is used")
+            .onnx("RMSNormalization", 23)
+            .ulp(8.0),
+        define("lp_norm", "x / ‖x‖ₚ along an axis, 0 where the norm is.", lp, same_as_first())
+            .operand("x", FLOATS)
+            .param("axis", ParamValue::Int(-1), "axis normalised")
+            .param("p", ParamValue::Int(2), "1 or 2")
+            .onnx("LpNormalization", 1)
+            .ulp(8.0),
+        define("mean_variance_norm", "(x - mean) / (deviation + 1e-9).", mvn, same_as_first())
+            .operand("x", FLOATS)
+            .param("axes", ParamValue::Ints(vec![0, 2, 3]), "axes averaged over")
+            .onnx("MeanVarianceNormalization", 9)
+            .ulp(8.0),
+    ]
+}
+
+fn layer_norm() -> OpDef {
+    let compute = Compute::Composite(Box::new(|b, cx, args| {
+        let (x, axis) = (operand(b, args, 0)?, axis_of(b, cx, -1)?);
+        let axes: Vec<usize> = (axis..cx.outputs[0].rank()).collect();
+        let x = widened(b, x)?;
+        let (mean, centred, scale) = moments(b, x, &axes, epsilon(cx))?;
+        let normal = b.call("mul", &[centred, scale])?;
+        let out = affine(b, normal, args.get(1).copied().flatten(), args.get(2).copied().flatten())?;
+        Ok(vec![cast(b, out, cx.outputs[0].dtype)?, mean, scale])
+    }));
+    let infer = rule(|cx| {
+        let shape = cx.input(0).shape;
+        cx.set_output_shape(0, shape)?;
+        cx.same_dtype(0, 0)?;
+        let (Some(dims), Some(dtype)) = (cx.input_dims(0), cx.input(0).dtype) else { return Ok(()) };
+        let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), dims.len())?;
+        let kept = |(i, d): (usize, &Dim)| if i < axis { *d } else { Dim::Const(1) };
+        let statistics: Vec<Dim> = dims.iter().enumerate().map(kept).collect();
+        for i in 1..cx.output_count() {
+            cx.set_output_dims(i, statistics.iter().copied())?;
+            cx.set_output_dtype(i, compute_type(dtype))?;
+        }
+        Ok(())
+    });
+    define("layer_norm", "(x - mean) / √(variance + ε) · scale + bias, over the axes from `axis` on.", compute, infer)
+        .operand("x", FLOATS)
+        .operand("scale", FLOATS)
+        .optional("bias", TypeRule::OneOf(FLOATS))
+        .outputs(1, 3)
+        .param("axis", ParamValue::Int(-1), "first axis normalised")
+        .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
+        .param("stash_type", ParamValue::Int(1), "ONNX type of the statistics; at least f32 is used")
+        .onnx("LayerNormalization", 17)
+        .mxnet("LayerNorm")
+        .ulp(8.0)
+}
+
+fn channels() -> Vec<OpDef> {
+    let instance = composite(|b, cx, args| {
+        let (x, scale, bias) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+        let rank = cx.outputs[0].rank();
+        let axes: Vec<usize> = (2..rank).collect();
+        let x = widened(b, x)?;
+        let (_, centred, inverse) = moments(b, x, &axes, epsilon(cx))?;
+        let normal = b.call("mul", &[centred, inverse])?;
+        let (scale, bias) = (per_channel(b, scale, rank)?, per_channel(b, bias, rank)?);
+        let out = affine(b, normal, Some(scale), Some(bias))?;
+        cast(b, out, cx.outputs[0].dtype)
+    });
+    vec![
+        batch_norm(),
+        define("instance_norm", "Per sample and channel: (x - mean) / √(variance + ε) · scale + bias.", instance, same_as_first())
+            .operand("x", FLOATS)
+            .operand("scale", FLOATS)
+            .operand("bias", FLOATS)
+            .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
+            .onnx("InstanceNormalization", 6)
+            .mxnet("InstanceNorm")
+            .ulp(8.0),
+        group_norm(),
+        channel_windows(),
+        lrn(),
+    ]
+}
+
+fn group_norm() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (x, scale, bias) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+        let dims = &cx.outputs[0].dims;
+        let groups = cx.params.int("num_groups").unwrap_or(1).max(1) as u64;
+        if dims.len() < 2 || dims[1] % groups != 0 {
+            return Err(b.error(Code::TypeConflict, format!("channels do not divide into {groups} groups")));
+        }
+        let grouped = [&[dims[0], groups, dims[1] / groups], &dims[2..]].concat();
+        let x = widened(b, x)?;
+        let x = reshape(b, x, &grouped)?;
+        let axes: Vec<usize> = (2..grouped.len()).collect();
+        let (_, centred, inverse) = moments(b, x, &axes, epsilon(cx))?;
+        let normal = b.call("mul", &[centred, inverse])?;
+        let normal = reshape(b, normal, dims)?;
+        let (scale, bias) = (per_channel(b, scale, dims.len())?, per_channel(b, bias, dims.len())?);
+        let out = affine(b, normal, Some(scale), Some(bias))?;
+        cast(b, out, cx.outputs[0].dtype)
+    });
+    define("group_norm", "Per sample and group of channels: (x - mean) / √(variance + ε) · scale + bias.", compute, same_as_first())
+        .operand("x", FLOATS)
+        .operand("scale", FLOATS)
+        .operand("bias", FLOATS)
+        .required("num_groups", ParamKind::Int, "number of groups")
+        .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
+        .param("stash_type", ParamValue::Int(1), "ONNX type computed in; at least f32 is used")
+        .onnx("GroupNormalization", 21)
+        .mxnet("GroupNorm")
+        .ulp(8.0)
+}
+
+/// Scale and shift that apply statistics: `x·s + t` is `(x - mean)·scale/√(variance + ε) + bias`.
+fn applied(b: &mut Builder<'_>, [scale, bias, mean, variance]: [Value; 4], epsilon: f64) -> Result<(Value, Value)> {
+    let variance = with_number(b, "add", variance, epsilon)?;
+    let inverse = b.call("rsqrt", &[variance])?;
+    let s = b.call("mul", &[scale, inverse])?;
+    let moved = b.call("mul", &[mean, s])?;
+    Ok((s, b.call("sub", &[bias, moved])?))
+}
+
+/// `old·momentum + new·(1 - momentum)`
+fn running(b: &mut Builder<'_>, old: Value, new: Value, momentum: f64) -> Result<Value> {
+    let kept = with_number(b, "mul", old, momentum)?;
+    let added = with_number(b, "mul", new, 1.0 - momentum)?;
+    b.call("add", &[kept, added])
+}
+
+fn batch_norm() -> OpDef {
+    let compute = Compute::Composite(Box::new(|b, cx, args| {
+        let ty = cx.outputs[0].clone();
+        let wide = compute_type(ty.dtype);
+        let x = operand(b, args, 0)?;
+        let x = cast(b, x, wide)?;
+        let mut per = [x; 4];
+        for (i, slot) in per.iter_mut().enumerate() {
+            let v = operand(b, args, i + 1)?;
+            *slot = cast(b, v, wide)?;
+        }
+        let mut results = vec![];
+        if cx.params.bool("training_mode") == Some(true) {
+            let axes: Vec<usize> = (0..ty.rank()).filter(|&a| a != 1).collect();
+            let channels = cx.input(1).map_err(|e| b.error(Code::Operands, e.0))?.dims.clone();
+            let mean = reduce(b, "reduce_mean", x, &axes)?;
+            let centred = b.call("sub", &[x, mean])?;
+            let square = b.call("mul", &[centred, centred])?;
+            let variance = reduce(b, "reduce_mean", square, &axes)?;
+            let momentum = cx.params.float("momentum").unwrap_or(0.9);
+            for (slot, current) in [(2, mean), (3, variance)] {
+                let current = reshape(b, current, &channels)?;
+                let next = running(b, per[slot], current, momentum)?;
+                let stored = cx.input(slot + 1).map_err(|e| b.error(Code::Operands, e.0))?.dtype;
+                results.push(cast(b, next, stored)?);
+                per[slot] = current;
+            }
+        }
+        let (s, t) = applied(b, per, epsilon(cx))?;
+        let (s, t) = (per_channel(b, s, ty.rank())?, per_channel(b, t, ty.rank())?);
+        let out = affine(b, x, Some(s), Some(t))?;
+        results.insert(0, cast(b, out, ty.dtype)?);
+        Ok(results)
+    }));
+    let infer = rule(|cx| {
+        let shape = cx.input(0).shape;
+        cx.set_output_shape(0, shape)?;
+        cx.same_dtype(0, 0)?;
+        if let Some(channels) = cx.input_dims(0).and_then(|d| d.get(1).copied()) {
+            (1..5).try_for_each(|i| cx.set_input_shape(i, tensorc_ir::Shape::Ranked([channels].into_iter().collect())))?;
+        }
+        for i in 1..cx.output_count() {
+            let shape = cx.input(i + 2).shape;
+            cx.set_output_shape(i, shape)?;
+            cx.same_dtype(i, i + 2)?;
+        }
+        Ok(())
+    });
+    define("batch_norm", "Per channel: (x - mean) / √(variance + ε) · scale + bias.", compute, infer)
+        .operand("x", FLOATS)
+        .operand("scale", FLOATS)
+        .operand("bias", FLOATS)
+        .operand("mean", FLOATS)
+        .operand("variance", FLOATS)
+        .outputs(1, 3)
+        .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
+        .param("momentum", ParamValue::Float(0.9), "weight of the running statistics")
+        .param("training_mode", ParamValue::Bool(false), "use the batch's statistics and return running ones")
+        .onnx("BatchNormalization", 9)
+        .ulp(8.0)
+}
+
+/// Channel `c` sees channels `c - ⌊(size-1)/2⌋ ..` as a new axis 1; 0 outside.
+fn channel_windows() -> OpDef {
+    let compute = prim(|cx| {
+        let x = cx.input(0)?;
+        let size = cx.params.int("size").unwrap_or(1);
+        let channel = Index::var(2).add(&Index::var(1)).offset(-((size - 1) / 2));
+        let map = (0..x.rank() as u32).map(|axis| match axis {
+            0 => Index::var(0),
+            1 => channel.clone(),
+            a => Index::var(a + 1),
+        });
+        Ok(Prim::View(View { map: map.collect(), fill: Some(Scalar::zero(x.dtype)) }.into()))
+    });
+    let infer = rule(|cx: &mut InferCtx<'_>| {
+        cx.same_dtype(0, 0)?;
+        let Some(mut dims) = cx.input_dims(0) else { return Ok(()) };
+        if dims.len() < 2 {
+            return Err(OpError::from("the operand needs a channel axis"));
+        }
+        dims.insert(1, Dim::Const(cx.params.int("size").unwrap_or(1).max(1) as u64));
+        cx.set_output_dims(0, dims)
+    });
+    define("channel_windows", "The neighbouring channels of each channel, as a new axis 1.", compute, infer)
+        .operand("x", FLOATS)
+        .required("size", ParamKind::Int, "number of channels seen")
+}
+
+fn lrn() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let float = |name, default| cx.params.float(name).unwrap_or(default);
+        let size = cx.params.int("size").unwrap_or(1);
+        let x = widened(b, x)?;
+        let square = b.call("mul", &[x, x])?;
+        let params = tensorc_ir::params::Params::new().with("size", ParamValue::Int(size));
+        let windows = b.op("channel_windows", &[square], params)?;
+        let sum = reduce(b, "reduce_sum", windows, &[1])?;
+        let sum = reshape(b, sum, &cx.outputs[0].dims)?;
+        let scaled = with_number(b, "mul", sum, float("alpha", 1e-4) / size as f64)?;
+        let base = with_number(b, "add", scaled, float("bias", 1.0))?;
+        let divisor = power(b, base, float("beta", 0.75))?;
+        let out = b.call("div", &[x, divisor])?;
+        cast(b, out, cx.outputs[0].dtype)
+    });
+    define("lrn", "x / (bias + alpha/size · Σ x² over `size` channels)^beta.", compute, same_as_first())
+        .operand("x", FLOATS)
+        .param("alpha", ParamValue::Float(1e-4), "weight of the squares")
+        .param("beta", ParamValue::Float(0.75), "exponent")
+        .param("bias", ParamValue::Float(1.0), "constant term")
+        .required("size", ParamKind::Int, "channels summed over")
+        .onnx("LRN", 1)
+        .ulp(8.0)
+}
+
+/// `x^exponent`; the usual quarters by square roots.
+fn power(b: &mut Builder<'_>, x: Value, exponent: f64) -> Result<Value> {
+    match exponent {
+        1.0 => Ok(x),
+        0.5 => b.call("sqrt", &[x]),
+        0.75 => {
+            let half = b.call("sqrt", &[x])?;
+            let quarter = b.call("sqrt", &[half])?;
+            b.call("mul", &[half, quarter])
+        }
+        _ => with_number(b, "pow", x, exponent),
+    }
+}
+

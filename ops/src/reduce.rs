@@ -1,0 +1,331 @@
+//! Reductions and scans.
+
+use tensorc_ir::DType;
+use tensorc_ir::TensorData;
+use tensorc_ir::index::{Index, linearize};
+use tensorc_ir::infer::{InferCtx, normalize_axis};
+use tensorc_ir::kir::{KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
+use tensorc_ir::params::{ParamValue, Params};
+use tensorc_ir::prim::{Prim, Reduction};
+use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
+use tensorc_ir::Dim;
+
+use crate::compose::{self, compute_type};
+use crate::def::{Define, FLOATS, INDICES, NUMBERS, composite, define, operand, prim, rule};
+
+const ORDERED: &[DType] = &[
+    DType::F32,
+    DType::F64,
+    DType::F16,
+    DType::BF16,
+    DType::I8,
+    DType::I16,
+    DType::I32,
+    DType::I64,
+    DType::U8,
+    DType::U16,
+    DType::U32,
+    DType::U64,
+    DType::Bool,
+];
+
+pub fn ops() -> Vec<OpDef> {
+    [sums(), extremes(), positions(), scans()].into_iter().flatten().collect()
+}
+
+/// A reduction with one accumulator: what an element contributes, how contributions join from
+/// `unit` on, and the result given the number of elements.
+#[derive(Clone, Copy)]
+struct Fold {
+    unit: fn(DType) -> Scalar,
+    map: fn(&Ex) -> Ex,
+    join: fn(&Ex, &Ex) -> Ex,
+    finish: fn(&Ex, f64) -> Ex,
+}
+
+const SUM: Fold = Fold { unit: Scalar::zero, map: Ex::clone, join: |a, x| a + x, finish: |a, _| a.clone() };
+
+/// The type accumulated in.
+fn accumulator(dtype: DType) -> DType {
+    match dtype {
+        DType::Bool => DType::U8,
+        other => compute_type(other),
+    }
+}
+
+impl Fold {
+    fn prim(self, x: DType, extents: &[u64], axes: Vec<usize>, keep_dims: bool) -> Result<Prim, OpError> {
+        let wide = accumulator(x);
+        let count: u64 = axes.iter().map(|&a| extents[a]).product();
+        let unit = (self.unit)(wide);
+        let map = |_: &_, a: &[Ex]| vec![(self.map)(&a[0].cast(wide))];
+        let finish = |_: &_, a: &[Ex]| vec![(self.finish)(&a[0], count as f64).cast(x)];
+        if axes.is_empty() {
+            let f = ScalarFn::build(&[x], |b, a| {
+                let joined = (self.join)(&b.constant(unit), &map(b, a)[0]);
+                finish(b, &[joined])
+            })?;
+            return Ok(Prim::Map(f.into()));
+        }
+        let map = ScalarFn::build(&[x], map)?;
+        let combine = ScalarFn::build(&[wide, wide], |_, a| vec![(self.join)(&a[0], &a[1])])?;
+        let finish = ScalarFn::build(&[wide], finish)?;
+        Ok(Prim::Reduce(Reduction { axes, keep_dims, init: vec![unit], map, combine, finish }.into()))
+    }
+}
+
+/// The axes named by the optional operand 1; all without it, or none if `noop_with_empty_axes`.
+fn reduced_axes(params: &Params, given: Option<&TensorData>, rank: usize) -> Result<Vec<usize>, OpError> {
+    let given = given.map(TensorData::to_i64s).unwrap_or_default();
+    if given.is_empty() && params.bool("noop_with_empty_axes") != Some(true) {
+        return Ok((0..rank).collect());
+    }
+    let mut axes = given.into_iter().map(|a| normalize_axis(a, rank)).collect::<Result<Vec<_>, _>>()?;
+    axes.sort_unstable();
+    axes.dedup();
+    Ok(axes)
+}
+
+fn set_reduced_dims(cx: &mut InferCtx<'_>, axes: &[usize], keep: bool) -> Result<(), OpError> {
+    let Some(dims) = cx.input_dims(0) else { return Ok(()) };
+    let kept = dims.iter().enumerate().filter(|(i, _)| keep || !axes.contains(i));
+    let dims: Vec<Dim> = kept.map(|(i, d)| if axes.contains(&i) { Dim::Const(1) } else { *d }).collect();
+    cx.set_output_dims(0, dims)
+}
+
+fn reduced_shape(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    cx.same_dtype(0, 0)?;
+    let Some(dims) = cx.input_dims(0) else { return Ok(()) };
+    let keep = cx.params.bool("keepdims") != Some(false);
+    if cx.has_input(1) && cx.value(1).is_none() {
+        let unknown: Vec<Dim> = if keep { dims.iter().map(|_| cx.fresh()).collect() } else { return Ok(()) };
+        return match cx.output(0).shape.rank() {
+            None => cx.set_output_dims(0, unknown),
+            Some(_) => Ok(()),
+        };
+    }
+    let axes = reduced_axes(cx.params, cx.value(1), dims.len())?;
+    set_reduced_dims(cx, &axes, keep)
+}
+
+/// Operands and parameters every reduction shares.
+fn reduction_entry(def: OpDef, types: &'static [DType]) -> OpDef {
+    def.operand("data", types)
+        .optional("axes", TypeRule::OneOf(INDICES))
+        .static_value()
+        .param("keepdims", ParamValue::Bool(true), "keep reduced axes with extent 1")
+        .param("noop_with_empty_axes", ParamValue::Bool(false), "no axes means none instead of all")
+}
+
+fn reduction(name: &'static str, doc: &'static str, types: &'static [DType], fold: Fold) -> OpDef {
+    let compute = prim(move |cx| {
+        let x = cx.input(0)?;
+        let axes = reduced_axes(cx.params, cx.value(1), x.rank())?;
+        fold.prim(x.dtype, &x.dims, axes, cx.params.bool("keepdims") != Some(false))
+    });
+    reduction_entry(define(name, doc, compute, rule(reduced_shape)), types)
+}
+
+fn sums() -> Vec<OpDef> {
+    let square = |x: &Ex| x * x;
+    let sqrt = |a: &Ex, _: f64| match a.dtype().is_float() {
+        true => a.sqrt(),
+        false => a.cast(DType::F64).sqrt().cast(a.dtype()),
+    };
+    let log = |a: &Ex, _: f64| match a.dtype().is_float() {
+        true => a.log(),
+        false => a.cast(DType::F64).log().cast(a.dtype()),
+    };
+    vec![
+        reduction("reduce_sum", "Σ x.", NUMBERS, SUM).onnx("ReduceSum", 13).ulp(1.0),
+        reduction("reduce_mean", "(Σ x) / count.", NUMBERS, Fold { finish: |a, n| a / n, ..SUM })
+            .onnx("ReduceMean", 18)
+            .ulp(1.0),
+        reduction(
+            "reduce_prod",
+            "Π x.",
+            NUMBERS,
+            Fold { unit: |d| Scalar::from_f64(d, 1.0), join: |a, x| a * x, ..SUM },
+        )
+        .onnx("ReduceProd", 18)
+        .ulp(1.0),
+        reduction("reduce_l1", "Σ |x|.", NUMBERS, Fold { map: Ex::abs, ..SUM }).onnx("ReduceL1", 18).ulp(1.0),
+        reduction("reduce_l2", "√Σ x².", NUMBERS, Fold { map: square, finish: sqrt, ..SUM })
+            .onnx("ReduceL2", 18)
+            .ulp(1.0),
+        reduction("reduce_sum_square", "Σ x².", NUMBERS, Fold { map: square, ..SUM })
+            .onnx("ReduceSumSquare", 18)
+            .ulp(1.0),
+        reduction("reduce_log_sum", "ln Σ x.", NUMBERS, Fold { finish: log, ..SUM }).onnx("ReduceLogSum", 18).ulp(2.0),
+        log_sum_exp(),
+    ]
+}
+
+/// Exponents are taken relative to the greatest finite element.
+fn log_sum_exp() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let data = operand(b, args, 0)?;
+        let ty = b.ty(data)?;
+        let axes = reduced_axes(cx.params, cx.value(1), ty.rank())
+            .map_err(|e| b.error(tensorc_ir::diag::Code::TypeConflict, e.0))?;
+        let wide = if ty.dtype.is_float() { compute_type(ty.dtype) } else { DType::F64 };
+        let x = compose::cast(b, data, wide)?;
+        let peak = compose::reduce(b, "reduce_peak", x, &axes)?;
+        let infinite = b.call("isinf", &[peak])?;
+        let zero = compose::number(b, x, 0.0)?;
+        let peak = b.call("where", &[infinite, zero, peak])?;
+        let relative = b.call("sub", &[x, peak])?;
+        let powers = b.call("exp", &[relative])?;
+        let sum = compose::reduce(b, "reduce_sum", powers, &axes)?;
+        let log = b.call("log", &[sum])?;
+        let out = b.call("add", &[log, peak])?;
+        let out = compose::reshape(b, out, &cx.outputs[0].dims)?;
+        compose::cast(b, out, ty.dtype)
+    });
+    reduction_entry(define("reduce_log_sum_exp", "ln Σ eˣ, without overflow.", compute, rule(reduced_shape)), NUMBERS)
+        .onnx("ReduceLogSumExp", 18)
+        .ulp(2.0)
+}
+
+fn least(dtype: DType) -> Scalar {
+    match dtype {
+        d if d.is_float() => Scalar::from_f64(d, f64::NEG_INFINITY),
+        d if d.is_signed_int() => Scalar::from_i64(d, i64::MIN >> (64 - 8 * d.size())),
+        d => Scalar::zero(d),
+    }
+}
+
+fn greatest(dtype: DType) -> Scalar {
+    match dtype {
+        d if d.is_float() => Scalar::from_f64(d, f64::INFINITY),
+        d if d.is_signed_int() => Scalar::from_i64(d, i64::MAX >> (64 - 8 * d.size())),
+        d => Scalar::from_i64(d, -1),
+    }
+}
+
+fn extremes() -> Vec<OpDef> {
+    vec![
+        reduction("reduce_max", "The greatest; NaN if any is.", ORDERED, Fold { unit: least, join: Ex::max, ..SUM })
+            .onnx("ReduceMax", 18),
+        reduction("reduce_min", "The least; NaN if any is.", ORDERED, Fold { unit: greatest, join: Ex::min, ..SUM })
+            .onnx("ReduceMin", 18),
+        reduction(
+            "reduce_peak",
+            "The greatest that is not NaN: the shift that keeps exponentials in range.",
+            FLOATS,
+            Fold { unit: least, join: |a, x| x.gt(a).select(x, a), ..SUM },
+        ),
+    ]
+}
+
+/// Accumulators: the best value and its position. Ties go to the first (or last) position, and NaN
+/// beats everything.
+fn arg_reduction(cx: &NodeCtx<'_>, better: CmpOp) -> Result<Prim, OpError> {
+    let x = cx.input(0)?;
+    let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), x.rank())?;
+    let last = cx.params.bool("select_last_index") == Some(true);
+    let wide = compute_type(x.dtype);
+    let worst = if better == CmpOp::Gt { least(wide) } else { greatest(wide) };
+    let map = ScalarFn::build(&[x.dtype], |b, a| vec![a[0].cast(wide), b.coord(axis)])?;
+    let combine = ScalarFn::build(&[wide, DType::I64, wide, DType::I64], |_, a| {
+        let [best, at, value, position] = a else { return vec![] };
+        let (mut wins, mut ties) = (value.cmp(better, best), value.eq(best));
+        if wide.is_float() {
+            let (nan, best_nan) = (value.ne(value), best.ne(best));
+            wins = wins | (&nan & !&best_nan);
+            ties = ties | (nan & best_nan);
+        }
+        let nearer = if last { position.gt(at) } else { position.lt(at) };
+        let take = wins | (ties & nearer);
+        vec![take.select(value, best), take.select(position, at)]
+    })?;
+    let finish = ScalarFn::build(&[wide, DType::I64], |_, a| vec![a[1].clone()])?;
+    let nowhere = Scalar::i64(if last { -1 } else { i64::MAX });
+    let keep_dims = cx.params.bool("keepdims") != Some(false);
+    Ok(Prim::Reduce(Reduction { axes: vec![axis], keep_dims, init: vec![worst, nowhere], map, combine, finish }.into()))
+}
+
+fn positions() -> Vec<OpDef> {
+    let entry = |name, doc, better| {
+        let infer = rule(|cx| {
+            cx.set_output_dtype(0, DType::I64)?;
+            let Some(dims) = cx.input_dims(0) else { return Ok(()) };
+            let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), dims.len())?;
+            set_reduced_dims(cx, &[axis], cx.params.bool("keepdims") != Some(false))
+        });
+        define(name, doc, prim(move |cx| arg_reduction(cx, better)), infer)
+            .operand("data", NUMBERS)
+            .param("axis", ParamValue::Int(0), "axis searched")
+            .param("keepdims", ParamValue::Bool(true), "keep the axis with extent 1")
+            .param("select_last_index", ParamValue::Bool(false), "the last of equal elements")
+    };
+    vec![
+        entry("argmax", "Position of the greatest element.", CmpOp::Gt).onnx("ArgMax", 1),
+        entry("argmin", "Position of the least element.", CmpOp::Lt).onnx("ArgMin", 1),
+    ]
+}
+
+/// A running fold along the axis of operand 1: one serial loop for each line along the axis.
+fn scan(cx: &NodeCtx<'_>, name: &str, op: ScalarOp, unit: f64) -> Result<Prim, OpError> {
+    let x = cx.input(0)?;
+    let axis = cx.value(1).and_then(TensorData::item).ok_or("operand `axis` must be one number")?;
+    let axis = normalize_axis(axis.as_i64(), x.rank())?;
+    let flag = |name| cx.params.bool(name) == Some(true);
+    let (exclusive, reverse) = (flag("exclusive"), flag("reverse"));
+    let wide = compute_type(x.dtype);
+    let (outer, n, inner): (u64, u64, u64) =
+        (x.dims[..axis].iter().product(), x.dims[axis], x.dims[axis + 1..].iter().product());
+    let mut k = KernelBuilder::new(name);
+    let input = k.param("x", x.dtype, x.len(), false);
+    let output = k.param("y", x.dtype, x.len(), true);
+    let lines = outer * inner;
+    k.for_range::<OpError>("line", lines, LoopKind::Parallel, |k, line| {
+        let ranges = |_: u32| (0, lines as i64 - 1);
+        let (o, i) = (line.floor_div(inner.max(1) as i64, &ranges), line.modulo(inner.max(1) as i64, &ranges));
+        let total = k.alloc("total", wide, 1, Space::Register);
+        let zero = Index::constant(0);
+        k.store(total, zero.clone(), Operand::Const(Scalar::from_f64(wide, unit)));
+        k.for_range("step", n, LoopKind::Serial, |k, step| {
+            let along = if reverse { step.scale(-1).offset(n as i64 - 1) } else { step };
+            let at = linearize(&[o, along, i], &[outer, n, inner]);
+            let stored = k.load(input, at.clone());
+            let value = convert(k, stored, wide);
+            let before = k.load(total, zero.clone());
+            let after = k.op(op, &[before, value]);
+            k.store(total, zero, after);
+            let result = convert(k, if exclusive { before } else { after }, x.dtype);
+            k.store(output, at, result);
+            Ok(())
+        })
+    })?;
+    Ok(Prim::Kernel(k.finish().into()))
+}
+
+fn convert(k: &mut KernelBuilder, value: Operand, to: DType) -> Operand {
+    match k.dtype(value) == to {
+        true => value,
+        false => k.op(ScalarOp::Cast(to), &[value]),
+    }
+}
+
+fn scans() -> Vec<OpDef> {
+    let entry = |name, doc, op, unit| {
+        let infer = rule(|cx| {
+            let shape = cx.input(0).shape;
+            cx.set_output_shape(0, shape)?;
+            cx.same_dtype(0, 0)
+        });
+        define(name, doc, prim(move |cx| scan(cx, name, op, unit)), infer)
+            .operand("x", NUMBERS)
+            .operand("axis", INDICES)
+            .static_value()
+            .param("exclusive", ParamValue::Bool(false), "leave out the element itself")
+            .param("reverse", ParamValue::Bool(false), "from the end of the axis")
+            .ulp(1.0)
+    };
+    vec![
+        entry("cumsum", "Running sums along an axis.", ScalarOp::Add, 0.0).onnx("CumSum", 11),
+        entry("cumprod", "Running products along an axis.", ScalarOp::Mul, 1.0).onnx("CumProd", 26),
+    ]
+}
