@@ -6,10 +6,14 @@
 pub mod def;
 
 mod activation;
+mod rules;
+mod shape;
+mod slicing;
+mod views;
 
 use tensorc_ir::op::OpDef;
 
 /// Every entry, family by family.
 pub fn all() -> Vec<OpDef> {
-    [activation::ops()].into_iter().flatten().collect()
+    [activation::ops(), shape::ops(), slicing::ops()].into_iter().flatten().collect()
 }
