@@ -6,14 +6,17 @@
 pub mod def;
 
 mod activation;
+mod contract;
+mod conv;
 mod rules;
 mod shape;
 mod slicing;
 mod views;
+mod window;
 
 use tensorc_ir::op::OpDef;
 
 /// Every entry, family by family.
 pub fn all() -> Vec<OpDef> {
-    [activation::ops(), shape::ops(), slicing::ops()].into_iter().flatten().collect()
+    [activation::ops(), contract::ops(), conv::ops(), shape::ops(), slicing::ops()].into_iter().flatten().collect()
 }

@@ -83,3 +83,42 @@ pub fn axes(axes: &[i64], rank: usize) -> Result<Vec<usize>, OpError> {
     }
     Ok(out)
 }
+
+/// The numpy broadcast of several axis lists; axes that are not decided yet are `None`.
+pub fn broadcast(lists: &[&[Dim]]) -> Result<Vec<Option<Dim>>, OpError> {
+    let rank = lists.iter().map(|l| l.len()).max().unwrap_or(0);
+    let mut out = vec![Some(Dim::Const(1)); rank];
+    for list in lists {
+        let lead = rank - list.len();
+        for (i, &d) in list.iter().enumerate() {
+            let known = &mut out[lead + i];
+            *known = match (*known, d) {
+                (Some(Dim::Const(1)), d) => Some(d),
+                (k, Dim::Const(1)) => k,
+                (Some(Dim::Const(a)), Dim::Const(b)) if a != b => {
+                    return Err(OpError(format!("axis {}: cannot broadcast {b} to {a}", lead + i)));
+                }
+                (_, Dim::Const(n)) => Some(Dim::Const(n)),
+                (Some(a), b) if a == b => Some(a),
+                (Some(Dim::Const(n)), _) => Some(Dim::Const(n)),
+                _ => None,
+            };
+        }
+    }
+    Ok(out)
+}
+
+/// An operand that must have the given rank: states fresh axes for it if nothing is known.
+pub fn ranked(cx: &mut InferCtx<'_>, i: usize, rank: usize) -> Result<Vec<Dim>, OpError> {
+    if cx.input_dims(i).is_none() {
+        let dims = (0..rank).map(|_| cx.fresh()).collect();
+        cx.set_input_shape(i, Shape::Ranked(dims))?;
+    }
+    match cx.input_dims(i) {
+        Some(dims) if dims.len() == rank => Ok(dims.to_vec()),
+        found => {
+            let found = found.map_or(0, |d| d.len());
+            Err(OpError(format!("{}: expected rank {rank}, found rank {found}", cx.input_name(i))))
+        }
+    }
+}

@@ -99,7 +99,8 @@ fn reshape_op() -> OpDef {
                 let output = output_dims(cx, 0);
                 // Axes copied from the operand cancel, which keeps the equation solvable.
                 let copied = |i: usize| shape[i] == 0 && !allow_zero;
-                let left: Vec<Dim> = (0..input.len()).filter(|&i| i >= shape.len() || !copied(i)).map(|i| input[i]).collect();
+                let left: Vec<Dim> =
+                    (0..input.len()).filter(|&i| i >= shape.len() || !copied(i)).map(|i| input[i]).collect();
                 let right: Vec<Dim> = (0..output.len()).filter(|&i| !copied(i)).map(|i| output[i]).collect();
                 conserve(cx, &left, &right)?;
             }
@@ -190,8 +191,7 @@ fn permutation(perm: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, OpError>
 }
 
 fn transpose() -> OpDef {
-    let compute =
-        prim(|cx| Ok(view_prim(permute(&permutation(cx.params.ints("perm"), cx.input(0)?.rank())?))));
+    let compute = prim(|cx| Ok(view_prim(permute(&permutation(cx.params.ints("perm"), cx.input(0)?.rank())?))));
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
         let perm = cx.params.ints("perm").map(<[i64]>::to_vec);

@@ -344,4 +344,3 @@ fn center_crop_pad() -> OpDef {
         .maybe("axes", ParamKind::Ints, "Axes that `shape` names; default: all.")
         .onnx("CenterCropPad", 18)
 }
-
