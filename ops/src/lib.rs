@@ -8,9 +8,13 @@ pub mod def;
 mod activation;
 mod contract;
 mod conv;
+mod fill;
+mod index;
+mod nest;
 mod rules;
 mod shape;
 mod slicing;
+mod sort;
 mod views;
 mod window;
 
@@ -18,5 +22,17 @@ use tensorc_ir::op::OpDef;
 
 /// Every entry, family by family.
 pub fn all() -> Vec<OpDef> {
-    [activation::ops(), contract::ops(), conv::ops(), shape::ops(), slicing::ops()].into_iter().flatten().collect()
+    [
+        activation::ops(),
+        contract::ops(),
+        fill::ops(),
+        index::ops(),
+        sort::ops(),
+        conv::ops(),
+        shape::ops(),
+        slicing::ops(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
