@@ -11,6 +11,8 @@ mod conv;
 mod fill;
 mod index;
 mod nest;
+mod pool;
+mod resize;
 mod rules;
 mod shape;
 mod slicing;
@@ -25,6 +27,8 @@ pub fn all() -> Vec<OpDef> {
     [
         activation::ops(),
         contract::ops(),
+        pool::ops(),
+        resize::ops(),
         fill::ops(),
         index::ops(),
         sort::ops(),

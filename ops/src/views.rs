@@ -53,13 +53,6 @@ pub fn view_prim(view: View) -> Prim {
     Prim::View(Arc::new(view))
 }
 
-/// How a reduction folds its elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fold {
-    Sum,
-    Max,
-}
-
 /// The type arithmetic on stored elements of `dtype` is done in.
 pub fn compute_type(dtype: DType) -> DType {
     match dtype {
@@ -97,7 +90,7 @@ pub trait Build {
         dims: &[u64],
         f: impl FnOnce(&ScalarBuilder, &[Ex]) -> Ex,
     ) -> Result<Value>;
-    fn reduced(&mut self, x: Value, axes: &[usize], keep_dims: bool, fold: Fold) -> Result<Value>;
+    fn reduced(&mut self, x: Value, reduction: Reduction) -> Result<Value>;
     fn contract(&mut self, lhs: Value, rhs: Value, contraction: Contraction) -> Result<Value>;
     fn gathered(&mut self, data: Value, indices: Value, axis: usize) -> Result<Value>;
     fn concat(&mut self, parts: &[Value], axis: usize) -> Result<Value>;
@@ -165,11 +158,10 @@ impl Build for Builder<'_> {
         Ok(self.prim(Prim::Map(Arc::new(f)), inputs, &[DenseType::new(dtype, dims)])[0])
     }
 
-    fn reduced(&mut self, x: Value, axes: &[usize], keep_dims: bool, fold: Fold) -> Result<Value> {
-        let ty = self.ty(x)?;
-        let reduction = reduction(ty.dtype, axes, keep_dims, fold).map_err(|OpError(why)| self.fail(why))?;
-        let dims = reduction.output_dims(&ty.dims);
-        Ok(self.prim(Prim::Reduce(Arc::new(reduction)), &[x], &[DenseType::new(ty.dtype, &dims)])[0])
+    fn reduced(&mut self, x: Value, reduction: Reduction) -> Result<Value> {
+        let dims = reduction.output_dims(&self.dims(x)?);
+        let dtype = reduction.finish.output_dtypes()[0];
+        Ok(self.prim(Prim::Reduce(Arc::new(reduction)), &[x], &[DenseType::new(dtype, &dims)])[0])
     }
 
     fn contract(&mut self, lhs: Value, rhs: Value, contraction: Contraction) -> Result<Value> {
@@ -212,22 +204,28 @@ impl Build for Builder<'_> {
     }
 }
 
-/// A fold of one operand; f16 and bf16 accumulate in f32.
-pub fn reduction(dtype: DType, axes: &[usize], keep_dims: bool, fold: Fold) -> Result<Reduction, OpError> {
+/// `finish(Σ map(x))`; f16 and bf16 accumulate in f32, and `finish` sees the accumulator.
+pub fn sum_of(
+    dtype: DType,
+    axes: &[usize],
+    keep_dims: bool,
+    map: impl FnOnce(&Ex) -> Ex,
+    finish: impl FnOnce(&Ex) -> Ex,
+) -> Result<Reduction, OpError> {
     let wide = compute_type(dtype);
-    let init = match fold {
-        Fold::Sum => Scalar::zero(wide),
-        Fold::Max => lowest(wide),
-    };
+    let map = ScalarFn::build(&[dtype], |_, a| vec![map(&a[0].cast(wide))])?;
+    let combine = ScalarFn::build(&[wide, wide], |_, a| vec![&a[0] + &a[1]])?;
+    let finish = ScalarFn::build(&[wide], |_, a| vec![finish(&a[0])])?;
+    Ok(Reduction { axes: axes.to_vec(), keep_dims, init: vec![Scalar::zero(wide)], map, combine, finish })
+}
+
+/// The greatest element.
+pub fn max_of(dtype: DType, axes: &[usize], keep_dims: bool) -> Result<Reduction, OpError> {
+    let wide = compute_type(dtype);
     let map = ScalarFn::build(&[dtype], |_, a| vec![a[0].cast(wide)])?;
-    let combine = ScalarFn::build(&[wide, wide], |_, a| {
-        vec![match fold {
-            Fold::Sum => &a[0] + &a[1],
-            Fold::Max => a[0].max(&a[1]),
-        }]
-    })?;
+    let combine = ScalarFn::build(&[wide, wide], |_, a| vec![a[0].max(&a[1])])?;
     let finish = ScalarFn::build(&[wide], |_, a| vec![a[0].cast(dtype)])?;
-    Ok(Reduction { axes: axes.to_vec(), keep_dims, init: vec![init], map, combine, finish })
+    Ok(Reduction { axes: axes.to_vec(), keep_dims, init: vec![lowest(wide)], map, combine, finish })
 }
 
 /// Turns an operator's own complaint into a diagnostic at the node being expanded.
