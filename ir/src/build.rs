@@ -9,6 +9,7 @@ use crate::graph::{Graph, NodeId, Value};
 use crate::infer::{ValueOf, infer_node};
 use crate::op::Registry;
 use crate::params::Params;
+use crate::prim::Prim;
 use crate::scalar::Scalar;
 use crate::tensor::TensorData;
 use crate::types::DenseType;
@@ -59,6 +60,12 @@ impl<'a> Builder<'a> {
     /// An operator with one result and no parameters.
     pub fn call(&mut self, op: &str, operands: &[Value]) -> Result<Value> {
         self.op(op, operands, Params::new())
+    }
+
+    /// A primitive, with its result types.
+    pub fn prim(&mut self, prim: Prim, inputs: &[Value], types: &[DenseType]) -> SmallVec<[Value; 2]> {
+        let node = self.graph.add_prim(self.name.clone(), prim, inputs, types);
+        (0..types.len() as u16).map(|port| Value { node, port }).collect()
     }
 
     pub fn constant(&mut self, data: TensorData) -> Value {

@@ -10,17 +10,27 @@ mod activation;
 mod arith;
 mod cast;
 mod compare;
+mod contract;
+mod conv;
+mod fill;
+mod index;
 mod logical;
 mod loss;
+mod nest;
 mod norm;
+mod pool;
 mod reduce;
+mod resize;
+mod rules;
+mod shape;
+mod slicing;
+mod sort;
+mod views;
+mod window;
 
 use tensorc_ir::op::OpDef;
 
 /// Every entry, family by family.
 pub fn all() -> Vec<OpDef> {
-    [activation::ops(), arith::ops(), cast::ops(), compare::ops(), logical::ops(), loss::ops(), norm::ops(), reduce::ops()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [activation::ops(), arith::ops(), cast::ops(), compare::ops(), contract::ops(), conv::ops(), fill::ops(), index::ops(), logical::ops(), loss::ops(), norm::ops(), pool::ops(), reduce::ops(), resize::ops(), shape::ops(), slicing::ops(), sort::ops()].into_iter().flatten().collect()
 }

@@ -1,0 +1,276 @@
+//! Products that sum over axes: matmul, gemm, dot.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
+use tensorc_ir::params::ParamValue;
+use tensorc_ir::prim::{Contraction, Prim};
+use tensorc_ir::{Dim, Shape};
+
+use crate::def::{Define, NUMBERS, composite, define, prim, rule};
+use crate::rules::{broadcast, partial, ranked};
+use crate::views::{Build, maybe, operand};
+
+pub fn ops() -> Vec<OpDef> {
+    vec![matmul(), gemm(), dot(), batch_dot(), fully_connected()]
+}
+
+/// The contraction of `matmul(a, b)` for operands of rank at least 1 and conforming shapes.
+fn matmul_contraction(a: &[u64], b: &[u64], out: &[u64]) -> Contraction {
+    let k_extent = a[a.len() - 1];
+    let (has_m, has_n) = (a.len() > 1, b.len() > 1);
+    let batch = out.len() - usize::from(has_m) - usize::from(has_n);
+    let k = Index::var(out.len() as u32);
+    let batch_index = |dims: &[u64]| -> Vec<Index> {
+        let own = dims.len().saturating_sub(2);
+        let axes = (0..own).map(|i| (i, batch - own + i));
+        axes.map(|(i, o)| if dims[i] == 1 && out[o] != 1 { Index::default() } else { Index::var(o as u32) }).collect()
+    };
+    let (mut lhs, mut rhs) = (batch_index(a), batch_index(b));
+    if has_m {
+        lhs.push(Index::var(batch as u32));
+    }
+    lhs.push(k.clone());
+    rhs.push(k);
+    if has_n {
+        rhs.push(Index::var(out.len() as u32 - 1));
+    }
+    let extents = [out, &[k_extent]].concat();
+    Contraction { extents, out_rank: out.len(), lhs, rhs }
+}
+
+fn matmul() -> OpDef {
+    let compute = prim(|cx| {
+        let (a, b) = (cx.input(0)?, cx.input(1)?);
+        Ok(Prim::Contract(matmul_contraction(&a.dims, &b.dims, &cx.outputs[0].dims).into()))
+    });
+    define("matmul", "The matrix product of the last two axes, broadcasting the others.", compute, rule(matmul_rule))
+        .group("a", NUMBERS)
+        .group("b", NUMBERS)
+        .onnx("MatMul", 1)
+        .mxnet("linalg_gemm2")
+        .ulp(1.0)
+}
+
+fn matmul_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    cx.same_dtype(0, 0)?;
+    let (Some(a), Some(b)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
+    for (i, dims) in [&a, &b].into_iter().enumerate() {
+        if dims.is_empty() {
+            return Err(OpError(format!("{}: expected rank at least 1, found rank 0", cx.input_name(i))));
+        }
+    }
+    let k_axis = b.len().saturating_sub(2);
+    let what = format!("operand `b`, axis {k_axis} (against the last axis of `a`)");
+    cx.unify_dims(a[a.len() - 1], b[k_axis], &what)?;
+    let batch = |d: &[Dim]| d[..d.len().saturating_sub(2)].to_vec();
+    let mut out = broadcast(&[&batch(&a), &batch(&b)])?;
+    if a.len() > 1 {
+        out.push(Some(a[a.len() - 2]));
+    }
+    if b.len() > 1 {
+        out.push(Some(b[b.len() - 1]));
+    }
+    partial(cx, 0, &out)
+}
+
+/// `alpha · y + beta · c`, leaving out what does nothing.
+fn scale_add(b: &mut Builder<'_>, y: Value, c: Option<Value>, alpha: f64, beta: f64) -> Result<Value> {
+    let ty = b.ty(y)?;
+    let c = c.filter(|_| beta != 0.0);
+    match c {
+        None if alpha == 1.0 => Ok(y),
+        None => b.map_as(&[y], ty.dtype, &ty.dims, |_, a| &a[0] * alpha),
+        Some(c) => b.map_as(&[y, c], ty.dtype, &ty.dims, |_, a| {
+            let scaled = |x: &tensorc_ir::scalar::Ex, k: f64| if k == 1.0 { x.clone() } else { x * k };
+            scaled(&a[0], alpha) + scaled(&a[1], beta)
+        }),
+    }
+}
+
+fn gemm() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (x, y) = (operand(b, args, 0)?, operand(b, args, 1)?);
+        let flag = |name: &str| cx.params.bool(name).unwrap_or(false);
+        let out = &cx.outputs[0].dims;
+        let [m, n, k] = [0, 1, 2].map(Index::var);
+        let inner = cx.input(0).map(|t| t.dims[usize::from(!flag("transA"))]).map_err(|OpError(w)| b.fail(w))?;
+        let lhs = if flag("transA") { vec![k.clone(), m] } else { vec![m, k.clone()] };
+        let rhs = if flag("transB") { vec![n, k] } else { vec![k, n] };
+        let product = b.contract(x, y, Contraction { extents: vec![out[0], out[1], inner], out_rank: 2, lhs, rhs })?;
+        let (alpha, beta) = (cx.params.float("alpha").unwrap_or(1.0), cx.params.float("beta").unwrap_or(1.0));
+        scale_add(b, product, maybe(args, 2), alpha, beta)
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let (a, b) = (ranked(cx, 0, 2)?, ranked(cx, 1, 2)?);
+        let (ta, tb) = (cx.params.bool("transA").unwrap_or(false), cx.params.bool("transB").unwrap_or(false));
+        let (m, k) = if ta { (a[1], a[0]) } else { (a[0], a[1]) };
+        let (k2, n) = if tb { (b[1], b[0]) } else { (b[0], b[1]) };
+        cx.unify_dims(k, k2, &format!("operand `B`, axis {}", usize::from(tb)))?;
+        if let Some(c) = cx.input_dims(2) {
+            if c.len() > 2 {
+                return Err(OpError(format!("operand `C`: expected rank at most 2, found rank {}", c.len())));
+            }
+            for (i, &d) in c.iter().rev().enumerate() {
+                if let (Dim::Const(found), Dim::Const(expected)) = (d, if i == 0 { n } else { m })
+                    && found != 1
+                    && found != expected
+                {
+                    return Err(OpError(format!("operand `C`: cannot broadcast {found} to {expected}")));
+                }
+            }
+        }
+        cx.set_output_dims(0, [m, n])
+    });
+    define("gemm", "`alpha · A' · B' + beta · C`, with A' and B' transposed if asked.", compute, infer)
+        .group("A", NUMBERS)
+        .group("B", NUMBERS)
+        .optional("C", TypeRule::Group(0, NUMBERS))
+        .param("alpha", ParamValue::Float(1.0), "")
+        .param("beta", ParamValue::Float(1.0), "")
+        .param("transA", ParamValue::Bool(false), "")
+        .param("transB", ParamValue::Bool(false), "")
+        .onnx("Gemm", 1)
+        .ulp(1.0)
+}
+
+/// The sizes a transposable matrix operand contributes: its index, given the row and column index.
+fn oriented(transposed: bool, row: Index, column: Index) -> [Index; 2] {
+    if transposed { [column, row] } else { [row, column] }
+}
+
+fn dot() -> OpDef {
+    let compute = prim(|cx| {
+        let (a, b) = (cx.input(0)?, cx.input(1)?);
+        let out = &cx.outputs[0].dims;
+        let k = Index::var(out.len() as u32);
+        let (ta, tb) = dot_flags(cx.params.bool("transpose_a"), cx.params.bool("transpose_b"));
+        let split = a.rank() - 1;
+        let mut lhs: Vec<Index> = (0..split as u32).map(Index::var).collect();
+        let mut rhs: Vec<Index> = (split as u32..out.len() as u32).map(Index::var).collect();
+        if ta {
+            lhs.insert(0, k.clone())
+        } else {
+            lhs.push(k.clone())
+        }
+        if tb {
+            rhs.push(k)
+        } else {
+            rhs.insert(0, k)
+        }
+        let inner = if ta { a.dims[0] } else { a.dims[split] };
+        debug_assert_eq!(rhs.len(), b.rank());
+        let extents = [&out[..], &[inner]].concat();
+        Ok(Prim::Contract(Contraction { extents, out_rank: out.len(), lhs, rhs }.into()))
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let (ta, tb) = dot_flags(cx.params.bool("transpose_a"), cx.params.bool("transpose_b"));
+        let (Some(a), Some(b)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
+        if a.is_empty() || b.is_empty() {
+            return Err("operands: expected rank at least 1, found rank 0".into());
+        }
+        let ka = if ta { 0 } else { a.len() - 1 };
+        let kb = if tb { b.len() - 1 } else { 0 };
+        cx.unify_dims(a[ka], b[kb], &format!("operand `rhs`, axis {kb}"))?;
+        let rest = |d: &[Dim], skip: usize| d.iter().enumerate().filter(|(i, _)| *i != skip).map(|(_, d)| *d).collect();
+        let (left, right): (Vec<Dim>, Vec<Dim>) = (rest(&a, ka), rest(&b, kb));
+        cx.set_output_dims(0, [left, right].concat())
+    });
+    define("dot", "Sums over the last axis of `lhs` and the first of `rhs` (swapped when transposed).", compute, infer)
+        .group("lhs", NUMBERS)
+        .group("rhs", NUMBERS)
+        .param("transpose_a", ParamValue::Bool(false), "Sum over the first axis of `lhs`.")
+        .param("transpose_b", ParamValue::Bool(false), "Sum over the last axis of `rhs`.")
+        .mxnet("dot")
+        .ulp(1.0)
+}
+
+fn dot_flags(a: Option<bool>, b: Option<bool>) -> (bool, bool) {
+    (a.unwrap_or(false), b.unwrap_or(false))
+}
+
+fn batch_dot() -> OpDef {
+    let compute = prim(|cx| {
+        let a = cx.input(0)?;
+        let out = &cx.outputs[0].dims;
+        let (ta, tb) = dot_flags(cx.params.bool("transpose_a"), cx.params.bool("transpose_b"));
+        let [g, m, n, k] = [0, 1, 2, 3].map(Index::var);
+        let lhs = [&[g.clone()][..], &oriented(ta, m, k.clone())].concat();
+        let rhs = [&[g][..], &oriented(tb, k, n)].concat();
+        let inner = a.dims[if ta { 1 } else { 2 }];
+        let extents = vec![out[0], out[1], out[2], inner];
+        Ok(Prim::Contract(Contraction { extents, out_rank: 3, lhs, rhs }.into()))
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let (ta, tb) = dot_flags(cx.params.bool("transpose_a"), cx.params.bool("transpose_b"));
+        let (a, b) = (ranked(cx, 0, 3)?, ranked(cx, 1, 3)?);
+        let (m, ka) = if ta { (a[2], a[1]) } else { (a[1], a[2]) };
+        let (kb, n) = if tb { (b[2], b[1]) } else { (b[1], b[2]) };
+        cx.unify_dims(a[0], b[0], "operand `rhs`, axis 0")?;
+        cx.unify_dims(ka, kb, "operand `rhs`, summed axis")?;
+        cx.set_output_dims(0, [a[0], m, n])
+    });
+    define("batch_dot", "A matrix product for every index of the first axis.", compute, infer)
+        .group("lhs", NUMBERS)
+        .group("rhs", NUMBERS)
+        .param("transpose_a", ParamValue::Bool(false), "")
+        .param("transpose_b", ParamValue::Bool(false), "")
+        .mxnet("batch_dot")
+        .ulp(1.0)
+}
+
+/// Extents of the rows a fully connected layer sees, and of one row.
+fn rows(dims: &[u64], flatten: bool) -> (Vec<u64>, u64) {
+    match flatten {
+        true => (vec![dims[0]], dims[1..].iter().product()),
+        false => (dims[..dims.len() - 1].to_vec(), dims[dims.len() - 1]),
+    }
+}
+
+fn fully_connected_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
+    let (x, w) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let (lead, inner) = rows(&b.dims(x)?, cx.params.bool("flatten").unwrap_or(true));
+    let x = b.reshaped(x, &[&lead[..], &[inner]].concat())?;
+    let out = &cx.outputs[0].dims;
+    let (k, n) = (Index::var(out.len() as u32), Index::var(out.len() as u32 - 1));
+    let mut lhs: Vec<Index> = (0..lead.len() as u32).map(Index::var).collect();
+    lhs.push(k.clone());
+    let extents = [&out[..], &[inner]].concat();
+    let y = b.contract(x, w, Contraction { extents, out_rank: out.len(), lhs, rhs: vec![n, k] })?;
+    let bias = maybe(args, 2).filter(|_| !cx.params.bool("no_bias").unwrap_or(false));
+    scale_add(b, y, bias, 1.0, 1.0)
+}
+
+fn fully_connected() -> OpDef {
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let hidden = cx.params.int("num_hidden").unwrap_or(0).max(0) as u64;
+        let flatten = cx.params.bool("flatten").unwrap_or(true);
+        let w = ranked(cx, 1, 2)?;
+        cx.unify_dims(Dim::Const(hidden), w[0], "operand `weight`, axis 0")?;
+        cx.set_input_shape(2, Shape::consts(&[hidden]))?;
+        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        if x.is_empty() {
+            return Err("operand `data`: expected rank at least 1, found rank 0".into());
+        }
+        let lead = if flatten { 1 } else { x.len() - 1 };
+        let inner = x[lead..].to_vec();
+        cx.relate(tensorc_ir::dim::Equation::Product { left: vec![w[1]], right: inner })?;
+        cx.set_output_dims(0, x[..lead].iter().copied().chain([Dim::Const(hidden)]))
+    });
+    define("fully_connected", "`x · weightᵀ + bias` on rows of the data.", composite(fully_connected_body), infer)
+        .group("data", NUMBERS)
+        .group("weight", NUMBERS)
+        .optional("bias", TypeRule::Group(0, NUMBERS))
+        .required("num_hidden", tensorc_ir::params::ParamKind::Int, "Number of columns of the result.")
+        .param("flatten", ParamValue::Bool(true), "Join all axes but the first; otherwise apply to the last axis.")
+        .param("no_bias", ParamValue::Bool(false), "")
+        .mxnet("FullyConnected")
+        .ulp(1.0)
+}

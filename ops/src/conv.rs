@@ -1,0 +1,310 @@
+//! Convolution and transposed convolution over any number of spatial axes.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::dim::Equation;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::prim::{Contraction, View};
+use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{Dim, Shape};
+
+use crate::def::{Define, FLOATS, NUMBERS, composite, define, rule};
+use crate::rules::{output_dims, partial};
+use crate::views::{Build, OrFail, maybe, operand, vars};
+use crate::window::{AutoPad, Window};
+
+pub fn ops() -> Vec<OpDef> {
+    vec![conv(), conv_transpose()]
+}
+
+/// Number of groups, from `group` (ONNX) or `num_group` (MXNet).
+fn groups(params: &Params) -> Result<u64, OpError> {
+    match params.int("group").unwrap_or(1) {
+        g if g > 0 => Ok(g as u64),
+        g => Err(OpError(format!("parameter `group` is {g}"))),
+    }
+}
+
+/// The positions along the spatial axes that an output and a kernel position read.
+type Positions<'a> = &'a dyn Fn(usize, &Index, &Index) -> Index;
+
+/// `out[n, oc, o…] = Σ x[n, ic, position(o, k)…] · w[oc, ic, k…]`, within groups of channels.
+///
+/// `x` is [n, ic, …], `w` is [oc, ic / groups, k…], the result [n, oc, spatial…].
+fn convolve(
+    b: &mut Builder<'_>,
+    x: Value,
+    w: Value,
+    groups: u64,
+    spatial: &[u64],
+    position: Positions<'_>,
+) -> Result<Value> {
+    let (n, wd) = (b.dims(x)?[0], b.dims(w)?);
+    let (oc, ic, kernel) = (wd[0], wd[1], &wd[2..]);
+    let grouped = usize::from(groups > 1);
+    let lead = if groups > 1 { vec![n, groups, oc / groups] } else { vec![n, oc] };
+    let out_rank = lead.len() + spatial.len();
+    let extents = [&lead[..], spatial, &[ic], kernel].concat();
+    let v = vars(extents.len());
+    let channel = &v[out_rank];
+    let (in_channel, out_channel) = match groups > 1 {
+        true => (v[1].scale(ic as i64).add(channel), v[1].scale((oc / groups) as i64).add(&v[2])),
+        false => (channel.clone(), v[1].clone()),
+    };
+    let (mut lhs, mut rhs) = (vec![v[0].clone(), in_channel], vec![out_channel, channel.clone()]);
+    for axis in 0..spatial.len() {
+        let (o, k) = (&v[2 + grouped + axis], &v[out_rank + 1 + axis]);
+        lhs.push(position(axis, o, k));
+        rhs.push(k.clone());
+    }
+    let y = b.contract(x, w, Contraction { extents, out_rank, lhs, rhs })?;
+    b.reshaped(y, &[&[n, oc][..], spatial].concat())
+}
+
+/// Adds `bias[c]` to channel `c` of [n, c, …].
+fn add_bias(b: &mut Builder<'_>, y: Value, bias: Option<Value>) -> Result<Value> {
+    let Some(bias) = bias else { return Ok(y) };
+    let ty = b.ty(y)?;
+    let mut dims = vec![1; ty.rank() - 1];
+    dims[0] = ty.dims[1];
+    let bias = b.reshaped(bias, &dims)?;
+    b.map_as(&[y, bias], ty.dtype, &ty.dims, |_, a| &a[0] + &a[1])
+}
+
+fn conv_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
+    let (x, w) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let (xd, wd) = (b.dims(x)?, b.dims(w)?);
+    let window = Window::new(cx.params, wd[2..].to_vec()).or_fail(b)?;
+    let g = groups(cx.params).or_fail(b)?;
+    let position = |axis: usize, o: &Index, k: &Index| window.position(axis, xd[2 + axis], o, k);
+    let y = convolve(b, x, w, g, &cx.outputs[0].dims[2..], &position)?;
+    add_bias(b, y, maybe(args, 2))
+}
+
+/// Ranks of data, weight and result agree; returns the data's and the weight's axes if known.
+fn conv_ranks(cx: &mut InferCtx<'_>) -> Result<Option<(Vec<Dim>, Vec<Dim>)>, OpError> {
+    for i in 0..3 {
+        if cx.has_input(i) {
+            cx.same_dtype(0, i)?;
+        }
+    }
+    let from_kernel = cx.params.ints("kernel_shape").filter(|k| !k.is_empty()).map(|k| k.len() + 2);
+    let rank = (0..2).find_map(|i| cx.input(i).shape.rank()).or(from_kernel).or(cx.output(0).shape.rank());
+    let Some(rank) = rank else { return Ok(None) };
+    if rank < 3 {
+        return Err(OpError(format!("operand `X`: expected rank at least 3, found rank {rank}")));
+    }
+    let x = crate::rules::ranked(cx, 0, rank)?;
+    let w = crate::rules::ranked(cx, 1, rank)?;
+    if let Some(kernel) = cx.params.ints("kernel_shape").map(<[i64]>::to_vec).filter(|k| !k.is_empty()) {
+        for (i, &k) in kernel.iter().enumerate().take(rank - 2) {
+            cx.unify_dims(Dim::Const(k.max(0) as u64), w[2 + i], &format!("operand `W`, axis {}", 2 + i))?;
+        }
+    }
+    partial(cx, 0, &vec![None; rank])?;
+    let resolved = |dims: Vec<Dim>| dims.into_iter().map(|d| cx.resolve(d)).collect();
+    Ok(Some((resolved(x), resolved(w))))
+}
+
+/// `whole = part · groups`.
+fn grouped(cx: &mut InferCtx<'_>, whole: Dim, part: Dim, groups: u64, what: &str) -> Result<(), OpError> {
+    if groups == 1 {
+        return cx.unify_dims(whole, part, what);
+    }
+    if let (Dim::Const(w), Dim::Const(p)) = (cx.resolve(whole), cx.resolve(part))
+        && w != p * groups
+    {
+        return Err(OpError(format!("{what}: expected {w} / {groups} groups, found {p}")));
+    }
+    cx.relate(Equation::Affine { out: whole, input: part, mul: groups as i64, add: 0, div: 1 })
+}
+
+fn conv() -> OpDef {
+    let infer = rule(|cx| {
+        let Some((x, w)) = conv_ranks(cx)? else { return Ok(()) };
+        let g = groups(cx.params)?;
+        grouped(cx, x[1], w[1], g, "operand `W`, axis 1 (channels)")?;
+        if let Dim::Const(oc) = w[0]
+            && oc % g != 0
+        {
+            return Err(OpError(format!("operand `W`, axis 0: expected a multiple of {g} groups, found {oc}")));
+        }
+        cx.set_input_shape(2, Shape::Ranked([w[0]].into_iter().collect()))?;
+        let out = output_dims(cx, 0);
+        cx.unify_dims(x[0], out[0], "output, axis 0")?;
+        cx.unify_dims(w[0], out[1], "output, axis 1")?;
+        let Some(kernel) = w[2..].iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>() else { return Ok(()) };
+        let window = Window::new(cx.params, kernel)?;
+        (0..w.len() - 2).try_for_each(|i| window.relate(cx, i, x[2 + i], out[2 + i]))
+    });
+    let def =
+        define("conv", "Convolution of [n, c, spatial…] with [oc, c / group, kernel…].", composite(conv_body), infer);
+    window_params(def)
+        .group("X", NUMBERS)
+        .group("W", NUMBERS)
+        .optional("B", TypeRule::Group(0, NUMBERS))
+        .param("group", ParamValue::Int(1), "Number of channel groups.")
+        .onnx("Conv", 1)
+        .ulp(1.0)
+}
+
+/// The window parameters of ONNX.
+pub fn window_params(def: OpDef) -> OpDef {
+    def.param("auto_pad", ParamValue::Str("NOTSET".into()), "NOTSET, SAME_UPPER, SAME_LOWER or VALID.")
+        .maybe("kernel_shape", ParamKind::Ints, "Extents of the window.")
+        .maybe("strides", ParamKind::Ints, "Default: 1.")
+        .maybe("dilations", ParamKind::Ints, "Default: 1.")
+        .maybe("pads", ParamKind::Ints, "Before every spatial axis, then after every one. Default: 0.")
+}
+
+/// One spatial axis of a transposed convolution.
+struct Spread {
+    /// Padding removed before.
+    before: i64,
+    out: u64,
+}
+
+/// Pads and result extent along a spatial axis of extent `n`.
+fn spread(window: &Window, params: &Params, axis: usize, n: u64) -> Result<Spread, OpError> {
+    let entry = |name: &str| params.ints(name).and_then(|l| l.get(l.len().saturating_sub(window.kernel.len()) + axis));
+    let (n, s) = (n as i64, window.strides[axis]);
+    let full = s * (n - 1) + entry("output_padding").copied().unwrap_or(0) + window.span(axis);
+    let wanted = match (entry("output_shape"), window.auto) {
+        (Some(out), _) => Some(*out),
+        (None, AutoPad::SameUpper | AutoPad::SameLower) => Some(n * s),
+        _ => None,
+    };
+    let Some(out) = wanted else {
+        let out = full - window.before[axis] - window.after[axis];
+        return Ok(Spread { before: window.before[axis], out: out.max(0) as u64 });
+    };
+    let surplus = (full - out).max(0);
+    let before = if window.auto == AutoPad::SameUpper { surplus / 2 } else { surplus - surplus / 2 };
+    Ok(Spread { before, out: out.max(0) as u64 })
+}
+
+/// The weights [ic, oc / g, k…] as those of a convolution, [oc, ic / g, k…] with every kernel axis
+/// reversed.
+fn flipped_weights(b: &mut Builder<'_>, w: Value, groups: u64) -> Result<Value> {
+    let d = b.dims(w)?;
+    let (ic, oc) = (d[0] / groups, d[1]);
+    let dims = [&[oc * groups, ic][..], &d[2..]].concat();
+    let v = vars(dims.len());
+    let group = v[0].floor_div(oc as i64, &dims[..]);
+    let mut map = vec![group.scale(ic as i64).add(&v[1]), v[0].modulo(oc as i64, &dims[..])];
+    map.extend((2..d.len()).map(|i| v[i].scale(-1).offset(d[i] as i64 - 1)));
+    b.view(w, View { map, fill: None }, &dims)
+}
+
+/// Puts `stride - 1` zeros after every element of the spatial axes.
+fn zero_insertion(b: &mut Builder<'_>, x: Value, strides: &[i64]) -> Result<Value> {
+    let ty = b.ty(x)?;
+    let mut dims = ty.dims.clone();
+    (0..strides.len()).for_each(|i| dims[2 + i] *= strides[i] as u64);
+    let mut map = vars(dims.len());
+    for (i, &s) in strides.iter().enumerate() {
+        let at = map[2 + i].clone();
+        // A remainder moves the coordinate past the end of the axis, where the view fills.
+        let beyond = at.modulo(s, &dims[..]).scale(ty.dims[2 + i] as i64);
+        map[2 + i] = at.floor_div(s, &dims[..]).add(&beyond);
+    }
+    let fill = strides.iter().any(|s| *s > 1).then(|| Scalar::zero(ty.dtype));
+    b.view(x, View { map, fill }, &dims)
+}
+
+/// With kernel equal to stride the windows tile the result: one contraction, then a shuffle.
+fn tiled_transpose(b: &mut Builder<'_>, x: Value, w: Value, groups: u64, out: &[u64]) -> Result<Value> {
+    let (xd, wd) = (b.dims(x)?, b.dims(w)?);
+    let (ic, oc, rank) = (xd[1] / groups, wd[1], xd.len() - 2);
+    let extents = [&[xd[0], groups, oc][..], &wd[2..], &xd[2..], &[ic]].concat();
+    let v = vars(extents.len());
+    let out_rank = extents.len() - 1;
+    let in_channel = v[1].scale(ic as i64).add(&v[out_rank]);
+    let lhs = [&[v[0].clone(), in_channel.clone()][..], &v[3 + rank..out_rank]].concat();
+    let rhs = [&[in_channel, v[2].clone()][..], &v[3..3 + rank]].concat();
+    let y = b.contract(x, w, Contraction { extents, out_rank, lhs, rhs })?;
+    let pairs = (0..rank).flat_map(|i| [3 + rank + i, 3 + i]);
+    let y = b.permuted(y, &[0, 1, 2].into_iter().chain(pairs).collect::<Vec<_>>())?;
+    b.reshaped(y, out)
+}
+
+fn conv_transpose_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
+    let (x, w) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let (xd, wd) = (b.dims(x)?, b.dims(w)?);
+    let window = Window::new(cx.params, wd[2..].to_vec()).or_fail(b)?;
+    let g = groups(cx.params).or_fail(b)?;
+    let out = &cx.outputs[0].dims;
+    let rank = xd.len() - 2;
+    let before: Vec<i64> = (0..rank)
+        .map(|i| spread(&window, cx.params, i, xd[2 + i]).map(|s| s.before))
+        .collect::<Result<_, _>>()
+        .or_fail(b)?;
+    let tiles = (0..rank).all(|i| {
+        before[i] == 0
+            && window.span(i) == window.strides[i]
+            && wd[2 + i] == window.strides[i] as u64
+            && out[2 + i] == xd[2 + i] * wd[2 + i]
+    });
+    let y = if tiles {
+        tiled_transpose(b, x, w, g, out)?
+    } else {
+        let spaced = zero_insertion(b, x, &window.strides)?;
+        let w = flipped_weights(b, w, g)?;
+        let position = |axis: usize, o: &Index, k: &Index| {
+            o.add(&k.scale(window.dilations[axis])).offset(before[axis] + 1 - window.span(axis))
+        };
+        convolve(b, spaced, w, g, &out[2..], &position)?
+    };
+    add_bias(b, y, maybe(args, 2))
+}
+
+fn conv_transpose() -> OpDef {
+    let infer = rule(|cx| {
+        let Some((x, w)) = conv_ranks(cx)? else { return Ok(()) };
+        let g = groups(cx.params)?;
+        cx.unify_dims(x[1], w[0], "operand `W`, axis 0 (channels)")?;
+        let out = output_dims(cx, 0);
+        cx.unify_dims(x[0], out[0], "output, axis 0")?;
+        grouped(cx, out[1], w[1], g, "output, axis 1")?;
+        cx.set_input_shape(2, Shape::Ranked([out[1]].into_iter().collect()))?;
+        let Some(kernel) = w[2..].iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>() else { return Ok(()) };
+        let window = Window::new(cx.params, kernel)?;
+        for i in 0..w.len() - 2 {
+            let what = format!("output, axis {}", 2 + i);
+            match x[2 + i] {
+                Dim::Const(n) => {
+                    let found = spread(&window, cx.params, i, n)?.out;
+                    cx.unify_dims(Dim::Const(found), out[2 + i], &what)?;
+                }
+                n if window.auto == AutoPad::Explicit && cx.params.ints("output_shape").is_none() => {
+                    // Affine in the extent: its value at 0 is the constant.
+                    let add = spread_offset(&window, cx.params, i);
+                    let mul = window.strides[i];
+                    cx.relate(Equation::Affine { out: out[2 + i], input: n, mul, add, div: 1 })?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    });
+    let doc = "The transpose of a convolution: spreads [n, c, spatial…] with [c, oc / group, kernel…].";
+    window_params(define("conv_transpose", doc, composite(conv_transpose_body), infer))
+        .group("X", FLOATS)
+        .group("W", FLOATS)
+        .optional("B", TypeRule::Group(0, FLOATS))
+        .param("group", ParamValue::Int(1), "Number of channel groups.")
+        .maybe("output_padding", ParamKind::Ints, "Extra extent after every spatial axis.")
+        .maybe("output_shape", ParamKind::Ints, "Extents of the result; the pads follow from it.")
+        .onnx("ConvTranspose", 1)
+        .ulp(1.0)
+}
+
+/// The constant term of the result extent as a function of the operand's.
+fn spread_offset(window: &Window, params: &Params, axis: usize) -> i64 {
+    let extra = params.ints("output_padding").and_then(|l| l.get(axis)).copied().unwrap_or(0);
+    extra + window.span(axis) - window.strides[axis] - window.before[axis] - window.after[axis]
+}

@@ -1,0 +1,348 @@
+//! Operators that make tensors from little or nothing: constants, ranges, shapes, triangles.
+
+use tensorc_abi::DType;
+use tensorc_ir::op::{OpDef, OpError, TypeRule};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{Dim, TensorData};
+
+use crate::def::{Define, INDICES, NUMBERS, composite, define, rule};
+use crate::rules::{ints, length, partial, same};
+use crate::views::{Build, OrFail, maybe, operand};
+
+pub fn ops() -> Vec<OpDef> {
+    vec![
+        constant(),
+        constant_of_shape(),
+        zeros("zeros", "A tensor of zeros.", 0.0).mxnet("_zeros"),
+        zeros("ones", "A tensor of ones.", 1.0).mxnet("_ones"),
+        range(),
+        arange(),
+        eye_like(),
+        shape(),
+        size(),
+        trilu(),
+        one_hot(),
+    ]
+}
+
+/// The value of an ONNX `Constant`.
+fn constant_value(params: &Params) -> Result<TensorData, OpError> {
+    let list = |n: usize, dtype: DType, at: &dyn Fn(usize) -> Scalar| {
+        TensorData::from_fn(tensorc_ir::DenseType::new(dtype, &[n as u64]), |i| at(i as usize))
+    };
+    if let Some(t) = params.tensor("value") {
+        return Ok(t.clone());
+    }
+    if let Some(x) = params.float("value_float") {
+        return Ok(TensorData::scalar(Scalar::f32(x as f32)));
+    }
+    if let Some(x) = params.int("value_int") {
+        return Ok(TensorData::scalar(Scalar::i64(x)));
+    }
+    if let Some(xs) = params.floats("value_floats") {
+        return Ok(list(xs.len(), DType::F32, &|i| Scalar::f32(xs[i] as f32)));
+    }
+    match params.ints("value_ints") {
+        Some(xs) => Ok(list(xs.len(), DType::I64, &|i| Scalar::i64(xs[i]))),
+        None => Err("no parameter gives the value".into()),
+    }
+}
+
+fn constant() -> OpDef {
+    let compute = composite(|b, cx, _| {
+        let data = constant_value(cx.params).or_fail(b)?;
+        Ok(b.constant(data))
+    });
+    let infer = rule(|cx| {
+        let ty = constant_value(cx.params)?.ty;
+        cx.set_output_dtype(0, ty.dtype)?;
+        cx.set_output_dims(0, ty.dims.into_iter().map(Dim::Const))
+    });
+    define("constant", "A constant given as a parameter.", compute, infer)
+        .maybe("value", ParamKind::Tensor, "")
+        .maybe("value_float", ParamKind::Float, "")
+        .maybe("value_int", ParamKind::Int, "")
+        .maybe("value_floats", ParamKind::Floats, "")
+        .maybe("value_ints", ParamKind::Ints, "")
+        .onnx("Constant", 1)
+}
+
+/// The element of a filled tensor: the only element of `value`, or an f32 zero.
+fn fill_value(params: &Params) -> Result<Scalar, OpError> {
+    match params.tensor("value") {
+        None => Ok(Scalar::f32(0.0)),
+        Some(t) => t.item().ok_or_else(|| "parameter `value`: expected one element".into()),
+    }
+}
+
+fn constant_of_shape() -> OpDef {
+    let compute = composite(|b, cx, _| {
+        let value = fill_value(cx.params).or_fail(b)?;
+        b.map_as(&[], value.dtype, &cx.outputs[0].dims, |s, _| s.constant(value))
+    });
+    let infer = rule(|cx| {
+        cx.set_output_dtype(0, fill_value(cx.params)?.dtype)?;
+        match (ints(cx, 0), length(cx, 0)) {
+            (Some(dims), _) => {
+                if let Some(n) = dims.iter().find(|n| **n < 0) {
+                    return Err(OpError(format!("operand `input`: negative extent {n}")));
+                }
+                cx.set_output_dims(0, dims.into_iter().map(|n| Dim::Const(n as u64)))
+            }
+            (None, Some(rank)) => partial(cx, 0, &vec![None; rank]),
+            _ => Ok(()),
+        }
+    });
+    define("constant_of_shape", "A tensor of the given shape with every element `value`.", compute, infer)
+        .operand("input", INDICES)
+        .static_value()
+        .maybe("value", ParamKind::Tensor, "One element; default: f32 zero.")
+        .onnx("ConstantOfShape", 9)
+}
+
+fn zeros(name: &'static str, doc: &'static str, value: f64) -> OpDef {
+    let compute = composite(move |b, cx, _| {
+        let out = &cx.outputs[0];
+        b.map_as(&[], out.dtype, &out.dims, |s, _| s.number(out.dtype, value))
+    });
+    let infer = rule(|cx| {
+        cx.set_output_dtype(0, cx.params.dtype("dtype").unwrap_or(DType::F32))?;
+        let dims = cx.params.ints("shape").unwrap_or(&[]).to_vec();
+        cx.set_output_dims(0, dims.into_iter().map(|n| Dim::Const(n.max(0) as u64)))
+    });
+    define(name, doc, compute, infer).required("shape", ParamKind::Ints, "").param(
+        "dtype",
+        ParamValue::DType(DType::F32),
+        "",
+    )
+}
+
+/// `max(ceil((limit - start) / delta), 0)`, in the arithmetic of the operands.
+fn range_len(start: Scalar, limit: Scalar, delta: Scalar) -> Result<u64, OpError> {
+    if delta.as_f64() == 0.0 {
+        return Err("operand `delta` is 0".into());
+    }
+    if start.dtype.is_float() {
+        let n = ((limit.as_f64() - start.as_f64()) / delta.as_f64()).ceil();
+        return match n.is_finite() {
+            true => Ok(n.max(0.0) as u64),
+            false => Err("operands: the range is not finite".into()),
+        };
+    }
+    let (start, limit, delta) = (start.as_i64() as i128, limit.as_i64() as i128, delta.as_i64() as i128);
+    let span = limit - start;
+    let n = if (span > 0) == (delta > 0) { (span.abs() + delta.abs() - 1) / delta.abs() } else { 0 };
+    Ok(n as u64)
+}
+
+/// `start + i · delta` over `n` elements of `start`'s type.
+fn counted(
+    b: &mut tensorc_ir::build::Builder<'_>,
+    start: Scalar,
+    delta: Scalar,
+    n: u64,
+) -> tensorc_ir::diag::Result<tensorc_ir::graph::Value> {
+    let dtype = start.dtype;
+    let wide = crate::views::compute_type(dtype);
+    b.map_as(&[], dtype, &[n], |s, _| {
+        s.coord(0).cast(wide) * s.constant(delta.cast(wide)) + s.constant(start.cast(wide))
+    })
+}
+
+fn range() -> OpDef {
+    let compute = composite(|b, cx, _| {
+        let item = |i: usize| cx.value(i).and_then(TensorData::item);
+        match (item(0), item(2)) {
+            (Some(start), Some(delta)) => counted(b, start, delta, cx.outputs[0].dims[0]),
+            _ => Err(b.fail("operands `start` and `delta` must be scalars known at compile time")),
+        }
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let item = |i: usize| cx.value(i).and_then(TensorData::item);
+        match (item(0), item(1), item(2)) {
+            (Some(start), Some(limit), Some(delta)) => {
+                let n = range_len(start, limit, delta)?;
+                cx.set_output_dims(0, [Dim::Const(n)])
+            }
+            _ => partial(cx, 0, &[None]),
+        }
+    });
+    define("range", "`start`, `start + delta`, … before `limit`.", compute, infer)
+        .group("start", NUMBERS)
+        .static_value()
+        .group("limit", NUMBERS)
+        .static_value()
+        .group("delta", NUMBERS)
+        .static_value()
+        .onnx("Range", 11)
+}
+
+/// Start, step and length of an MXNet `arange`.
+fn arange_parts(params: &Params) -> Result<(Scalar, Scalar, u64), OpError> {
+    let dtype = params.dtype("dtype").unwrap_or(DType::F32);
+    let (first, step) = (params.float("start").unwrap_or(0.0), params.float("step").unwrap_or(1.0));
+    let (start, stop) = match params.float("stop") {
+        Some(stop) => (first, stop),
+        None => (0.0, first),
+    };
+    let value = |x: f64| Scalar::from_f64(DType::F64, x);
+    let n = range_len(value(start), value(stop), value(step))?;
+    Ok((Scalar::from_f64(dtype, start), Scalar::from_f64(dtype, step), n))
+}
+
+fn arange() -> OpDef {
+    let compute = composite(|b, cx, _| {
+        let (start, step, n) = arange_parts(cx.params).or_fail(b)?;
+        counted(b, start, step, n)
+    });
+    let infer = rule(|cx| {
+        let (start, _, n) = arange_parts(cx.params)?;
+        cx.set_output_dtype(0, start.dtype)?;
+        cx.set_output_dims(0, [Dim::Const(n)])
+    });
+    define("arange", "`start`, `start + step`, … before `stop`, as parameters.", compute, infer)
+        .param("start", ParamValue::Float(0.0), "Without `stop`: the end of a range from 0.")
+        .maybe("stop", ParamKind::Float, "")
+        .param("step", ParamValue::Float(1.0), "")
+        .param("dtype", ParamValue::DType(DType::F32), "")
+        .mxnet("_arange")
+}
+
+fn eye_like() -> OpDef {
+    let compute = composite(|b, cx, _| {
+        let (out, k) = (&cx.outputs[0], cx.params.int("k").unwrap_or(0));
+        let dtype = out.dtype;
+        b.map_as(&[], dtype, &out.dims, |s, _| {
+            let diagonal = (s.coord(0) + s.number(DType::I64, k as f64)).eq(&s.coord(1));
+            diagonal.select(&s.number(dtype, 1.0), &s.number(dtype, 0.0))
+        })
+    });
+    let infer = rule(|cx| {
+        match cx.params.dtype("dtype") {
+            Some(dtype) => cx.set_output_dtype(0, dtype)?,
+            None => cx.same_dtype(0, 0)?,
+        }
+        match cx.input(0).shape.rank() {
+            Some(2) => cx.set_output_shape(0, cx.input(0).shape),
+            Some(rank) => Err(OpError(format!("operand `input`: expected rank 2, found rank {rank}"))),
+            None => Ok(()),
+        }
+    });
+    define("eye_like", "Ones on a diagonal of a matrix of the operand's shape.", compute, infer)
+        .operand("input", &[])
+        .maybe("dtype", ParamKind::DType, "Default: the operand's.")
+        .param("k", ParamValue::Int(0), "Diagonals above the main one.")
+        .onnx("EyeLike", 9)
+}
+
+/// The half-open range of axes a `Shape` lists.
+fn shape_range(params: &Params, rank: usize) -> std::ops::Range<usize> {
+    let r = rank as i64;
+    let clamp = |i: i64| (if i < 0 { i + r } else { i }).clamp(0, r) as usize;
+    let start = clamp(params.int("start").unwrap_or(0));
+    start..clamp(params.int("end").unwrap_or(r)).max(start)
+}
+
+fn shape() -> OpDef {
+    let compute = composite(|b, cx, _| {
+        let dims = cx.input(0).or_fail(b)?.dims.clone();
+        let dims: Vec<i64> = dims[shape_range(cx.params, dims.len())].iter().map(|n| *n as i64).collect();
+        Ok(b.i64s(&dims))
+    });
+    let infer = rule(|cx| {
+        cx.set_output_dtype(0, DType::I64)?;
+        let Some(rank) = cx.input(0).shape.rank() else { return partial(cx, 0, &[None]) };
+        let len = shape_range(cx.params, rank).len();
+        cx.set_output_dims(0, [Dim::Const(len as u64)])
+    });
+    define("shape", "The extents of the operand's axes `start..end`.", compute, infer)
+        .operand("data", &[])
+        .param("start", ParamValue::Int(0), "")
+        .maybe("end", ParamKind::Int, "Default: the rank.")
+        .onnx("Shape", 1)
+        .mxnet("shape_array")
+}
+
+fn size() -> OpDef {
+    let compute = composite(|b, cx, _| {
+        let n = cx.input(0).or_fail(b)?.len();
+        Ok(b.scalar(Scalar::i64(n as i64)))
+    });
+    let infer = rule(|cx| {
+        cx.set_output_dtype(0, DType::I64)?;
+        cx.set_output_dims(0, [])
+    });
+    define("size", "The number of elements of the operand.", compute, infer).operand("data", &[]).onnx("Size", 1)
+}
+
+fn trilu() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (x, k) = (operand(b, args, 0)?, maybe(args, 1));
+        let ty = b.ty(x)?;
+        let upper = cx.params.bool("upper").unwrap_or(true);
+        let rank = ty.rank();
+        let mut inputs = vec![x];
+        if let Some(k) = k {
+            inputs.push(b.reshaped(k, &[])?);
+        }
+        b.map_as(&inputs, ty.dtype, &ty.dims, |s, a| {
+            let offset = a.get(1).map_or_else(|| s.number(DType::I64, 0.0), |k| k.cast(DType::I64));
+            let edge = s.coord(rank - 2) + offset;
+            let column = s.coord(rank - 1);
+            let keep = if upper { column.ge(&edge) } else { column.le(&edge) };
+            keep.select(&a[0], &a[0].lit(0.0))
+        })
+    });
+    let infer = rule(|cx| {
+        same(cx, 0, 0)?;
+        match cx.input(0).shape.rank() {
+            Some(rank) if rank < 2 => {
+                Err(OpError(format!("operand `input`: expected rank at least 2, found rank {rank}")))
+            }
+            _ => Ok(()),
+        }
+    });
+    define("trilu", "The upper or lower triangle of the last two axes; zero elsewhere.", compute, infer)
+        .operand("input", &[])
+        .optional("k", TypeRule::OneOf(INDICES))
+        .param("upper", ParamValue::Bool(true), "")
+        .onnx("Trilu", 14)
+}
+
+fn one_hot() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (indices, values) = (operand(b, args, 0)?, operand(b, args, 2)?);
+        let out = &cx.outputs[0];
+        let axis = cx.params.int("axis").unwrap_or(-1);
+        let axis = tensorc_ir::infer::normalize_axis(axis, out.rank()).or_fail(b)?;
+        let mut dims = b.dims(indices)?;
+        dims.insert(axis, 1);
+        let indices = b.reshaped(indices, &dims)?;
+        let off = b.slice_axis(values, 0, 0, 1)?;
+        let on = b.slice_axis(values, 0, 1, 1)?;
+        let depth = out.dims[axis] as f64;
+        b.map_as(&[indices, off, on], out.dtype, &out.dims, |s, a| {
+            let i = a[0].cast(DType::I64);
+            let i = i.lt(&i.lit(0.0)).select(&(&i + i.lit(depth)), &i);
+            i.eq(&s.coord(axis)).select(&a[2], &a[1])
+        })
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 2)?;
+        let depth = cx.value(1).and_then(|v| v.iter().next()).map(|s| Dim::Const(s.as_i64().max(0) as u64));
+        let Some(indices) = cx.input_dims(0) else { return Ok(()) };
+        let axis = cx.axis(cx.params.int("axis").unwrap_or(-1), indices.len() + 1)?;
+        let mut dims: Vec<Option<Dim>> = indices.iter().copied().map(Some).collect();
+        dims.insert(axis, depth);
+        partial(cx, 0, &dims)
+    });
+    define("one_hot", "`values[1]` where the new axis equals the index, else `values[0]`.", compute, infer)
+        .operand("indices", NUMBERS)
+        .operand("depth", NUMBERS)
+        .static_value()
+        .operand("values", &[])
+        .param("axis", ParamValue::Int(-1), "Position of the new axis.")
+        .onnx("OneHot", 9)
+}

@@ -1,0 +1,339 @@
+//! Pooling over windows and over all spatial axes.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::kir::{KernelBuilder, LoopKind, Operand};
+use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
+use tensorc_ir::params::{ParamValue, Params};
+use tensorc_ir::prim::{Prim, Reduction, View};
+use tensorc_ir::scalar::{Ex, Scalar, ScalarFn};
+use tensorc_ir::{DType, DenseType, Dim};
+
+use crate::conv::window_params;
+use crate::def::{Define, FLOATS, INDICES, NUMBERS, composite, define, rule};
+use crate::index::buffers;
+use crate::nest::Scalars;
+use crate::rules::{ints, output_dims, partial};
+use crate::views::{Build, OrFail, compute_type, lowest, max_of, operand, sum_of, vars};
+use crate::window::{AutoPad, Window};
+
+pub fn ops() -> Vec<OpDef> {
+    vec![
+        max_pool(),
+        average_pool(),
+        lp_pool(),
+        global_pool("global_max_pool", "The maximum over the spatial axes.", Global::Max).onnx("GlobalMaxPool", 1),
+        global_pool("global_average_pool", "The mean over the spatial axes.", Global::Mean)
+            .onnx("GlobalAveragePool", 1)
+            .ulp(2.0),
+        global_pool("global_lp_pool", "The p-norm over the spatial axes.", Global::Lp)
+            .param("p", ParamValue::Int(2), "")
+            .onnx("GlobalLpPool", 2)
+            .ulp(4.0),
+        max_unpool(),
+    ]
+}
+
+fn window_of(params: &Params) -> Result<Window, OpError> {
+    match params.ints("kernel_shape") {
+        Some(k) if k.iter().all(|n| *n > 0) => Window::new(params, k.iter().map(|n| *n as u64).collect()),
+        _ => Err("parameter `kernel_shape` must be given and positive".into()),
+    }
+}
+
+/// All windows of [n, c, spatial…] as [n, c, count…, kernel…], with `fill` outside the operand.
+fn windows(b: &mut Builder<'_>, x: Value, window: &Window, count: &[u64], fill: Scalar) -> Result<Value> {
+    let d = b.dims(x)?;
+    let rank = count.len();
+    let dims = [&d[..2], count, &window.kernel].concat();
+    let v = vars(dims.len());
+    let mut map = v[..2].to_vec();
+    let mut inside = true;
+    for i in 0..rank {
+        let at = window.position(i, d[2 + i], &v[2 + i], &v[2 + rank + i]);
+        let (lo, hi) = at.interval(&dims[..]);
+        inside &= lo >= 0 && hi < d[2 + i] as i64;
+        map.push(at);
+    }
+    b.view(x, View { map, fill: (!inside).then_some(fill) }, &dims)
+}
+
+/// The axes of the kernel in the result of [`windows`].
+fn kernel_axes(rank: usize) -> Vec<usize> {
+    (2 + rank..2 + 2 * rank).collect()
+}
+
+/// Result type and shape of a pool over [n, c, spatial…].
+fn pool_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    cx.same_dtype(0, 0)?;
+    let window = window_of(cx.params)?;
+    let rank = window.kernel.len();
+    let x = crate::rules::ranked(cx, 0, rank + 2)?;
+    partial(cx, 0, &vec![None; rank + 2])?;
+    let out = output_dims(cx, 0);
+    cx.unify_dims(x[0], out[0], "output, axis 0")?;
+    cx.unify_dims(x[1], out[1], "output, axis 1")?;
+    (0..rank).try_for_each(|i| window.relate(cx, i, x[2 + i], out[2 + i]))
+}
+
+fn max_pool() -> OpDef {
+    let compute = Compute::Composite(Box::new(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let window = window_of(cx.params).or_fail(b)?;
+        let ty = b.ty(x)?;
+        let count = &cx.outputs[0].dims[2..];
+        let y = windows(b, x, &window, count, lowest(ty.dtype))?;
+        if let [_, indices] = cx.outputs {
+            let reduction = max_with_index(&ty, &window, cx.params).or_fail(b)?;
+            let types = [cx.outputs[0].clone(), indices.clone()];
+            return Ok(b.prim(Prim::Reduce(reduction.into()), &[y], &types).to_vec());
+        }
+        let reduction = max_of(ty.dtype, &kernel_axes(count.len()), false).or_fail(b)?;
+        b.reduced(y, reduction).map(|v| vec![v])
+    }));
+    let infer = rule(|cx| {
+        pool_rule(cx)?;
+        if cx.output_count() > 1 {
+            cx.set_output_dtype(1, DType::I64)?;
+            let shape = cx.output(0).shape;
+            cx.set_output_shape(1, shape)?;
+        }
+        Ok(())
+    });
+    let doc = "The maximum of every window, and optionally its position in the operand's row-major order.";
+    window_params(define("max_pool", doc, compute, infer))
+        .operand("X", NUMBERS)
+        .param("ceil_mode", ParamValue::Bool(false), "Count windows that reach past the end.")
+        .param("storage_order", ParamValue::Int(0), "1: positions count spatial axes in column-major order.")
+        .outputs(1, 2)
+        .onnx("MaxPool", 1)
+}
+
+/// Maximum and its position in the operand; the lowest position among equals.
+fn max_with_index(x: &DenseType, window: &Window, params: &Params) -> Result<Reduction, OpError> {
+    let (wide, rank) = (compute_type(x.dtype), window.kernel.len());
+    let spatial = &x.dims[2..];
+    let mut strides = vec![1i64; rank];
+    if params.int("storage_order") == Some(1) {
+        (1..rank).for_each(|i| strides[i] = strides[i - 1] * spatial[i - 1] as i64);
+    } else {
+        (1..rank).rev().for_each(|i| strides[i - 1] = strides[i] * spatial[i] as i64);
+    }
+    let plane: u64 = spatial.iter().product();
+    let map = ScalarFn::build(&[x.dtype], |b, a| {
+        let int = |n: i64| b.constant(Scalar::i64(n));
+        let mut at = (b.coord(0) * int(x.dims[1] as i64) + b.coord(1)) * int(plane as i64);
+        let mut inside: Option<Ex> = None;
+        for i in 0..rank {
+            let p = b.coord(2 + i) * int(window.strides[i]) + b.coord(2 + rank + i) * int(window.dilations[i])
+                - int(window.lead(i, spatial[i]));
+            let ok = p.ge(&int(0)) & p.lt(&int(spatial[i] as i64));
+            inside = Some(inside.map_or(ok.clone(), |all| all & ok));
+            at = at + p * int(strides[i]);
+        }
+        let at = inside.map_or(at.clone(), |ok| ok.select(&at, &int(i64::MAX)));
+        vec![a[0].cast(wide), at]
+    })?;
+    let combine = ScalarFn::build(&[wide, DType::I64, wide, DType::I64], |_, a| {
+        let nan = |x: &Ex| x.ne(x);
+        let mut second = a[2].gt(&a[0]) | (a[2].eq(&a[0]) & a[3].lt(&a[1]));
+        if wide.is_float() {
+            second = (second | nan(&a[2])) & !nan(&a[0]);
+        }
+        vec![second.select(&a[2], &a[0]), second.select(&a[3], &a[1])]
+    })?;
+    let finish = ScalarFn::build(&[wide, DType::I64], |_, a| vec![a[0].cast(x.dtype), a[1].clone()])?;
+    let init = vec![lowest(wide), Scalar::i64(i64::MAX)];
+    Ok(Reduction { axes: kernel_axes(rank), keep_dims: false, init, map, combine, finish })
+}
+
+/// How many kernel positions of every window along a spatial axis fall into what is counted.
+fn counted(window: &Window, axis: usize, n: u64, count: u64, include_pad: bool) -> Vec<u64> {
+    let lead = window.lead(axis, n);
+    let after = match window.auto {
+        AutoPad::Explicit => window.after[axis],
+        _ => ((count as i64 - 1) * window.strides[axis] + window.span(axis) - n as i64 - lead).max(0),
+    };
+    let (lo, hi) = if include_pad { (-lead, n as i64 + after) } else { (0, n as i64) };
+    let inside = |o: i64| {
+        let at = |k: i64| o * window.strides[axis] + k * window.dilations[axis] - lead;
+        (0..window.kernel[axis] as i64).filter(|&k| (lo..hi).contains(&at(k))).count() as u64
+    };
+    (0..count as i64).map(inside).collect()
+}
+
+fn average_pool_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
+    let x = operand(b, args, 0)?;
+    let window = window_of(cx.params).or_fail(b)?;
+    let (ty, out) = (b.ty(x)?, &cx.outputs[0]);
+    let rank = window.kernel.len();
+    let include_pad = cx.params.bool("count_include_pad").unwrap_or(false);
+    let counts: Vec<Vec<u64>> =
+        (0..rank).map(|i| counted(&window, i, ty.dims[2 + i], out.dims[2 + i], include_pad)).collect();
+    let y = windows(b, x, &window, &out.dims[2..], Scalar::zero(ty.dtype))?;
+    let uniform = counts.iter().all(|c| c.windows(2).all(|w| w[0] == w[1]));
+    let wide = compute_type(ty.dtype);
+    if uniform {
+        let n: u64 = counts.iter().filter_map(|c| c.first()).product();
+        let mean = |sum: &Ex| (sum / sum.lit(n as f64)).cast(ty.dtype);
+        let reduction = sum_of(ty.dtype, &kernel_axes(rank), false, Ex::clone, mean).or_fail(b)?;
+        return b.reduced(y, reduction);
+    }
+    let reduction = sum_of(ty.dtype, &kernel_axes(rank), false, Ex::clone, Ex::clone).or_fail(b)?;
+    let mut inputs = vec![b.reduced(y, reduction)?];
+    for (i, list) in counts.iter().enumerate() {
+        let mut dims = vec![1; rank - i];
+        dims[0] = list.len() as u64;
+        let data = tensorc_ir::TensorData::from_fn(DenseType::new(wide, &dims), |j| {
+            Scalar::from_f64(wide, list[j as usize] as f64)
+        });
+        inputs.push(b.constant(data));
+    }
+    b.map_as(&inputs, ty.dtype, &out.dims, |_, a| {
+        let n = a[2..].iter().fold(a[1].clone(), |n, c| n * c);
+        &a[0] / n
+    })
+}
+
+fn average_pool() -> OpDef {
+    window_params(define("average_pool", "The mean of every window.", composite(average_pool_body), rule(pool_rule)))
+        .operand("X", FLOATS)
+        .param("ceil_mode", ParamValue::Bool(false), "Count windows that reach past the end.")
+        .param("count_include_pad", ParamValue::Bool(false), "Padding counts as elements of value 0.")
+        .onnx("AveragePool", 1)
+        .ulp(2.0)
+}
+
+/// `|x|ᵖ`.
+fn power(x: &Ex, p: i64) -> Ex {
+    match p {
+        1 => x.abs(),
+        2 => x * x,
+        _ => x.abs().pow(&x.lit(p as f64)),
+    }
+}
+
+/// The p-th root of a sum of powers.
+fn root(x: &Ex, p: i64) -> Ex {
+    match p {
+        1 => x.clone(),
+        2 => x.sqrt(),
+        _ => x.pow(&x.lit(1.0 / p as f64)),
+    }
+}
+
+fn lp_pool() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let window = window_of(cx.params).or_fail(b)?;
+        let dtype = b.ty(x)?.dtype;
+        let count = &cx.outputs[0].dims[2..];
+        let p = cx.params.int("p").unwrap_or(2);
+        let y = windows(b, x, &window, count, Scalar::zero(dtype))?;
+        let axes = kernel_axes(count.len());
+        let reduction = sum_of(dtype, &axes, false, |x| power(x, p), |x| root(x, p).cast(dtype)).or_fail(b)?;
+        b.reduced(y, reduction)
+    });
+    window_params(define("lp_pool", "The p-norm of every window.", compute, rule(pool_rule)))
+        .operand("X", FLOATS)
+        .param("ceil_mode", ParamValue::Bool(false), "Count windows that reach past the end.")
+        .param("p", ParamValue::Int(2), "")
+        .onnx("LpPool", 2)
+        .ulp(4.0)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Global {
+    Max,
+    Mean,
+    Lp,
+}
+
+fn global_pool(name: &'static str, doc: &'static str, kind: Global) -> OpDef {
+    let compute = composite(move |b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let ty = b.ty(x)?;
+        let axes: Vec<usize> = (2..ty.rank()).collect();
+        let p = cx.params.int("p").unwrap_or(2);
+        let n = ty.dims[2..].iter().product::<u64>() as f64;
+        let reduction = match kind {
+            Global::Max => max_of(ty.dtype, &axes, true),
+            Global::Mean => sum_of(ty.dtype, &axes, true, Ex::clone, |s| (s / s.lit(n)).cast(ty.dtype)),
+            Global::Lp => sum_of(ty.dtype, &axes, true, |x| power(x, p), |s| root(s, p).cast(ty.dtype)),
+        };
+        let reduction = reduction.or_fail(b)?;
+        b.reduced(x, reduction)
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        crate::rules::at_least(cx, 0, x.len(), 2)?;
+        cx.set_output_dims(0, x.iter().enumerate().map(|(i, d)| if i < 2 { *d } else { Dim::Const(1) }))
+    });
+    define(name, doc, compute, infer).operand("X", FLOATS)
+}
+
+/// The extents a max pool with this window came from.
+fn unpooled(window: &Window, x: &[u64]) -> Vec<u64> {
+    let spatial = (0..window.kernel.len()).map(|i| {
+        let n = (x[2 + i] as i64 - 1) * window.strides[i] + window.span(i);
+        (n - window.before[i] - window.after[i]).max(0) as u64
+    });
+    x[..2].iter().copied().chain(spatial).collect()
+}
+
+fn max_unpool() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (x, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
+        let (ty, index_ty) = (b.ty(x)?, b.ty(indices)?);
+        let window = window_of(cx.params).or_fail(b)?;
+        let natural = DenseType::new(ty.dtype, &unpooled(&window, &ty.dims));
+        let mut k = KernelBuilder::new("max_unpool");
+        let bufs = buffers(&mut k, &[("x", &ty), ("indices", &index_ty)], &[("out", &natural)]);
+        let body = |k: &mut KernelBuilder| -> Result<(), OpError> {
+            k.for_range("z", natural.len(), LoopKind::Serial, |k, i| {
+                k.store(bufs[2], i, Operand::Const(Scalar::zero(ty.dtype)));
+                Ok::<(), OpError>(())
+            })?;
+            k.for_range("i", ty.len(), LoopKind::Serial, |k, i| {
+                let index = k.load(bufs[1], i.clone());
+                let at = k.position(index, natural.len());
+                let value = k.load(bufs[0], i);
+                k.store(bufs[2], at, value);
+                Ok(())
+            })
+        };
+        body(&mut k).or_fail(b)?;
+        let y = b.kernel(k.finish(), &[x, indices], std::slice::from_ref(&natural))[0];
+        let map: Vec<Index> = vars(ty.rank());
+        let dims = &cx.outputs[0].dims;
+        let fill = (natural.dims != *dims).then(|| Scalar::zero(ty.dtype));
+        b.view(y, View { map, fill }, dims)
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let window = window_of(cx.params)?;
+        let known = x.iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>();
+        match (cx.has_input(2), ints(cx, 2), known) {
+            (true, Some(shape), _) => cx.set_output_dims(0, shape.into_iter().map(|n| Dim::Const(n.max(0) as u64))),
+            (false, _, Some(x)) => cx.set_output_dims(0, unpooled(&window, &x).into_iter().map(Dim::Const)),
+            _ => partial(cx, 0, &vec![None; x.len()]),
+        }
+    });
+    window_params(define(
+        "max_unpool",
+        "Puts the maxima of a max pool back at their positions, zeros elsewhere.",
+        compute,
+        infer,
+    ))
+    .operand("X", NUMBERS)
+    .operand("I", INDICES)
+    .optional("output_shape", TypeRule::OneOf(INDICES))
+    .static_value()
+    .edit(|d| d.params.retain(|p| p.name == "kernel_shape" || p.name == "strides" || p.name == "pads"))
+    .onnx("MaxUnpool", 9)
+}

@@ -1,0 +1,337 @@
+//! Resampling along axes: resize and upsample.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::prim::View;
+use tensorc_ir::scalar::{Ex, Scalar};
+use tensorc_ir::{DType, DenseType, Dim, TensorData};
+
+use crate::def::{Define, FLOATS, INDICES, composite, define, rule};
+use crate::rules::{axes, ints, partial};
+use crate::views::{Build, OrFail, compute_type, operand, sum_of, vars};
+
+pub fn ops() -> Vec<OpDef> {
+    vec![resize()]
+}
+
+/// One resampled axis: `n` elements become `m`, with `scale` output elements per operand element.
+#[derive(Clone, Copy, Debug)]
+struct Axis {
+    axis: usize,
+    n: u64,
+    m: u64,
+    scale: f64,
+    /// The part of the axis that `tf_crop_and_resize` reads, in units of its length.
+    roi: (f64, f64),
+}
+
+/// The axes that are resampled, or `None` while a shape or value is unknown.
+fn plan(
+    params: &Params,
+    dims: &[u64],
+    roi: Option<&TensorData>,
+    scales: Option<Vec<f64>>,
+    sizes: Option<Vec<i64>>,
+) -> Result<Vec<Axis>, OpError> {
+    let listed = match params.ints("axes") {
+        Some(list) if !list.is_empty() => axes(list, dims.len())?,
+        _ => (0..dims.len()).collect(),
+    };
+    let roi = roi.map(|r| r.to_f64s()).filter(|r| r.len() == 2 * listed.len());
+    let (count, found) = (listed.len(), scales.as_ref().map_or(sizes.as_ref().map_or(0, Vec::len), Vec::len));
+    if found != count {
+        return Err(OpError(format!("operands `scales` and `sizes`: expected {count} entries, found {found}")));
+    }
+    let ratio = |i: usize, size: i64| size as f64 / dims[listed[i]] as f64;
+    let common = sizes.as_ref().and_then(|sizes| {
+        let ratios = sizes.iter().enumerate().map(|(i, s)| ratio(i, *s));
+        match params.str("keep_aspect_ratio_policy") {
+            Some("not_larger") => ratios.reduce(f64::min),
+            Some("not_smaller") => ratios.reduce(f64::max),
+            _ => None,
+        }
+    });
+    let mut out = vec![];
+    for (i, &axis) in listed.iter().enumerate() {
+        let n = dims[axis];
+        let (m, scale) = match (&scales, &sizes, common) {
+            (Some(s), _, _) => ((n as f64 * s[i]).floor(), s[i]),
+            (_, Some(_), Some(c)) => ((n as f64 * c + 0.5).floor(), c),
+            (_, Some(s), None) => (s[i] as f64, ratio(i, s[i])),
+            _ => (n as f64, 1.0),
+        };
+        let roi = roi.as_ref().map_or((0.0, 1.0), |r| (r[i], r[i + count]));
+        out.push(Axis { axis, n, m: m.max(0.0) as u64, scale, roi });
+    }
+    Ok(out)
+}
+
+/// Scales and sizes: an empty tensor stands for an absent operand.
+fn given<T>(values: Option<Vec<T>>) -> Option<Vec<T>> {
+    values.filter(|v| !v.is_empty())
+}
+
+/// The position on the operand's axis that result element `x` shows.
+fn source(a: &Axis, x: u64, mode: &str) -> Result<f64, OpError> {
+    let (n, x, width) = (a.n as f64, x as f64, a.scale * a.n as f64);
+    let half_pixel = (x + 0.5) / a.scale - 0.5;
+    Ok(match mode {
+        "half_pixel" => half_pixel,
+        "half_pixel_symmetric" => n / 2.0 * (1.0 - a.m as f64 / width) + half_pixel,
+        "pytorch_half_pixel" if width == 1.0 => -0.5,
+        "pytorch_half_pixel" => half_pixel,
+        "align_corners" if width == 1.0 => 0.0,
+        "align_corners" => x * (n - 1.0) / (width - 1.0),
+        "asymmetric" => x / a.scale,
+        "tf_crop_and_resize" => {
+            let (start, end) = a.roi;
+            let inner = match a.m {
+                1 => (end - start) * (n - 1.0) / 2.0,
+                _ => x * (end - start) * (n - 1.0) / (width - 1.0),
+            };
+            inner + start * (n - 1.0)
+        }
+        other => {
+            let name = "coordinate_transformation_mode";
+            return Err(OpError(format!("parameter `{name}`: unknown mode `{other}`")));
+        }
+    })
+}
+
+/// The element nearest to a position.
+fn nearest(at: f64, mode: &str) -> Result<i64, OpError> {
+    let rounded = match mode {
+        "round_prefer_floor" => (at - 0.5).ceil(),
+        "round_prefer_ceil" => (at + 0.5).floor(),
+        "floor" => at.floor(),
+        "ceil" => at.ceil(),
+        other => return Err(OpError(format!("parameter `nearest_mode`: unknown mode `{other}`"))),
+    };
+    Ok(rounded as i64)
+}
+
+/// The cubic convolution kernel of Keys (1981) with coefficient `a`.
+fn keys(x: f64, a: f64) -> f64 {
+    let x = x.abs();
+    match x {
+        _ if x <= 1.0 => ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0,
+        _ if x < 2.0 => ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a,
+        _ => 0.0,
+    }
+}
+
+/// Operand elements and weights of one result element; elements may lie outside the axis.
+type Taps = Vec<(i64, f64)>;
+
+fn taps(params: &Params, a: &Axis, x: u64) -> Result<Taps, OpError> {
+    let text = |name: &str, default: &'static str| params.str(name).unwrap_or(default).to_owned();
+    let at = source(a, x, &text("coordinate_transformation_mode", "half_pixel"))?;
+    let coefficient = params.float("cubic_coeff_a").unwrap_or(-0.75);
+    // With antialiasing, a kernel that shrinks the operand is stretched to cover what it merges.
+    let squeeze = if params.bool("antialias").unwrap_or(false) { a.scale.min(1.0) } else { 1.0 };
+    let (reach, cubic) = match text("mode", "nearest").as_str() {
+        "nearest" => return Ok(vec![(nearest(at, &text("nearest_mode", "round_prefer_floor"))?, 1.0)]),
+        "linear" => (1.0, false),
+        "cubic" => (2.0, true),
+        other => return Err(OpError(format!("parameter `mode`: unknown mode `{other}`"))),
+    };
+    let weight = |i: i64| {
+        let distance = (i as f64 - at) * squeeze;
+        if cubic { keys(distance, coefficient) } else { (1.0 - distance.abs()).max(0.0) }
+    };
+    let first = at.floor() as i64 + (-reach / squeeze).floor() as i64 + 1;
+    let last = at.floor() as i64 + (reach / squeeze).ceil() as i64;
+    let mut list: Taps = (first..=last).map(|i| (i, weight(i))).collect();
+    let exclude = params.bool("exclude_outside").unwrap_or(false);
+    if exclude {
+        list.iter_mut().filter(|(i, _)| !(0..a.n as i64).contains(i)).for_each(|t| t.1 = 0.0);
+    }
+    if exclude || squeeze < 1.0 {
+        let sum: f64 = list.iter().map(|t| t.1).sum();
+        list.iter_mut().for_each(|t| t.1 /= sum);
+    }
+    Ok(list)
+}
+
+/// Taps of every result element with equal counts, positions clamped to the axis.
+fn table(params: &Params, a: &Axis) -> Result<Vec<Taps>, OpError> {
+    let mut rows: Vec<Taps> = (0..a.m).map(|x| taps(params, a, x)).collect::<Result<_, _>>()?;
+    let width = rows.iter().map(Vec::len).max().unwrap_or(0);
+    for row in &mut rows {
+        row.resize(width, (0, 0.0));
+        row.iter_mut().for_each(|t| t.0 = t.0.clamp(0, a.n as i64 - 1));
+    }
+    // Columns that never weigh anything are left out.
+    let used: Vec<usize> = (0..width).filter(|&t| rows.iter().any(|r| r[t].1 != 0.0)).collect();
+    Ok(rows.into_iter().map(|r| used.iter().map(|&t| r[t]).collect()).collect())
+}
+
+/// The elements at constant positions along an axis: a view where the positions repeat evenly.
+fn pick(b: &mut Builder<'_>, x: Value, axis: usize, at: &[i64]) -> Result<Value> {
+    let mut dims = b.dims(x)?;
+    let n = dims[axis] as i64;
+    dims[axis] = at.len() as u64;
+    let mut map = vars(dims.len());
+    let v = Index::var(axis as u32);
+    let candidates =
+        [v.clone(), v.scale(n / (at.len() as i64).max(1)), v.floor_div((at.len() as i64 / n.max(1)).max(1), &dims[..])];
+    for c in candidates {
+        if at.iter().enumerate().all(|(i, p)| c.eval(&|_| i as i64) == *p) {
+            map[axis] = c;
+            return b.view(x, View { map, fill: None }, &dims);
+        }
+    }
+    let indices = b.i64s(at);
+    b.gathered(x, indices, axis)
+}
+
+fn weights(b: &mut Builder<'_>, dtype: DType, dims: &[u64], at: impl Fn(usize) -> f64) -> Value {
+    let data = TensorData::from_fn(DenseType::new(dtype, dims), |i| Scalar::from_f64(dtype, at(i as usize)));
+    b.constant(data)
+}
+
+/// Above this many taps the sum is a reduction over a gathered axis instead of one expression.
+const EXPRESSION_TAPS: usize = 4;
+
+/// Resamples one axis.
+fn resample(b: &mut Builder<'_>, x: Value, a: &Axis, rows: &[Taps]) -> Result<Value> {
+    let count = rows.first().map_or(0, Vec::len);
+    let ty = b.ty(x)?;
+    let dtype = ty.dtype;
+    let mut dims = ty.dims;
+    dims[a.axis] = a.m;
+    let column = |t: usize| rows.iter().map(|r| r[t].0).collect::<Vec<i64>>();
+    if count == 1 && rows.iter().all(|r| r[0].1 == 1.0) {
+        return pick(b, x, a.axis, &column(0));
+    }
+    let trailing = vec![1; dims.len() - a.axis - 1];
+    if count <= EXPRESSION_TAPS {
+        let mut inputs = vec![];
+        for t in 0..count {
+            inputs.push(pick(b, x, a.axis, &column(t))?);
+        }
+        let shape = [&[a.m], &trailing[..]].concat();
+        for t in 0..count {
+            inputs.push(weights(b, dtype, &shape, |i| rows[i][t].1));
+        }
+        return b.map_as(&inputs, dtype, &dims, |_, v| {
+            let products = (0..count).map(|t| &v[t] * &v[count + t]);
+            products.reduce(|s, p| s + p).unwrap_or_else(|| v[0].clone())
+        });
+    }
+    let flat: Vec<i64> = rows.iter().flatten().map(|t| t.0).collect();
+    let indices = TensorData::i64s(&[a.m, count as u64], &flat);
+    let Some(indices) = indices else { return Err(b.fail("taps do not fill their table")) };
+    let indices = b.constant(indices);
+    let taken = b.gathered(x, indices, a.axis)?;
+    let shape = [&[a.m, count as u64], &trailing[..]].concat();
+    let w = weights(b, dtype, &shape, |i| rows[i / count][i % count].1);
+    let full = b.dims(taken)?;
+    let product = b.map_as(&[taken, w], dtype, &full, |_, v| &v[0] * &v[1])?;
+    let reduction = sum_of(dtype, &[a.axis + 1], false, Ex::clone, Ex::clone).or_fail(b)?;
+    b.reduced(product, reduction)
+}
+
+/// Replaces what lies outside the operand by the extrapolation value.
+fn extrapolate(b: &mut Builder<'_>, y: Value, plan: &[Axis], value: f64) -> Result<Value> {
+    let ty = b.ty(y)?;
+    let mut y = y;
+    for a in plan {
+        let outside: Vec<bool> = (0..a.m)
+            .map(|x| source(a, x, "tf_crop_and_resize").map(|at| at < 0.0 || at > a.n as f64 - 1.0))
+            .collect::<Result<_, _>>()
+            .or_fail(b)?;
+        if outside.iter().any(|o| *o) {
+            let shape = [&[a.m], &vec![1; ty.rank() - a.axis - 1][..]].concat();
+            let mask = TensorData::from_fn(DenseType::new(DType::Bool, &shape), |i| Scalar::bool(outside[i as usize]));
+            let mask = b.constant(mask);
+            y = b.map_as(&[y, mask], ty.dtype, &ty.dims, |_, v| v[1].select(&v[0].lit(value), &v[0]))?;
+        }
+    }
+    Ok(y)
+}
+
+fn plan_of(cx: &NodeCtx<'_>) -> Result<Vec<Axis>, OpError> {
+    let scales = given(cx.value(2).map(|v| v.to_f64s()));
+    let sizes = given(cx.value(3).map(|v| v.to_i64s()));
+    plan(cx.params, &cx.input(0)?.dims, cx.value(1), scales, sizes)
+}
+
+fn resize_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
+    let x = operand(b, args, 0)?;
+    let plan = plan_of(cx).or_fail(b)?;
+    let dtype = b.ty(x)?.dtype;
+    let copies = cx.params.str("mode").unwrap_or("nearest") == "nearest";
+    let wide = match compute_type(dtype) {
+        d if copies || d.is_float() => d,
+        _ => DType::F32,
+    };
+    let mut y = if copies { x } else { b.converted(x, wide)? };
+    for a in &plan {
+        let rows = table(cx.params, a).or_fail(b)?;
+        y = resample(b, y, a, &rows)?;
+    }
+    if cx.params.str("coordinate_transformation_mode") == Some("tf_crop_and_resize") {
+        y = extrapolate(b, y, &plan, cx.params.float("extrapolation_value").unwrap_or(0.0))?;
+    }
+    b.converted(y, dtype)
+}
+
+fn resize_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    cx.same_dtype(0, 0)?;
+    let Some(x) = cx.input_dims(0) else { return Ok(()) };
+    let (scales, sizes) = (given(cx.value(2).map(|v| v.to_f64s())), given(ints(cx, 3)));
+    if scales.is_none() && sizes.is_none() {
+        return partial(cx, 0, &vec![None; x.len()]);
+    }
+    let listed = match cx.params.ints("axes") {
+        Some(list) if !list.is_empty() => axes(list, x.len())?,
+        _ => (0..x.len()).collect(),
+    };
+    let known = x.iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>();
+    let mut dims: Vec<Option<Dim>> = x.iter().copied().map(Some).collect();
+    match known {
+        Some(known) => {
+            for a in plan(cx.params, &known, None, scales, sizes)? {
+                dims[a.axis] = Some(Dim::Const(a.m));
+            }
+        }
+        None => {
+            let identity = |i: usize| scales.as_ref().is_some_and(|s| s.get(i) == Some(&1.0));
+            (0..listed.len()).filter(|&i| !identity(i)).for_each(|i| dims[listed[i]] = None);
+        }
+    }
+    partial(cx, 0, &dims)
+}
+
+fn resize() -> OpDef {
+    define(
+        "resize",
+        "Resamples axes by nearest, linear or cubic interpolation.",
+        composite(resize_body),
+        rule(resize_rule),
+    )
+    .operand("X", &[])
+    .optional("roi", TypeRule::OneOf(FLOATS))
+    .static_value()
+    .optional("scales", TypeRule::OneOf(FLOATS))
+    .static_value()
+    .optional("sizes", TypeRule::OneOf(INDICES))
+    .static_value()
+    .param("mode", ParamValue::Str("nearest".into()), "nearest, linear or cubic.")
+    .param("coordinate_transformation_mode", ParamValue::Str("half_pixel".into()), "How positions correspond.")
+    .param("nearest_mode", ParamValue::Str("round_prefer_floor".into()), "How a position is rounded.")
+    .param("cubic_coeff_a", ParamValue::Float(-0.75), "Coefficient of the cubic kernel.")
+    .param("exclude_outside", ParamValue::Bool(false), "Give elements outside the operand no weight.")
+    .param("extrapolation_value", ParamValue::Float(0.0), "What tf_crop_and_resize shows outside.")
+    .param("antialias", ParamValue::Bool(false), "Stretch the kernel when shrinking.")
+    .param("keep_aspect_ratio_policy", ParamValue::Str("stretch".into()), "How `sizes` is met.")
+    .maybe("axes", ParamKind::Ints, "The axes that `scales`, `sizes` and `roi` name; default: all.")
+    .onnx("Resize", 10)
+    .ulp(8.0)
+}

@@ -1,0 +1,124 @@
+//! Inference rules that several operator families share.
+
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::{NodeCtx, OpError};
+use tensorc_ir::{Dim, Shape};
+
+/// States an output's shape of which some axes are not known yet (`None`).
+///
+/// Unknown axes keep the variables the output already has, so that stating the same facts again
+/// learns nothing.
+pub fn partial(cx: &mut InferCtx<'_>, output: usize, dims: &[Option<Dim>]) -> Result<(), OpError> {
+    let old = match cx.output(output).shape {
+        Shape::Ranked(old) if old.len() == dims.len() => Some(old),
+        _ => None,
+    };
+    let dims: Vec<Dim> = dims
+        .iter()
+        .enumerate()
+        .map(|(i, d)| match (d, &old) {
+            (Some(d), _) => *d,
+            (None, Some(old)) => old[i],
+            (None, None) => cx.fresh(),
+        })
+        .collect();
+    cx.set_output_dims(output, dims)
+}
+
+/// The axes of an output whose rank has been stated.
+pub fn output_dims(cx: &InferCtx<'_>, output: usize) -> Vec<Dim> {
+    cx.output(output).shape.dims().map(<[Dim]>::to_vec).unwrap_or_default()
+}
+
+/// The output has the type and shape of an operand, both ways.
+pub fn same(cx: &mut InferCtx<'_>, output: usize, input: usize) -> Result<(), OpError> {
+    cx.same_dtype(output, input)?;
+    match cx.input(input).shape {
+        Shape::Unranked => {
+            let shape = cx.output(output).shape;
+            cx.set_input_shape(input, shape)
+        }
+        shape => cx.set_output_shape(output, shape),
+    }
+}
+
+/// Elements of a static integer operand, if it is known.
+pub fn ints(cx: &InferCtx<'_>, i: usize) -> Option<Vec<i64>> {
+    cx.value(i).map(|v| v.to_i64s())
+}
+
+/// Elements of a static integer operand at lowering; an error if it is absent.
+pub fn need_ints(cx: &NodeCtx<'_>, i: usize, name: &str) -> Result<Vec<i64>, OpError> {
+    match cx.value(i) {
+        Some(v) => Ok(v.to_i64s()),
+        None => Err(OpError(format!("operand `{name}` has no value at compile time"))),
+    }
+}
+
+/// The length of a one-dimensional operand, if its shape is known.
+pub fn length(cx: &InferCtx<'_>, i: usize) -> Option<usize> {
+    match cx.input_dims(i)?.first() {
+        Some(Dim::Const(n)) => Some(*n as usize),
+        _ => None,
+    }
+}
+
+/// The rank must be at least `least`.
+pub fn at_least(cx: &InferCtx<'_>, i: usize, rank: usize, least: usize) -> Result<(), OpError> {
+    match rank >= least {
+        true => Ok(()),
+        false => Err(OpError(format!("{}: expected rank at least {least}, found rank {rank}", cx.input_name(i)))),
+    }
+}
+
+/// Maps every axis to `0..rank`; repeated ones are an error.
+pub fn axes(axes: &[i64], rank: usize) -> Result<Vec<usize>, OpError> {
+    let mut out = vec![];
+    for &a in axes {
+        let axis = tensorc_ir::infer::normalize_axis(a, rank)?;
+        if out.contains(&axis) {
+            return Err(OpError(format!("axis {a} is given twice")));
+        }
+        out.push(axis);
+    }
+    Ok(out)
+}
+
+/// The numpy broadcast of several axis lists; axes that are not decided yet are `None`.
+pub fn broadcast(lists: &[&[Dim]]) -> Result<Vec<Option<Dim>>, OpError> {
+    let rank = lists.iter().map(|l| l.len()).max().unwrap_or(0);
+    let mut out = vec![Some(Dim::Const(1)); rank];
+    for list in lists {
+        let lead = rank - list.len();
+        for (i, &d) in list.iter().enumerate() {
+            let known = &mut out[lead + i];
+            *known = match (*known, d) {
+                (Some(Dim::Const(1)), d) => Some(d),
+                (k, Dim::Const(1)) => k,
+                (Some(Dim::Const(a)), Dim::Const(b)) if a != b => {
+                    return Err(OpError(format!("axis {}: cannot broadcast {b} to {a}", lead + i)));
+                }
+                (_, Dim::Const(n)) => Some(Dim::Const(n)),
+                (Some(a), b) if a == b => Some(a),
+                (Some(Dim::Const(n)), _) => Some(Dim::Const(n)),
+                _ => None,
+            };
+        }
+    }
+    Ok(out)
+}
+
+/// An operand that must have the given rank: states fresh axes for it if nothing is known.
+pub fn ranked(cx: &mut InferCtx<'_>, i: usize, rank: usize) -> Result<Vec<Dim>, OpError> {
+    if cx.input_dims(i).is_none() {
+        let dims = (0..rank).map(|_| cx.fresh()).collect();
+        cx.set_input_shape(i, Shape::Ranked(dims))?;
+    }
+    match cx.input_dims(i) {
+        Some(dims) if dims.len() == rank => Ok(dims.to_vec()),
+        found => {
+            let found = found.map_or(0, |d| d.len());
+            Err(OpError(format!("{}: expected rank {rank}, found rank {found}", cx.input_name(i))))
+        }
+    }
+}

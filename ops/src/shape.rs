@@ -1,0 +1,390 @@
+//! Operators that rearrange axes: reshape, transpose, squeeze, broadcast and their kin.
+
+use tensorc_ir::dim::Equation;
+use tensorc_ir::index::Index;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::{OpDef, OpError, TypeRule};
+use tensorc_ir::params::{ParamKind, ParamValue};
+use tensorc_ir::prim::View;
+use tensorc_ir::{Dim, Shape};
+
+use crate::def::{Define, INDICES, composite, define, prim, rule};
+use crate::rules::{at_least, axes, ints, length, output_dims, partial, same};
+use crate::views::{Build, broadcast, operand, permute, reshape, vars, view_prim};
+
+pub fn ops() -> Vec<OpDef> {
+    vec![
+        identity(),
+        reshape_op(),
+        flatten(),
+        squeeze(),
+        unsqueeze(),
+        transpose(),
+        expand(),
+        tile(),
+        swap_axes(),
+        depth_to_space(),
+        space_to_depth(),
+    ]
+}
+
+/// A view that only regroups elements: everything follows from the two shapes.
+fn regroup(
+    name: &'static str,
+    doc: &'static str,
+    infer: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync + 'static,
+) -> OpDef {
+    let compute = prim(|cx| {
+        let (from, to) = (cx.input(0)?, &cx.outputs[0]);
+        match from.len() == to.len() {
+            true => Ok(view_prim(reshape(&from.dims, &to.dims))),
+            false => Err(OpError(format!("operand `data`: {from} cannot become {to}"))),
+        }
+    });
+    define(name, doc, compute, rule(infer)).operand("data", &[])
+}
+
+fn identity() -> OpDef {
+    let compute = prim(|cx| Ok(view_prim(View { map: vars(cx.input(0)?.rank()), fill: None })));
+    define("identity", "The operand itself.", compute, rule(|cx| same(cx, 0, 0)))
+        .operand("input", &[])
+        .onnx("Identity", 1)
+        .mxnet("_copy")
+        .mxnet("identity")
+}
+
+/// The product of two lists of axes is equal; dimensions are solved from it either way.
+fn conserve(cx: &mut InferCtx<'_>, left: &[Dim], right: &[Dim]) -> Result<(), OpError> {
+    cx.relate(Equation::Product { left: left.to_vec(), right: right.to_vec() })
+}
+
+fn reshape_op() -> OpDef {
+    regroup(
+        "reshape",
+        "The elements in the same order under another shape. An extent of -1 follows from the others; 0 copies the \
+         operand's extent unless `allowzero`.",
+        |cx| {
+            cx.same_dtype(0, 0)?;
+            let input = cx.input_dims(0);
+            let Some(shape) = ints(cx, 1) else {
+                if let Some(rank) = length(cx, 1) {
+                    partial(cx, 0, &vec![None; rank])?;
+                }
+                return Ok(());
+            };
+            let allow_zero = cx.params.bool("allowzero").unwrap_or(false);
+            let mut dims = vec![];
+            for (i, &n) in shape.iter().enumerate() {
+                dims.push(match n {
+                    0 if !allow_zero => match &input {
+                        Some(input) if i >= input.len() => {
+                            return Err(OpError(format!(
+                                "operand `shape`: entry {i} copies an axis, but `data` has rank {}",
+                                input.len()
+                            )));
+                        }
+                        Some(input) => Some(input[i]),
+                        None => None,
+                    },
+                    -1 => None,
+                    n if n < 0 => return Err(OpError(format!("operand `shape`: entry {i} is {n}"))),
+                    n => Some(Dim::Const(n as u64)),
+                });
+            }
+            if shape.iter().filter(|n| **n == -1).count() > 1 {
+                return Err("operand `shape`: more than one entry is -1".into());
+            }
+            partial(cx, 0, &dims)?;
+            if let Some(input) = input {
+                let output = output_dims(cx, 0);
+                // Axes copied from the operand cancel, which keeps the equation solvable.
+                let copied = |i: usize| shape[i] == 0 && !allow_zero;
+                let left: Vec<Dim> =
+                    (0..input.len()).filter(|&i| i >= shape.len() || !copied(i)).map(|i| input[i]).collect();
+                let right: Vec<Dim> = (0..output.len()).filter(|&i| !copied(i)).map(|i| output[i]).collect();
+                conserve(cx, &left, &right)?;
+            }
+            Ok(())
+        },
+    )
+    .operand("shape", INDICES)
+    .static_value()
+    .param("allowzero", ParamValue::Bool(false), "A 0 in `shape` is an empty axis.")
+    .onnx("Reshape", 5)
+}
+
+fn flatten() -> OpDef {
+    regroup("flatten", "A matrix: the axes before `axis` joined, and the rest joined.", |cx| {
+        cx.same_dtype(0, 0)?;
+        partial(cx, 0, &[None, None])?;
+        let Some(input) = cx.input_dims(0) else { return Ok(()) };
+        let rank = input.len() as i64;
+        let axis = cx.params.int("axis").unwrap_or(1);
+        let at = if axis < 0 { axis + rank } else { axis };
+        if !(0..=rank).contains(&at) {
+            return Err(OpError(format!("axis {axis} is out of range for rank {rank}")));
+        }
+        let out = output_dims(cx, 0);
+        conserve(cx, &input[..at as usize], &out[..1])?;
+        conserve(cx, &input[at as usize..], &out[1..])
+    })
+    .param("axis", ParamValue::Int(1), "First axis of the second group.")
+    .onnx("Flatten", 1)
+    .mxnet("Flatten")
+}
+
+fn squeeze() -> OpDef {
+    regroup("squeeze", "Drops the given axes of extent 1, or all of them.", |cx| {
+        cx.same_dtype(0, 0)?;
+        let given = ints(cx, 1);
+        let Some(input) = cx.input_dims(0) else { return Ok(()) };
+        let drop = match given {
+            Some(list) => axes(&list, input.len())?,
+            None if cx.has_input(1) || input.iter().any(|d| d.as_const().is_none()) => return Ok(()),
+            None => (0..input.len()).filter(|&i| input[i] == Dim::Const(1)).collect(),
+        };
+        for &axis in &drop {
+            cx.unify_dims(Dim::Const(1), input[axis], &format!("operand `data`, axis {axis}"))?;
+        }
+        cx.set_output_dims(0, (0..input.len()).filter(|i| !drop.contains(i)).map(|i| input[i]))
+    })
+    .optional("axes", TypeRule::OneOf(INDICES))
+    .static_value()
+    .onnx("Squeeze", 1)
+}
+
+fn unsqueeze() -> OpDef {
+    regroup("unsqueeze", "Inserts axes of extent 1 at the given positions of the result.", |cx| {
+        cx.same_dtype(0, 0)?;
+        let Some(list) = ints(cx, 1) else { return Ok(()) };
+        match (cx.input(0).shape, cx.output(0).shape) {
+            (Shape::Ranked(input), _) => {
+                let rank = input.len() + list.len();
+                let new = axes(&list, rank)?;
+                let mut old = input.into_iter();
+                let dims: Vec<Dim> = (0..rank)
+                    .map(|i| if new.contains(&i) { None } else { old.next() }.unwrap_or(Dim::Const(1)))
+                    .collect();
+                cx.set_output_dims(0, dims)
+            }
+            (Shape::Unranked, Shape::Ranked(out)) => {
+                let new = axes(&list, out.len())?;
+                let old = (0..out.len()).filter(|i| !new.contains(i)).map(|i| out[i]).collect();
+                cx.set_input_shape(0, Shape::Ranked(old))
+            }
+            _ => Ok(()),
+        }
+    })
+    .operand("axes", INDICES)
+    .static_value()
+    .onnx("Unsqueeze", 1)
+    .mxnet("expand_dims")
+}
+
+/// The permutation of a transpose: reversal unless given.
+fn permutation(perm: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, OpError> {
+    match perm {
+        None | Some([]) => Ok((0..rank).rev().collect()),
+        Some(list) if list.len() == rank => axes(list, rank),
+        Some(list) => Err(OpError(format!("perm {list:?} does not fit rank {rank}"))),
+    }
+}
+
+fn transpose() -> OpDef {
+    let compute = prim(|cx| Ok(view_prim(permute(&permutation(cx.params.ints("perm"), cx.input(0)?.rank())?))));
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let perm = cx.params.ints("perm").map(<[i64]>::to_vec);
+        match (cx.input(0).shape, cx.output(0).shape) {
+            (Shape::Ranked(input), _) => {
+                let perm = permutation(perm.as_deref(), input.len())?;
+                cx.set_output_dims(0, perm.iter().map(|&p| input[p]))
+            }
+            (_, Shape::Ranked(out)) => {
+                let perm = permutation(perm.as_deref(), out.len())?;
+                let mut dims = out.clone();
+                for (i, &p) in perm.iter().enumerate() {
+                    dims[p] = out[i];
+                }
+                cx.set_input_shape(0, Shape::Ranked(dims))
+            }
+            _ => Ok(()),
+        }
+    });
+    define("transpose", "Permutes the axes: result axis i is operand axis `perm[i]`.", compute, infer)
+        .operand("data", &[])
+        .maybe("perm", ParamKind::Ints, "Default: the axes reversed.")
+        .onnx("Transpose", 1)
+        .mxnet("transpose")
+}
+
+fn swap_axes() -> OpDef {
+    fn swapped(dim1: i64, dim2: i64, rank: usize) -> Result<Vec<usize>, OpError> {
+        let mut perm: Vec<usize> = (0..rank).collect();
+        let (a, b) = (tensorc_ir::infer::normalize_axis(dim1, rank)?, tensorc_ir::infer::normalize_axis(dim2, rank)?);
+        perm.swap(a, b);
+        Ok(perm)
+    }
+    let compute = prim(|cx| {
+        let (a, b) = (cx.params.int("dim1").unwrap_or(0), cx.params.int("dim2").unwrap_or(0));
+        Ok(view_prim(permute(&swapped(a, b, cx.input(0)?.rank())?)))
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let (a, b) = (cx.params.int("dim1").unwrap_or(0), cx.params.int("dim2").unwrap_or(0));
+        let Some(input) = cx.input_dims(0) else { return Ok(()) };
+        cx.set_output_dims(0, swapped(a, b, input.len())?.into_iter().map(|p| input[p]))
+    });
+    define("swap_axes", "Exchanges two axes.", compute, infer)
+        .operand("data", &[])
+        .param("dim1", ParamValue::Int(0), "")
+        .param("dim2", ParamValue::Int(0), "")
+        .mxnet("SwapAxis")
+        .mxnet("swapaxes")
+}
+
+fn expand() -> OpDef {
+    let compute = prim(|cx| Ok(view_prim(broadcast(&cx.input(0)?.dims, &cx.outputs[0].dims))));
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let Some(target) = ints(cx, 1) else { return Ok(()) };
+        if let Some(n) = target.iter().find(|n| **n < 0) {
+            return Err(OpError(format!("operand `shape`: negative extent {n}")));
+        }
+        let Some(input) = cx.input_dims(0) else { return Ok(()) };
+        let rank = input.len().max(target.len());
+        let mut dims = vec![];
+        for axis in 0..rank {
+            let from = (axis + input.len()).checked_sub(rank).map(|i| input[i]).unwrap_or(Dim::Const(1));
+            let to = (axis + target.len()).checked_sub(rank).map(|i| target[i] as u64).unwrap_or(1);
+            dims.push(match (from, to) {
+                (d, 1) => Some(d),
+                (Dim::Const(1), n) => Some(Dim::Const(n)),
+                (Dim::Const(a), n) if a != n => {
+                    return Err(OpError(format!("operand `input`, axis {axis}: cannot broadcast {a} to {n}")));
+                }
+                (_, n) => Some(Dim::Const(n)),
+            });
+        }
+        partial(cx, 0, &dims)
+    });
+    define("expand", "Broadcasts the operand and `shape` against each other by the numpy rule.", compute, infer)
+        .operand("input", &[])
+        .operand("shape", INDICES)
+        .static_value()
+        .onnx("Expand", 8)
+}
+
+fn tile() -> OpDef {
+    let compute = prim(|cx| {
+        let (from, to) = (&cx.input(0)?.dims, &cx.outputs[0].dims);
+        let map = from.iter().enumerate().map(|(i, &n)| Index::var(i as u32).modulo((n as i64).max(1), &to[..]));
+        Ok(view_prim(View { map: map.collect(), fill: None }))
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let (Some(repeats), Some(input)) = (ints(cx, 1), cx.input_dims(0)) else { return Ok(()) };
+        if repeats.len() != input.len() {
+            let (found, rank) = (repeats.len(), input.len());
+            return Err(OpError(format!("operand `repeats`: expected {rank} entries, found {found}")));
+        }
+        let known = input.iter().zip(&repeats).map(|(d, &n)| match (d, n) {
+            (_, 0) => Some(Dim::Const(0)),
+            (d, 1) => Some(*d),
+            (Dim::Const(d), n) => Some(Dim::Const(d * n.max(0) as u64)),
+            _ => None,
+        });
+        let dims: Vec<Option<Dim>> = known.collect();
+        partial(cx, 0, &dims)?;
+        let out = output_dims(cx, 0);
+        for (i, &n) in repeats.iter().enumerate().filter(|(i, _)| dims[*i].is_none()) {
+            cx.relate(Equation::Affine { out: out[i], input: input[i], mul: n, add: 0, div: 1 })?;
+        }
+        Ok(())
+    });
+    define("tile", "Repeats the operand along every axis.", compute, infer)
+        .operand("input", &[])
+        .operand("repeats", INDICES)
+        .static_value()
+        .onnx("Tile", 6)
+}
+
+fn block_size(cx: &InferCtx<'_>) -> Result<u64, OpError> {
+    match cx.params.int("blocksize") {
+        Some(n) if n > 0 => Ok(n as u64),
+        n => Err(OpError(format!("parameter `blocksize` is {}", n.unwrap_or(0)))),
+    }
+}
+
+fn depth_to_space() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let d = b.dims(x)?;
+        let s = cx.params.int("blocksize").unwrap_or(1) as u64;
+        let c = d[1] / (s * s);
+        let (split, perm) = match cx.params.str("mode") {
+            Some("CRD") => ([d[0], c, s, s, d[2], d[3]], [0, 1, 4, 2, 5, 3]),
+            Some("DCR") | None => ([d[0], s, s, c, d[2], d[3]], [0, 3, 4, 1, 5, 2]),
+            Some(other) => return Err(b.fail(format!("parameter `mode`: unknown mode `{other}`"))),
+        };
+        let y = b.reshaped(x, &split)?;
+        let y = b.permuted(y, &perm)?;
+        b.reshaped(y, &[d[0], c, d[2] * s, d[3] * s])
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        partial(cx, 0, &[None; 4])?;
+        let s = block_size(cx)? as i64;
+        let Some(input) = cx.input_dims(0) else { return Ok(()) };
+        at_least(cx, 0, input.len(), 4)?;
+        if let Dim::Const(c) = input[1]
+            && c % (s * s) as u64 != 0
+        {
+            return Err(OpError(format!("operand `input`, axis 1: expected a multiple of {}, found {c}", s * s)));
+        }
+        let out = output_dims(cx, 0);
+        cx.unify_dims(input[0], out[0], "output, axis 0")?;
+        cx.relate(Equation::Affine { out: input[1], input: out[1], mul: s * s, add: 0, div: 1 })?;
+        cx.relate(Equation::Affine { out: out[2], input: input[2], mul: s, add: 0, div: 1 })?;
+        cx.relate(Equation::Affine { out: out[3], input: input[3], mul: s, add: 0, div: 1 })
+    });
+    define("depth_to_space", "Moves blocks of channels of [n, c, h, w] into space.", compute, infer)
+        .operand("input", &[])
+        .required("blocksize", ParamKind::Int, "Side of a block.")
+        .param("mode", ParamValue::Str("DCR".into()), "Order within the channels: DCR or CRD.")
+        .onnx("DepthToSpace", 1)
+}
+
+fn space_to_depth() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let d = b.dims(x)?;
+        let s = cx.params.int("blocksize").unwrap_or(1) as u64;
+        let y = b.reshaped(x, &[d[0], d[1], d[2] / s, s, d[3] / s, s])?;
+        let y = b.permuted(y, &[0, 3, 5, 1, 2, 4])?;
+        b.reshaped(y, &[d[0], d[1] * s * s, d[2] / s, d[3] / s])
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        partial(cx, 0, &[None; 4])?;
+        let s = block_size(cx)? as i64;
+        let Some(input) = cx.input_dims(0) else { return Ok(()) };
+        at_least(cx, 0, input.len(), 4)?;
+        for axis in [2, 3] {
+            if let Dim::Const(n) = input[axis]
+                && n % s as u64 != 0
+            {
+                return Err(OpError(format!("operand `input`, axis {axis}: expected a multiple of {s}, found {n}")));
+            }
+        }
+        let out = output_dims(cx, 0);
+        cx.unify_dims(input[0], out[0], "output, axis 0")?;
+        cx.relate(Equation::Affine { out: out[1], input: input[1], mul: s * s, add: 0, div: 1 })?;
+        cx.relate(Equation::Affine { out: input[2], input: out[2], mul: s, add: 0, div: 1 })?;
+        cx.relate(Equation::Affine { out: input[3], input: out[3], mul: s, add: 0, div: 1 })
+    });
+    define("space_to_depth", "Moves spatial blocks of [n, c, h, w] into channels.", compute, infer)
+        .operand("input", &[])
+        .required("blocksize", ParamKind::Int, "Side of a block.")
+        .onnx("SpaceToDepth", 1)
+}

@@ -1,0 +1,346 @@
+//! Operators that cut and join: slice, pad, concat, split, flip, crop.
+
+use tensorc_ir::dim::Equation;
+use tensorc_ir::index::Index;
+use tensorc_ir::infer::normalize_axis;
+use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
+use tensorc_ir::params::{ParamKind, ParamValue};
+use tensorc_ir::prim::{Prim, View};
+use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{Dim, Dims, Shape};
+
+use crate::def::{Define, INDICES, define, prim, rule};
+use crate::rules::{axes, ints, need_ints, output_dims, partial, same};
+use crate::views::{Build, operand, strided, vars, view_prim};
+
+pub fn ops() -> Vec<OpDef> {
+    vec![slice(), pad(), concat(), split(), flip(), center_crop_pad()]
+}
+
+/// What a slice takes along one axis.
+#[derive(Clone, Copy)]
+struct Cut {
+    start: i64,
+    step: i64,
+    len: u64,
+}
+
+/// Clamps `start` and `end` as numpy does; `step` is not 0.
+fn cut(start: i64, end: i64, step: i64, extent: u64) -> Cut {
+    let n = extent as i64;
+    let wrap = |i: i64| if i < 0 { i.saturating_add(n) } else { i };
+    let (start, end) = match step > 0 {
+        true => (wrap(start).clamp(0, n), wrap(end).clamp(0, n)),
+        false => (wrap(start).clamp(-1, n - 1), wrap(end).clamp(-1, n - 1)),
+    };
+    let span = if step > 0 { end.saturating_sub(start) } else { start.saturating_sub(end) };
+    let stride = step.unsigned_abs() as i64;
+    let len = if span <= 0 { 0 } else { (span - 1) / stride.max(1) + 1 };
+    Cut { start: start.max(0), step, len: len as u64 }
+}
+
+/// The (axis, start, end, step) quadruples of a slice.
+fn quadruples(
+    rank: usize,
+    starts: &[i64],
+    ends: &[i64],
+    given: Option<Vec<i64>>,
+    steps: Option<Vec<i64>>,
+) -> Result<Vec<(usize, i64, i64, i64)>, OpError> {
+    let list = given.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
+    if ends.len() != starts.len() || list.len() != starts.len() || steps.len() != starts.len() {
+        return Err("operands `starts`, `ends`, `axes` and `steps` differ in length".into());
+    }
+    if steps.contains(&0) {
+        return Err("operand `steps`: a step is 0".into());
+    }
+    let list = axes(&list, rank)?;
+    Ok((0..starts.len()).map(|i| (list[i], starts[i], ends[i], steps[i])).collect())
+}
+
+fn slice() -> OpDef {
+    let compute = prim(|cx| {
+        let x = cx.input(0)?;
+        let (starts, ends) = (need_ints(cx, 1, "starts")?, need_ints(cx, 2, "ends")?);
+        let (given, steps) = (cx.value(3).map(|v| v.to_i64s()), cx.value(4).map(|v| v.to_i64s()));
+        let (mut from, mut by) = (vec![0; x.rank()], vec![1; x.rank()]);
+        for (axis, start, end, step) in quadruples(x.rank(), &starts, &ends, given, steps)? {
+            let c = cut(start, end, step, x.dims[axis]);
+            from[axis] = c.start;
+            by[axis] = if c.len <= 1 { 1 } else { c.step };
+        }
+        Ok(view_prim(strided(&from, &by)))
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let Some(input) = cx.input_dims(0) else { return Ok(()) };
+        let unknown = (3..5).any(|i| cx.has_input(i) && cx.value(i).is_none());
+        let (Some(starts), Some(ends), false) = (ints(cx, 1), ints(cx, 2), unknown) else {
+            // The sliced axes may still be known, which fixes the others.
+            let mut dims = vec![None; input.len()];
+            if let (true, Some(list)) = (cx.has_input(3), ints(cx, 3)) {
+                let cut = axes(&list, input.len())?;
+                (0..dims.len()).filter(|i| !cut.contains(i)).for_each(|i| dims[i] = Some(input[i]));
+            }
+            return partial(cx, 0, &dims);
+        };
+        let (given, steps) = (ints(cx, 3), ints(cx, 4));
+        let mut dims: Vec<Option<Dim>> = input.iter().copied().map(Some).collect();
+        for (axis, start, end, step) in quadruples(input.len(), &starts, &ends, given, steps)? {
+            dims[axis] = match input[axis] {
+                Dim::Const(n) => Some(Dim::Const(cut(start, end, step, n).len)),
+                d if start == 0 && step == 1 && end >= i64::from(i32::MAX) => Some(d),
+                _ => None,
+            };
+        }
+        partial(cx, 0, &dims)
+    });
+    define("slice", "Elements from `starts` to before `ends` by `steps`, as in numpy.", compute, infer)
+        .operand("data", &[])
+        .operand("starts", INDICES)
+        .static_value()
+        .operand("ends", INDICES)
+        .static_value()
+        .optional("axes", TypeRule::OneOf(INDICES))
+        .static_value()
+        .optional("steps", TypeRule::OneOf(INDICES))
+        .static_value()
+        .onnx("Slice", 1)
+}
+
+/// (before, after) for every axis.
+fn pads_by_axis(rank: usize, pads: &[i64], given: Option<Vec<i64>>) -> Result<Vec<(i64, i64)>, OpError> {
+    let list = match given {
+        Some(list) => axes(&list, rank)?,
+        None => (0..rank).collect(),
+    };
+    if pads.len() != 2 * list.len() {
+        return Err(OpError(format!("operand `pads`: expected {} entries, found {}", 2 * list.len(), pads.len())));
+    }
+    let mut out = vec![(0, 0); rank];
+    for (i, &axis) in list.iter().enumerate() {
+        out[axis] = (pads[i], pads[i + list.len()]);
+    }
+    Ok(out)
+}
+
+/// The element of an axis of extent `n` that the padded position `at` shows.
+fn padded(at: Index, n: u64, mode: &str, ranges: &[u64]) -> Result<Index, OpError> {
+    let n = n as i64;
+    Ok(match mode {
+        "constant" => at,
+        _ if n == 0 => return Err(OpError(format!("mode `{mode}` cannot pad an empty axis"))),
+        "edge" => at.maximum(&Index::constant(0), ranges).minimum(&Index::constant(n - 1), ranges),
+        "reflect" if n == 1 => Index::constant(0),
+        "reflect" => {
+            let period = 2 * (n - 1);
+            let phase = at.modulo(period, ranges);
+            phase.minimum(&Index::constant(period).sub(&phase), ranges)
+        }
+        "wrap" => at.modulo(n, ranges),
+        other => return Err(OpError(format!("parameter `mode`: unknown mode `{other}`"))),
+    })
+}
+
+fn pad_prim(cx: &NodeCtx<'_>) -> Result<Prim, OpError> {
+    let (x, out) = (cx.input(0)?, &cx.outputs[0]);
+    let pads = pads_by_axis(x.rank(), &need_ints(cx, 1, "pads")?, cx.value(3).map(|v| v.to_i64s()))?;
+    let mode = cx.params.str("mode").unwrap_or("constant");
+    let mut map = vec![];
+    for (i, &(before, _)) in pads.iter().enumerate() {
+        map.push(match before == 0 && x.dims[i] == out.dims[i] {
+            true => Index::var(i as u32),
+            false => padded(Index::var(i as u32).offset(-before), x.dims[i], mode, &out.dims)?,
+        });
+    }
+    let value = match cx.value(2) {
+        Some(v) => v.item().ok_or_else(|| OpError("operand `constant_value`: expected one element".into()))?,
+        None => Scalar::zero(x.dtype),
+    };
+    let grows = pads.iter().any(|(a, b)| *a > 0 || *b > 0);
+    let fill = (mode == "constant" && grows).then(|| value.cast(x.dtype));
+    Ok(view_prim(View { map, fill }))
+}
+
+fn pad() -> OpDef {
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let Some(input) = cx.input_dims(0) else { return Ok(()) };
+        partial(cx, 0, &vec![None; input.len()])?;
+        let (Some(pads), false) = (ints(cx, 1), cx.has_input(3) && cx.value(3).is_none()) else { return Ok(()) };
+        let pads = pads_by_axis(input.len(), &pads, ints(cx, 3))?;
+        let out = output_dims(cx, 0);
+        for (i, (before, after)) in pads.into_iter().enumerate() {
+            match before + after {
+                0 => cx.unify_dims(input[i], out[i], &format!("output, axis {i}"))?,
+                sum => cx.relate(Equation::Affine { out: out[i], input: input[i], mul: 1, add: sum, div: 1 })?,
+            }
+        }
+        Ok(())
+    });
+    define("pad", "Adds elements around the operand; negative pads remove.", prim(pad_prim), infer)
+        .operand("data", &[])
+        .operand("pads", INDICES)
+        .static_value()
+        .optional("constant_value", TypeRule::Any)
+        .static_value()
+        .optional("axes", TypeRule::OneOf(INDICES))
+        .static_value()
+        .param("mode", ParamValue::Str("constant".into()), "constant, reflect, edge or wrap.")
+        .onnx("Pad", 1)
+}
+
+fn concat() -> OpDef {
+    let compute = prim(|cx| {
+        let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), cx.outputs[0].rank())?;
+        Ok(Prim::Concat { axis })
+    });
+    let infer = rule(|cx| {
+        let count = cx.input_count();
+        for i in 0..count {
+            cx.same_dtype(0, i)?;
+        }
+        let ranked = (0..count).find_map(|i| cx.input(i).shape.rank()).or_else(|| cx.output(0).shape.rank());
+        let Some(rank) = ranked else { return Ok(()) };
+        let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), rank)?;
+        partial(cx, 0, &vec![None; rank])?;
+        let out = output_dims(cx, 0);
+        let mut terms = vec![];
+        for i in 0..count {
+            if cx.input_dims(i).is_none() {
+                let dims: Dims = (0..rank).map(|a| if a == axis { cx.fresh() } else { out[a] }).collect();
+                cx.set_input_shape(i, Shape::Ranked(dims))?;
+            }
+            let Some(dims) = cx.input_dims(i) else { continue };
+            if dims.len() != rank {
+                let what = cx.input_name(i);
+                return Err(OpError(format!("{what}: expected rank {rank}, found rank {}", dims.len())));
+            }
+            for a in (0..rank).filter(|a| *a != axis) {
+                let what = format!("{}, axis {a}", cx.input_name(i));
+                cx.unify_dims(out[a], dims[a], &what)?;
+            }
+            terms.push(dims[axis]);
+        }
+        cx.relate(Equation::Sum { out: out[axis], terms })
+    });
+    define("concat", "Joins the operands along `axis`.", compute, infer)
+        .group("inputs", &[])
+        .variadic()
+        .required("axis", ParamKind::Int, "")
+        .onnx("Concat", 1)
+}
+
+/// Sizes of the parts of an axis of extent `n` when they are not given: equal, the last smaller.
+fn even_parts(n: u64, parts: usize) -> Vec<u64> {
+    let chunk = n.div_ceil(parts.max(1) as u64);
+    (0..parts as u64).map(|i| chunk.min(n.saturating_sub(i * chunk))).collect()
+}
+
+fn split() -> OpDef {
+    let compute = Compute::Composite(Box::new(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), cx.outputs[0].rank())
+            .map_err(|OpError(why)| b.fail(why))?;
+        let mut start = 0;
+        let mut parts = vec![];
+        for out in cx.outputs {
+            parts.push(b.slice_axis(x, axis, start, out.dims[axis])?);
+            start += out.dims[axis];
+        }
+        Ok(parts)
+    }));
+    let infer = rule(|cx| {
+        let count = cx.output_count();
+        for i in 0..count {
+            cx.same_dtype(i, 0)?;
+        }
+        let Some(input) = cx.input_dims(0) else { return Ok(()) };
+        let axis = cx.axis(cx.params.int("axis").unwrap_or(0), input.len())?;
+        let sizes: Option<Vec<u64>> = match (ints(cx, 1), input[axis]) {
+            (Some(list), _) => Some(list.iter().map(|n| (*n).max(0) as u64).collect()),
+            (None, Dim::Const(n)) if !cx.has_input(1) => Some(even_parts(n, count)),
+            _ => None,
+        };
+        if let Some(sizes) = &sizes
+            && sizes.len() != count
+        {
+            return Err(OpError(format!("operand `split`: expected {count} entries, found {}", sizes.len())));
+        }
+        let mut terms = vec![];
+        for i in 0..count {
+            let mut dims: Vec<Option<Dim>> = input.iter().copied().map(Some).collect();
+            dims[axis] = sizes.as_ref().map(|s| Dim::Const(s[i]));
+            partial(cx, i, &dims)?;
+            terms.push(output_dims(cx, i)[axis]);
+        }
+        cx.relate(Equation::Sum { out: input[axis], terms })
+    });
+    define("split", "Cuts `axis` into consecutive parts.", compute, infer)
+        .operand("input", &[])
+        .optional("split", TypeRule::OneOf(INDICES))
+        .static_value()
+        .param("axis", ParamValue::Int(0), "")
+        .maybe("num_outputs", ParamKind::Int, "Number of equal parts (the last may be smaller).")
+        .outputs(1, usize::from(u16::MAX))
+        .onnx("Split", 1)
+}
+
+fn flip() -> OpDef {
+    let compute = prim(|cx| {
+        let x = cx.input(0)?;
+        let mut map = vars(x.rank());
+        for axis in axes(cx.params.ints("axis").unwrap_or(&[]), x.rank())? {
+            map[axis] = map[axis].scale(-1).offset(x.dims[axis] as i64 - 1);
+        }
+        Ok(view_prim(View { map, fill: None }))
+    });
+    define("flip", "Reverses the given axes.", compute, rule(|cx| same(cx, 0, 0)))
+        .operand("data", &[])
+        .required("axis", ParamKind::Ints, "")
+        .mxnet("reverse")
+        .mxnet("flip")
+}
+
+/// The target extents of a centred crop or pad, by axis.
+fn targets(rank: usize, shape: &[i64], given: Option<&[i64]>) -> Result<Vec<(usize, u64)>, OpError> {
+    let list = match given {
+        Some(list) => axes(list, rank)?,
+        None => (0..rank).collect(),
+    };
+    match list.len() == shape.len() {
+        true => Ok(list.into_iter().zip(shape.iter().map(|n| (*n).max(0) as u64)).collect()),
+        false => Err(OpError(format!("operand `shape`: expected {} entries, found {}", list.len(), shape.len()))),
+    }
+}
+
+fn center_crop_pad() -> OpDef {
+    let compute = prim(|cx| {
+        let (x, out) = (cx.input(0)?, &cx.outputs[0]);
+        let map = (0..x.rank()).map(|i| {
+            let (from, to) = (x.dims[i] as i64, out.dims[i] as i64);
+            // Cropping starts at floor of half the surplus, padding likewise.
+            let shift = if from >= to { (from - to) / 2 } else { -((to - from) / 2) };
+            Index::var(i as u32).offset(shift)
+        });
+        let grows = x.dims.iter().zip(&out.dims).any(|(a, b)| b > a);
+        Ok(view_prim(View { map: map.collect(), fill: grows.then(|| Scalar::zero(x.dtype)) }))
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let (Some(shape), Some(input)) = (ints(cx, 1), cx.input_dims(0)) else { return Ok(()) };
+        let given = cx.params.ints("axes").map(<[i64]>::to_vec);
+        let mut dims = input.to_vec();
+        for (axis, n) in targets(input.len(), &shape, given.as_deref())? {
+            dims[axis] = Dim::Const(n);
+        }
+        cx.set_output_dims(0, dims)
+    });
+    define("center_crop_pad", "Crops or zero-pads the middle of the operand to a shape.", compute, infer)
+        .operand("input_data", &[])
+        .operand("shape", INDICES)
+        .static_value()
+        .maybe("axes", ParamKind::Ints, "Axes that `shape` names; default: all.")
+        .onnx("CenterCropPad", 18)
+}

@@ -1,0 +1,253 @@
+//! Index maps of the usual views, and the primitives composite operators are built from.
+
+use std::sync::Arc;
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::{Index, delinearize, linearize};
+use tensorc_ir::kir::Kernel;
+use tensorc_ir::op::OpError;
+use tensorc_ir::prim::{Contraction, Gather, Prim, Reduction, View};
+use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
+use tensorc_ir::{DType, DenseType};
+
+/// The variables of an iteration space, outermost first.
+pub fn vars(rank: usize) -> Vec<Index> {
+    (0..rank as u32).map(Index::var).collect()
+}
+
+/// Row-major reinterpretation of `from` as `to`, of the same size.
+pub fn reshape(from: &[u64], to: &[u64]) -> View {
+    let offset = linearize(&vars(to.len()), to);
+    View { map: delinearize(&offset, from, to), fill: None }
+}
+
+/// Output axis `i` is operand axis `perm[i]`.
+pub fn permute(perm: &[usize]) -> View {
+    let mut map = vec![Index::default(); perm.len()];
+    for (i, &axis) in perm.iter().enumerate() {
+        map[axis] = Index::var(i as u32);
+    }
+    View { map, fill: None }
+}
+
+/// Repeats axes of extent 1, right-aligned.
+pub fn broadcast(from: &[u64], to: &[u64]) -> View {
+    let lead = to.len() - from.len();
+    let map = from.iter().enumerate().map(|(i, &n)| match n == 1 && to[lead + i] != 1 {
+        true => Index::constant(0),
+        false => Index::var((lead + i) as u32),
+    });
+    View { map: map.collect(), fill: None }
+}
+
+/// `in[starts[i] + steps[i]·d_i]` along every axis.
+pub fn strided(starts: &[i64], steps: &[i64]) -> View {
+    let map = starts.iter().zip(steps).enumerate();
+    View { map: map.map(|(i, (&s, &k))| Index::var(i as u32).scale(k).offset(s)).collect(), fill: None }
+}
+
+/// Prim of a view.
+pub fn view_prim(view: View) -> Prim {
+    Prim::View(Arc::new(view))
+}
+
+/// The type arithmetic on stored elements of `dtype` is done in.
+pub fn compute_type(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        d => d,
+    }
+}
+
+/// The least value of a type: the neutral element of the maximum.
+pub fn lowest(dtype: DType) -> Scalar {
+    match dtype {
+        d if d.is_float() => Scalar::from_f64(d, f64::NEG_INFINITY),
+        DType::I64 => Scalar::i64(i64::MIN),
+        d if d.is_signed_int() => Scalar::from_i64(d, -(1i64 << (d.size() * 8 - 1))),
+        d => Scalar::zero(d),
+    }
+}
+
+/// Primitives as methods of the builder; every shape is given or follows from the operand.
+pub trait Build {
+    fn fail(&self, why: impl Into<String>) -> Diagnostic;
+    fn dims(&self, v: Value) -> Result<Vec<u64>>;
+    fn view(&mut self, x: Value, view: View, dims: &[u64]) -> Result<Value>;
+    fn reshaped(&mut self, x: Value, dims: &[u64]) -> Result<Value>;
+    fn permuted(&mut self, x: Value, perm: &[usize]) -> Result<Value>;
+    fn broadcasted(&mut self, x: Value, dims: &[u64]) -> Result<Value>;
+    /// `len` elements from `start` along one axis.
+    fn slice_axis(&mut self, x: Value, axis: usize, start: u64, len: u64) -> Result<Value>;
+    /// Element-wise over `dims`; f16 and bf16 operands arrive as f32, and a f32 result is rounded
+    /// to `dtype`.
+    fn map_as(
+        &mut self,
+        inputs: &[Value],
+        dtype: DType,
+        dims: &[u64],
+        f: impl FnOnce(&ScalarBuilder, &[Ex]) -> Ex,
+    ) -> Result<Value>;
+    fn reduced(&mut self, x: Value, reduction: Reduction) -> Result<Value>;
+    fn contract(&mut self, lhs: Value, rhs: Value, contraction: Contraction) -> Result<Value>;
+    fn gathered(&mut self, data: Value, indices: Value, axis: usize) -> Result<Value>;
+    fn concat(&mut self, parts: &[Value], axis: usize) -> Result<Value>;
+    fn kernel(&mut self, kernel: Kernel, inputs: &[Value], types: &[DenseType]) -> Vec<Value>;
+    fn converted(&mut self, x: Value, to: DType) -> Result<Value>;
+}
+
+impl Build for Builder<'_> {
+    fn fail(&self, why: impl Into<String>) -> Diagnostic {
+        self.error(Code::Unsupported, why)
+    }
+
+    fn dims(&self, v: Value) -> Result<Vec<u64>> {
+        Ok(self.ty(v)?.dims)
+    }
+
+    fn view(&mut self, x: Value, view: View, dims: &[u64]) -> Result<Value> {
+        let ty = self.ty(x)?;
+        if view.is_identity(&ty.dims, dims) {
+            return Ok(x);
+        }
+        Ok(self.prim(view_prim(view), &[x], &[DenseType::new(ty.dtype, dims)])[0])
+    }
+
+    fn reshaped(&mut self, x: Value, dims: &[u64]) -> Result<Value> {
+        let from = self.dims(x)?;
+        let view = reshape(&from, dims);
+        self.view(x, view, dims)
+    }
+
+    fn permuted(&mut self, x: Value, perm: &[usize]) -> Result<Value> {
+        let from = self.dims(x)?;
+        let dims: Vec<u64> = perm.iter().map(|&p| from[p]).collect();
+        self.view(x, permute(perm), &dims)
+    }
+
+    fn broadcasted(&mut self, x: Value, dims: &[u64]) -> Result<Value> {
+        let from = self.dims(x)?;
+        self.view(x, broadcast(&from, dims), dims)
+    }
+
+    fn slice_axis(&mut self, x: Value, axis: usize, start: u64, len: u64) -> Result<Value> {
+        let mut dims = self.dims(x)?;
+        let mut starts = vec![0; dims.len()];
+        starts[axis] = start as i64;
+        let steps = vec![1; dims.len()];
+        dims[axis] = len;
+        self.view(x, strided(&starts, &steps), &dims)
+    }
+
+    fn map_as(
+        &mut self,
+        inputs: &[Value],
+        dtype: DType,
+        dims: &[u64],
+        f: impl FnOnce(&ScalarBuilder, &[Ex]) -> Ex,
+    ) -> Result<Value> {
+        let types: Vec<DType> = inputs.iter().map(|&v| self.ty(v).map(|t| t.dtype)).collect::<Result<_>>()?;
+        let f = ScalarFn::build(&types, |b, args| {
+            let wide: Vec<Ex> = args.iter().map(crate::def::widen).collect();
+            let out = f(b, &wide);
+            vec![if out.dtype() == compute_type(dtype) { out.cast(dtype) } else { out }]
+        });
+        let f = f.map_err(|why| self.error(Code::Internal, why))?;
+        Ok(self.prim(Prim::Map(Arc::new(f)), inputs, &[DenseType::new(dtype, dims)])[0])
+    }
+
+    fn reduced(&mut self, x: Value, reduction: Reduction) -> Result<Value> {
+        let dims = reduction.output_dims(&self.dims(x)?);
+        let dtype = reduction.finish.output_dtypes()[0];
+        Ok(self.prim(Prim::Reduce(Arc::new(reduction)), &[x], &[DenseType::new(dtype, &dims)])[0])
+    }
+
+    fn contract(&mut self, lhs: Value, rhs: Value, contraction: Contraction) -> Result<Value> {
+        let dtype = self.ty(lhs)?.dtype;
+        let dims = contraction.extents[..contraction.out_rank].to_vec();
+        Ok(self.prim(Prim::Contract(Arc::new(contraction)), &[lhs, rhs], &[DenseType::new(dtype, &dims)])[0])
+    }
+
+    fn gathered(&mut self, data: Value, indices: Value, axis: usize) -> Result<Value> {
+        let (data_ty, index_ty) = (self.ty(data)?, self.ty(indices)?);
+        let gather = Gather { axis };
+        let dims = gather.output_dims(&data_ty, &index_ty);
+        Ok(self.prim(Prim::Gather(gather), &[data, indices], &[DenseType::new(data_ty.dtype, &dims)])[0])
+    }
+
+    fn concat(&mut self, parts: &[Value], axis: usize) -> Result<Value> {
+        if let [only] = parts {
+            return Ok(*only);
+        }
+        let mut ty = self.ty(parts[0])?;
+        ty.dims[axis] = 0;
+        for &p in parts {
+            ty.dims[axis] += self.dims(p)?[axis];
+        }
+        Ok(self.prim(Prim::Concat { axis }, parts, &[ty])[0])
+    }
+
+    fn kernel(&mut self, kernel: Kernel, inputs: &[Value], types: &[DenseType]) -> Vec<Value> {
+        self.prim(Prim::Kernel(Arc::new(kernel)), inputs, types).to_vec()
+    }
+
+    fn converted(&mut self, x: Value, to: DType) -> Result<Value> {
+        let ty = self.ty(x)?;
+        if ty.dtype == to {
+            return Ok(x);
+        }
+        let f = ScalarFn::build(&[ty.dtype], |_, a| vec![a[0].cast(to)]);
+        let f = f.map_err(|why| self.error(Code::Internal, why))?;
+        Ok(self.prim(Prim::Map(Arc::new(f)), &[x], &[DenseType::new(to, &ty.dims)])[0])
+    }
+}
+
+/// `finish(Σ map(x))`; f16 and bf16 accumulate in f32, and `finish` sees the accumulator.
+pub fn sum_of(
+    dtype: DType,
+    axes: &[usize],
+    keep_dims: bool,
+    map: impl FnOnce(&Ex) -> Ex,
+    finish: impl FnOnce(&Ex) -> Ex,
+) -> Result<Reduction, OpError> {
+    let wide = compute_type(dtype);
+    let map = ScalarFn::build(&[dtype], |_, a| vec![map(&a[0].cast(wide))])?;
+    let combine = ScalarFn::build(&[wide, wide], |_, a| vec![&a[0] + &a[1]])?;
+    let finish = ScalarFn::build(&[wide], |_, a| vec![finish(&a[0])])?;
+    Ok(Reduction { axes: axes.to_vec(), keep_dims, init: vec![Scalar::zero(wide)], map, combine, finish })
+}
+
+/// The greatest element.
+pub fn max_of(dtype: DType, axes: &[usize], keep_dims: bool) -> Result<Reduction, OpError> {
+    let wide = compute_type(dtype);
+    let map = ScalarFn::build(&[dtype], |_, a| vec![a[0].cast(wide)])?;
+    let combine = ScalarFn::build(&[wide, wide], |_, a| vec![a[0].max(&a[1])])?;
+    let finish = ScalarFn::build(&[wide], |_, a| vec![a[0].cast(dtype)])?;
+    Ok(Reduction { axes: axes.to_vec(), keep_dims, init: vec![lowest(wide)], map, combine, finish })
+}
+
+/// Turns an operator's own complaint into a diagnostic at the node being expanded.
+pub trait OrFail<T> {
+    fn or_fail(self, b: &Builder<'_>) -> Result<T>;
+}
+
+impl<T> OrFail<T> for Result<T, OpError> {
+    fn or_fail(self, b: &Builder<'_>) -> Result<T> {
+        self.map_err(|OpError(why)| b.error(Code::Unsupported, why))
+    }
+}
+
+/// A required operand of a composite body.
+pub fn operand(b: &Builder<'_>, args: &[Option<Value>], i: usize) -> Result<Value> {
+    match args.get(i) {
+        Some(Some(v)) => Ok(*v),
+        _ => Err(b.error(Code::Operands, format!("operand {i} is missing"))),
+    }
+}
+
+/// An optional operand of a composite body.
+pub fn maybe(args: &[Option<Value>], i: usize) -> Option<Value> {
+    args.get(i).copied().flatten()
+}

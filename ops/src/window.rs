@@ -1,0 +1,123 @@
+//! Geometry of sliding windows: what convolutions and pools have in common.
+
+use tensorc_ir::Dim;
+use tensorc_ir::dim::Equation;
+use tensorc_ir::index::Index;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::OpError;
+use tensorc_ir::params::Params;
+
+/// Automatic padding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AutoPad {
+    Explicit,
+    SameUpper,
+    SameLower,
+    Valid,
+}
+
+/// A window over the spatial axes, extents still to come.
+#[derive(Clone, Debug)]
+pub struct Window {
+    pub kernel: Vec<u64>,
+    pub strides: Vec<i64>,
+    pub dilations: Vec<i64>,
+    /// Explicit pads before and after; zero for automatic padding.
+    pub before: Vec<i64>,
+    pub after: Vec<i64>,
+    pub auto: AutoPad,
+    pub ceil: bool,
+}
+
+fn per_axis(params: &Params, name: &str, n: usize, default: i64) -> Result<Vec<i64>, OpError> {
+    match params.ints(name) {
+        None | Some([]) => Ok(vec![default; n]),
+        Some(list) if list.len() == n => Ok(list.to_vec()),
+        Some(list) => Err(OpError(format!("parameter `{name}`: expected {n} entries, found {}", list.len()))),
+    }
+}
+
+impl Window {
+    /// From the parameters `strides`, `dilations`, `pads`, `auto_pad` and `ceil_mode`.
+    pub fn new(params: &Params, kernel: Vec<u64>) -> Result<Window, OpError> {
+        let n = kernel.len();
+        let strides = per_axis(params, "strides", n, 1)?;
+        let dilations = per_axis(params, "dilations", n, 1)?;
+        let pads = per_axis(params, "pads", 2 * n, 0)?;
+        if strides.iter().chain(&dilations).any(|s| *s <= 0) {
+            return Err("parameters `strides` and `dilations` must be positive".into());
+        }
+        let auto = match params.str("auto_pad").unwrap_or("NOTSET") {
+            "SAME_UPPER" => AutoPad::SameUpper,
+            "SAME_LOWER" => AutoPad::SameLower,
+            "VALID" => AutoPad::Valid,
+            "NOTSET" | "" => AutoPad::Explicit,
+            other => return Err(OpError(format!("parameter `auto_pad`: unknown value `{other}`"))),
+        };
+        let (before, after) = match auto {
+            AutoPad::Explicit => (pads[..n].to_vec(), pads[n..].to_vec()),
+            _ => (vec![0; n], vec![0; n]),
+        };
+        let ceil = params.bool("ceil_mode").unwrap_or(false);
+        Ok(Window { kernel, strides, dilations, before, after, auto, ceil })
+    }
+
+    /// Extent the dilated kernel covers along a spatial axis.
+    pub fn span(&self, axis: usize) -> i64 {
+        (self.kernel[axis] as i64 - 1) * self.dilations[axis] + 1
+    }
+
+    /// Number of windows along a spatial axis of extent `n`.
+    pub fn count(&self, axis: usize, n: u64) -> Result<u64, OpError> {
+        let (n, s) = (n as i64, self.strides[axis]);
+        if matches!(self.auto, AutoPad::SameUpper | AutoPad::SameLower) {
+            return Ok((n + s - 1).div_euclid(s) as u64);
+        }
+        let free = n + self.before[axis] + self.after[axis] - self.span(axis);
+        if free < 0 {
+            return Err(OpError(format!(
+                "spatial axis {axis}: the window covers {}, the padded operand has {}",
+                self.span(axis),
+                n + self.before[axis] + self.after[axis]
+            )));
+        }
+        let mut windows = free / s + 1;
+        if self.ceil && free % s != 0 && windows * s < n + self.before[axis] {
+            // One more window, as long as it starts inside the operand or the padding before it.
+            windows += 1;
+        }
+        Ok(windows as u64)
+    }
+
+    /// The padding before a spatial axis of extent `n`.
+    pub fn lead(&self, axis: usize, n: u64) -> i64 {
+        let total = |this: &Window| {
+            let (n, s) = (n as i64, this.strides[axis]);
+            (((n + s - 1).div_euclid(s) - 1) * s + this.span(axis) - n).max(0)
+        };
+        match self.auto {
+            AutoPad::Explicit | AutoPad::Valid => self.before[axis],
+            AutoPad::SameUpper => total(self) / 2,
+            AutoPad::SameLower => total(self) - total(self) / 2,
+        }
+    }
+
+    /// The operand position that kernel position `k` of window `o` reads.
+    pub fn position(&self, axis: usize, n: u64, o: &Index, k: &Index) -> Index {
+        o.scale(self.strides[axis]).add(&k.scale(self.dilations[axis])).offset(-self.lead(axis, n))
+    }
+
+    /// Relates a spatial axis to its number of windows.
+    pub fn relate(&self, cx: &mut InferCtx<'_>, axis: usize, input: Dim, output: Dim) -> Result<(), OpError> {
+        let s = self.strides[axis];
+        if let Dim::Const(n) = cx.resolve(input) {
+            return cx.unify_dims(Dim::Const(self.count(axis, n)?), output, &format!("output, spatial axis {axis}"));
+        }
+        let add = match self.auto {
+            AutoPad::SameUpper | AutoPad::SameLower => s - 1,
+            _ if self.ceil => return Ok(()),
+            _ => self.before[axis] + self.after[axis] - self.span(axis) + s,
+        };
+        cx.relate(Equation::Affine { out: output, input, mul: 1, add, div: s })
+    }
+}
