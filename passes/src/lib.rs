@@ -1,1 +1,20 @@
+//! Graph transformations: inference, decomposition, simplification, fusion and memory planning.
+//!
+//! Passes see operators through their registry entries and, after decomposition, primitives only;
+//! no operator is known here by name.
 
+pub mod decompose;
+pub mod fold_constants;
+pub mod fuse;
+pub mod infer;
+pub mod manager;
+pub mod memory;
+pub mod pipeline;
+pub mod simplify;
+pub mod stage;
+pub mod values;
+pub mod views;
+
+pub use manager::{Options, Pass, PassCx, PrintWhen, Printer, Timing};
+pub use memory::plan_memory;
+pub use pipeline::{Phase, Pipeline, default_pipeline, phase_passes};

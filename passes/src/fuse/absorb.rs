@@ -1,0 +1,217 @@
+//! Producers computed on the fly: maps, views and gathers move into the clusters that read them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tensorc_ir::graph::{FusionClass, NodeId, Value};
+use tensorc_ir::prim::Prim;
+use tensorc_ir::scalar::{ScalarFn, ScalarNode, ScalarOp};
+
+use super::plan::{FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
+use crate::views::keeps_linear_order;
+
+/// At most this much work per element may be done more than once.
+const CHEAP: u64 = 2;
+
+/// What a call of a mathematical function costs, in additions.
+const MATH_COST: u64 = 12;
+
+/// Visits units from the outputs up; starts a cluster at every map, view and gather somebody still
+/// needs, and lets every cluster take its producers.
+pub fn form(plan: &mut FusionPlan<'_>, grow: bool) {
+    let mut needed: BTreeSet<NodeId> = plan.graph.outputs().iter().map(|(_, v)| v.node).collect();
+    for unit in plan.unit_order().into_iter().rev() {
+        let unit = match unit {
+            Unit::Node(node) if plan.owner(node).is_some() || !needed.contains(&node) => continue,
+            Unit::Node(node) if starts_cluster(plan, node) => {
+                let dims = plan.types(node)[0].dims.clone();
+                Unit::Cluster(plan.start(FusionClass::Map, node, dims, vec![]))
+            }
+            other => other,
+        };
+        if let Unit::Cluster(c) = unit
+            && grow
+            && plan.clusters[c].class != FusionClass::Contract
+        {
+            absorb_producers(plan, c);
+        }
+        needed.extend(plan.externals(unit).iter().map(|v| v.node));
+    }
+}
+
+/// Views that keep linear order need no kernel.
+fn starts_cluster(plan: &FusionPlan<'_>, node: NodeId) -> bool {
+    match plan.prim(node) {
+        Some(Prim::Map(_) | Prim::Gather(_)) => true,
+        Some(Prim::View(_)) => !is_alias(plan, node),
+        _ => false,
+    }
+}
+
+fn is_alias(plan: &FusionPlan<'_>, node: NodeId) -> bool {
+    match (plan.prim(node), plan.args(node)) {
+        (Some(Prim::View(view)), [v]) => keeps_linear_order(view, plan.ty(*v), &plan.types(node)[0].dims),
+        _ => false,
+    }
+}
+
+fn absorb_producers(plan: &mut FusionPlan<'_>, cluster: usize) {
+    let mut refused: BTreeSet<NodeId> = BTreeSet::new();
+    loop {
+        let producers: BTreeSet<(u32, NodeId)> = plan
+            .externals(Unit::Cluster(cluster))
+            .iter()
+            .map(|v| (plan.rank(v.node), v.node))
+            .filter(|(_, n)| !refused.contains(n))
+            .collect();
+        let Some((_, producer)) = producers.last().copied() else { return };
+        // A refusal stands: later members never make a producer easier to take.
+        refused.insert(producer);
+        if plan.clusters[cluster].members.len() >= MAX_MEMBERS || !takes(plan, cluster, producer) {
+            continue;
+        }
+        match role(plan, cluster, producer) {
+            Some(Role::Exclusive | Role::Shared) => plan.add_owned(cluster, producer),
+            Some(Role::Copy) => plan.add_copy(cluster, producer),
+            None => continue,
+        }
+        if plan.externals(Unit::Cluster(cluster)).len() > MAX_OPERANDS {
+            plan.remove_owned(cluster, producer);
+        }
+    }
+}
+
+/// On what terms a producer joins a cluster.
+enum Role {
+    /// Nobody else reads it.
+    Exclusive,
+    /// Others read it, and it becomes one more output.
+    Shared,
+    /// Others read it, and it is cheap enough for each to compute it again.
+    Copy,
+}
+
+fn role(plan: &FusionPlan<'_>, cluster: usize, producer: NodeId) -> Option<Role> {
+    let users = plan.users(producer);
+    if !plan.is_output(producer) && users.iter().all(|u| plan.owner(*u) == Some(cluster)) {
+        return Some(Role::Exclusive);
+    }
+    let recomputable = |u: &NodeId| {
+        let inlines = match plan.prim(*u) {
+            Some(Prim::Map(_) | Prim::View(_) | Prim::Reduce(_)) => !is_alias(plan, *u),
+            Some(Prim::Gather(_)) => plan.args(*u)[0].node != producer,
+            _ => false,
+        };
+        inlines && plan.owner(*u).is_none_or(|c| plan.clusters[c].class != FusionClass::Contract)
+    };
+    let len = plan.types(producer)[0].len();
+    let big = plan.args(producer).iter().filter(|v| plan.ty(**v).len() * 2 > len && !plan.is_scalar_const(**v)).count();
+    let cheap = cost(plan, producer) <= CHEAP && !matches!(plan.prim(producer), Some(Prim::Gather(_)));
+    if cheap && big <= 1 && !plan.is_output(producer) && users.iter().all(recomputable) {
+        return Some(Role::Copy);
+    }
+    let members = users.iter().filter(|u| plan.is_member(cluster, **u));
+    let in_place = plan.types(producer)[0].dims == plan.clusters[cluster].dims
+        && matches!(plan.prim(producer), Some(Prim::Map(_)))
+        && members.clone().all(|u| reads_in_place(plan, *u, producer))
+        // Copies of a user outside would read the output of this cluster: allowed, but only owned
+        // users make it worth while.
+        && members.clone().any(|u| plan.owner(*u) == Some(cluster));
+    let others: Vec<Value> =
+        plan.externals(Unit::Cluster(cluster)).into_iter().filter(|v| v.node != producer).collect();
+    (in_place && !plan.depends(&others, Unit::Node(producer))).then_some(Role::Shared)
+}
+
+/// Whether the user reads the producer's element at its own coordinates only.
+fn reads_in_place(plan: &FusionPlan<'_>, user: NodeId, producer: NodeId) -> bool {
+    match plan.prim(user) {
+        Some(Prim::Map(_)) => plan.types(user)[0].dims == plan.types(producer)[0].dims,
+        Some(Prim::Reduce(_)) => true,
+        _ => false,
+    }
+}
+
+/// Whether the producer's form, and how often it would be computed, allow it to join.
+fn takes(plan: &FusionPlan<'_>, cluster: usize, producer: NodeId) -> bool {
+    let c = &plan.clusters[cluster];
+    let prim = plan.prim(producer);
+    if plan.owner(producer).is_some() || plan.types(producer).len() != 1 {
+        return false;
+    }
+    if !matches!(prim, Some(Prim::Map(_) | Prim::View(_) | Prim::Gather(_))) {
+        return false;
+    }
+    let users: Vec<NodeId> = plan.users(producer).iter().filter(|u| plan.is_member(cluster, **u)).copied().collect();
+    let data_of_gather =
+        |u: &NodeId| matches!(plan.prim(*u), Some(Prim::Gather(_))) && plan.args(*u)[0].node == producer;
+    if users.iter().any(data_of_gather) || !alias_worth_taking(plan, producer) {
+        return false;
+    }
+    let full = plan.types(producer)[0].dims == c.dims;
+    if c.class == FusionClass::Reduce && !(full && users.iter().all(|u| reads_in_place(plan, *u, producer))) {
+        return false;
+    }
+    let cheap = cost(plan, producer) <= CHEAP && !matches!(prim, Some(Prim::Gather(_)));
+    let through_division = users.iter().any(|u| match plan.prim(*u) {
+        Some(Prim::View(view)) => !view.map.iter().all(|m| m.is_affine()),
+        _ => false,
+    });
+    cheap || (!through_division && evaluations(plan, cluster, producer) <= 1)
+}
+
+/// A view that needs no kernel of its own is taken only to reach a producer behind it, and only if
+/// that does not put divisions into the producer's accesses.
+fn alias_worth_taking(plan: &FusionPlan<'_>, node: NodeId) -> bool {
+    if !is_alias(plan, node) {
+        return true;
+    }
+    let Some(Prim::View(view)) = plan.prim(node) else { return false };
+    let behind = plan.args(node)[0].node;
+    let single = plan.users(behind).len() == 1 && !plan.is_output(behind) && plan.owner(behind).is_none();
+    single
+        && view.map.iter().all(|m| m.is_affine())
+        && matches!(plan.prim(behind), Some(Prim::Map(_) | Prim::Gather(_)))
+}
+
+/// How often each element of `producer` would be computed if it joined: reads at equal coordinates
+/// share one computation, every other access computes it anew.
+fn evaluations(plan: &FusionPlan<'_>, cluster: usize, producer: NodeId) -> u64 {
+    let c = &plan.clusters[cluster];
+    let mut counts: BTreeMap<NodeId, u64> = BTreeMap::new();
+    let behind = c.members.range((plan.rank(producer), producer)..).rev().map(|(_, n)| *n);
+    for node in behind.chain([producer]) {
+        let len = plan.types(node)[0].len().max(1);
+        let stored = node == c.anchor || matches!(plan.prim(node), Some(Prim::Reduce(_)));
+        let (mut aligned, mut other) = (u64::from(stored), 0u64);
+        for user in plan.users(node).iter().filter(|_| !stored) {
+            let Some(&above) = counts.get(user) else { continue };
+            if reads_in_place(plan, *user, node) {
+                aligned = aligned.max(above);
+            } else {
+                let reads = plan.types(*user)[0].len();
+                other = other.saturating_add(above.saturating_mul(reads.div_ceil(len).max(1)));
+            }
+        }
+        counts.insert(node, aligned.saturating_add(other));
+    }
+    counts.get(&producer).copied().unwrap_or(u64::MAX)
+}
+
+/// Work per element, in additions.
+pub fn cost(plan: &FusionPlan<'_>, node: NodeId) -> u64 {
+    match plan.prim(node) {
+        Some(Prim::Map(f)) => map_cost(f),
+        Some(Prim::View(_)) => 0,
+        Some(Prim::Gather(_)) => 4,
+        _ => u64::MAX,
+    }
+}
+
+fn map_cost(f: &ScalarFn) -> u64 {
+    let weight = |n: &ScalarNode| match n {
+        ScalarNode::Op(ScalarOp::Math(_), _) => MATH_COST,
+        ScalarNode::Op(ScalarOp::Div | ScalarOp::Rem | ScalarOp::Sqrt, _) => 4,
+        ScalarNode::Op(..) => 1,
+        _ => 0,
+    };
+    f.nodes.iter().map(weight).sum()
+}

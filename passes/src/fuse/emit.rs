@@ -1,0 +1,113 @@
+//! The fused graph of a fusion plan.
+
+use std::collections::BTreeMap;
+
+use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
+
+use super::plan::{FusionPlan, Unit};
+
+/// Builds the graph in which every cluster is one node.
+pub fn emit(plan: &FusionPlan<'_>) -> Result<Graph> {
+    let old = plan.graph;
+    let order = plan.unit_order();
+    let mut read: BTreeMap<Value, ()> = old.outputs().iter().map(|(_, v)| (*v, ())).collect();
+    for unit in &order {
+        read.extend(plan.externals(*unit).into_iter().map(|v| (v, ())));
+    }
+    let mut new = Graph::new(old.name.clone());
+    new.dims = old.dims.clone();
+    let mut map: BTreeMap<Value, Value> = BTreeMap::new();
+    for &node in old.inputs() {
+        let n = old.node(node);
+        map.insert(Value { node, port: 0 }, new.add_input(n.name.clone(), n.types[0].clone()));
+    }
+    for unit in order {
+        match unit {
+            Unit::Node(node) => emit_node(plan, &mut new, &mut map, node)?,
+            Unit::Cluster(c) => emit_cluster(plan, &mut new, &mut map, c, &read)?,
+        }
+    }
+    for (name, v) in old.outputs() {
+        new.add_output(name.clone(), mapped(plan, &map, *v)?);
+    }
+    Ok(new)
+}
+
+fn mapped(plan: &FusionPlan<'_>, map: &BTreeMap<Value, Value>, v: Value) -> Result<Value> {
+    let missing = || Diagnostic::new(Code::Internal, "fusion lost a value").at(&plan.graph.node(v.node).name);
+    map.get(&v).copied().ok_or_else(missing)
+}
+
+fn emit_node(plan: &FusionPlan<'_>, new: &mut Graph, map: &mut BTreeMap<Value, Value>, node: NodeId) -> Result<()> {
+    let n = plan.graph.node(node);
+    let args = plan.args(node).iter().map(|v| mapped(plan, map, *v)).collect::<Result<Vec<_>>>()?;
+    let id = match &n.kind {
+        NodeKind::Input => return Ok(()),
+        NodeKind::Const(data) => new.add_const(n.name.clone(), data.clone()).node,
+        NodeKind::Prim(prim) => new.add_prim(n.name.clone(), prim.clone(), &args, plan.types(node)),
+        NodeKind::Fused(fused) => new.add_fused(n.name.clone(), fused.clone(), &args, plan.types(node)),
+        NodeKind::Op(op) => {
+            let why = format!("operator `{}` must be decomposed before fusion", op.def.name);
+            return Err(Diagnostic::new(Code::Unsupported, why).at(&n.name));
+        }
+    };
+    new.node_mut(id).history = n.history.clone();
+    for port in 0..n.types.len() as u16 {
+        map.insert(Value { node, port }, Value { node: id, port });
+    }
+    Ok(())
+}
+
+fn emit_cluster(
+    plan: &FusionPlan<'_>,
+    new: &mut Graph,
+    map: &mut BTreeMap<Value, Value>,
+    cluster: usize,
+    read: &BTreeMap<Value, ()>,
+) -> Result<()> {
+    let old = plan.graph;
+    let c = &plan.clusters[cluster];
+    let mut body = Graph::new("");
+    let mut inner: BTreeMap<Value, Value> = BTreeMap::new();
+    let mut args = vec![];
+    for v in plan.externals(Unit::Cluster(cluster)) {
+        let name = old.node(v.node).name.clone();
+        let here = match old.constant(v) {
+            Some(data) if plan.is_scalar_const(v) => body.add_const(name, data.clone()),
+            _ => {
+                args.push(mapped(plan, map, v)?);
+                body.add_input(name, plan.ty(v).clone().into())
+            }
+        };
+        inner.insert(v, here);
+    }
+    let mut outputs = vec![];
+    for (_, node) in &c.members {
+        let n = old.node(*node);
+        let NodeKind::Prim(prim) = &n.kind else { continue };
+        let operands = plan.args(*node).iter().map(|v| mapped(plan, &inner, *v)).collect::<Result<Vec<_>>>()?;
+        let id = body.add_prim(n.name.clone(), prim.clone(), &operands, plan.types(*node));
+        for port in 0..n.types.len() as u16 {
+            let v = Value { node: *node, port };
+            inner.insert(v, Value { node: id, port });
+            if plan.owner(*node) == Some(cluster) && read.contains_key(&v) {
+                outputs.push(v);
+            }
+        }
+    }
+    for v in &outputs {
+        body.add_output(old.node(v.node).name.clone(), mapped(plan, &inner, *v)?);
+    }
+    let types: Vec<_> = outputs.iter().map(|v| plan.ty(*v).clone()).collect();
+    let named = match c.class {
+        FusionClass::Contract => c.anchor,
+        _ => outputs.last().map_or(c.anchor, |v| v.node),
+    };
+    let fused = Fused { class: c.class, body: Box::new(body) };
+    let id = new.add_fused(old.node(named).name.clone(), fused, &args, &types);
+    for (port, v) in outputs.into_iter().enumerate() {
+        map.insert(v, Value { node: id, port: port as u16 });
+    }
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! Fusion: groups primitives into clusters that compile to one kernel each.
+//!
+//! A deterministic greedy: first each contraction takes the element-wise work on its result
+//! ([`contract`]), then each reduction takes what shares its rows ([`reduce`]), then every cluster,
+//! last to first, takes the producers it can compute on the fly ([`absorb`]). What remains are
+//! clusters of maps, views and gathers.
+
+mod absorb;
+mod contract;
+mod emit;
+mod plan;
+mod reduce;
+
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{Graph, NodeId, NodeKind};
+use tensorc_ir::prim::Prim;
+
+use crate::manager::{Pass, PassCx};
+use plan::FusionPlan;
+
+/// Groups primitives into [`tensorc_ir::graph::Fused`] clusters. Afterwards every node is an input,
+/// a constant, a cluster, a concatenation, an operator's own kernel, or a view that keeps linear
+/// order. Requires a decomposed graph.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fuse {
+    /// Overrides [`crate::Options::fuse`]; without fusion every primitive is a cluster of its own.
+    pub enabled: Option<bool>,
+}
+
+impl Pass for Fuse {
+    fn name(&self) -> &'static str {
+        "fuse"
+    }
+
+    fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
+        graph.remove_dead();
+        let fusible = |n: &NodeId| matches!(&graph.node(*n).kind, NodeKind::Prim(p) if !matches!(p, Prim::Concat { .. } | Prim::Kernel(_)));
+        if !graph.node_ids().iter().any(fusible) {
+            return Ok(false);
+        }
+        let enabled = self.enabled.unwrap_or(cx.options.fuse);
+        let mut plan = FusionPlan::new(graph)?;
+        contract::form(&mut plan, enabled);
+        reduce::form(&mut plan, enabled);
+        absorb::form(&mut plan, enabled);
+        let fused = emit::emit(&plan)?;
+        *graph = fused;
+        Ok(true)
+    }
+}

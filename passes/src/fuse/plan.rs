@@ -1,0 +1,219 @@
+//! Which node is computed in which cluster, and the dependencies between clusters.
+
+use std::collections::BTreeSet;
+
+use smallvec::SmallVec;
+use tensorc_ir::DenseType;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
+use tensorc_ir::prim::Prim;
+
+/// A group of primitives computed by one kernel.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    pub class: FusionClass,
+    /// The contraction, the first reduction, or the last map.
+    pub anchor: NodeId,
+    /// By rank. Members the cluster does not own are recomputed here and elsewhere.
+    pub members: BTreeSet<(u32, NodeId)>,
+    /// The iteration shape: of the outputs for maps and contractions, of the operands of the
+    /// reductions.
+    pub dims: Vec<u64>,
+    /// Reduced axes.
+    pub axes: Vec<usize>,
+}
+
+/// What is scheduled as one: a cluster, or a node outside all clusters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unit {
+    Cluster(usize),
+    Node(NodeId),
+}
+
+/// Clusters hold no more members than this.
+pub const MAX_MEMBERS: usize = 48;
+
+/// Clusters read no more operands than this.
+pub const MAX_OPERANDS: usize = 24;
+
+/// An assignment of nodes to clusters. The dependencies between units never form a cycle.
+pub struct FusionPlan<'g> {
+    pub graph: &'g Graph,
+    /// Topological.
+    pub order: Vec<NodeId>,
+    pub clusters: Vec<Cluster>,
+    rank: Vec<u32>,
+    args: Vec<SmallVec<[Value; 4]>>,
+    users: Vec<Vec<NodeId>>,
+    types: Vec<Vec<DenseType>>,
+    owner: Vec<Option<usize>>,
+    is_output: Vec<bool>,
+}
+
+impl<'g> FusionPlan<'g> {
+    pub fn new(graph: &'g Graph) -> Result<FusionPlan<'g>> {
+        let order = graph.order();
+        let size = order.iter().map(|n| n.0 as usize + 1).max().unwrap_or(0);
+        let mut plan = FusionPlan {
+            graph,
+            clusters: vec![],
+            rank: vec![0; size],
+            args: vec![SmallVec::new(); size],
+            users: vec![vec![]; size],
+            types: vec![vec![]; size],
+            owner: vec![None; size],
+            is_output: vec![false; size],
+            order,
+        };
+        for (i, &node) in plan.order.iter().enumerate() {
+            let at = node.0 as usize;
+            plan.rank[at] = i as u32;
+            plan.args[at] = graph.args(node);
+            for v in &plan.args[at] {
+                let users = &mut plan.users[v.node.0 as usize];
+                if users.last() != Some(&node) {
+                    users.push(node);
+                }
+            }
+            let ports = 0..graph.node(node).types.len() as u16;
+            plan.types[at] = ports.map(|port| graph.dense(Value { node, port })).collect::<Result<_>>()?;
+        }
+        graph.outputs().iter().for_each(|(_, v)| plan.is_output[v.node.0 as usize] = true);
+        Ok(plan)
+    }
+
+    pub fn prim(&self, node: NodeId) -> Option<&'g Prim> {
+        match &self.graph.node(node).kind {
+            NodeKind::Prim(prim) => Some(prim),
+            _ => None,
+        }
+    }
+
+    pub fn rank(&self, node: NodeId) -> u32 {
+        self.rank[node.0 as usize]
+    }
+
+    pub fn args(&self, node: NodeId) -> &[Value] {
+        &self.args[node.0 as usize]
+    }
+
+    /// Nodes that use any result of `node`, each once.
+    pub fn users(&self, node: NodeId) -> &[NodeId] {
+        &self.users[node.0 as usize]
+    }
+
+    pub fn types(&self, node: NodeId) -> &[DenseType] {
+        &self.types[node.0 as usize]
+    }
+
+    pub fn ty(&self, v: Value) -> &DenseType {
+        &self.types[v.node.0 as usize][v.port as usize]
+    }
+
+    /// The cluster that computes the node for everyone.
+    pub fn owner(&self, node: NodeId) -> Option<usize> {
+        self.owner[node.0 as usize]
+    }
+
+    pub fn is_output(&self, node: NodeId) -> bool {
+        self.is_output[node.0 as usize]
+    }
+
+    pub fn unit(&self, node: NodeId) -> Unit {
+        self.owner(node).map_or(Unit::Node(node), Unit::Cluster)
+    }
+
+    pub fn is_member(&self, cluster: usize, node: NodeId) -> bool {
+        self.clusters[cluster].members.contains(&(self.rank(node), node))
+    }
+
+    /// A constant of one element: it is embedded in bodies.
+    pub fn is_scalar_const(&self, v: Value) -> bool {
+        matches!(self.graph.node(v.node).kind, NodeKind::Const(_)) && self.ty(v).len() == 1
+    }
+
+    /// Starts a cluster that owns `anchor`.
+    pub fn start(&mut self, class: FusionClass, anchor: NodeId, dims: Vec<u64>, axes: Vec<usize>) -> usize {
+        let id = self.clusters.len();
+        let members = BTreeSet::from([(self.rank(anchor), anchor)]);
+        self.clusters.push(Cluster { class, anchor, members, dims, axes });
+        self.owner[anchor.0 as usize] = Some(id);
+        id
+    }
+
+    /// Adds a node that only this cluster computes.
+    pub fn add_owned(&mut self, cluster: usize, node: NodeId) {
+        self.owner[node.0 as usize] = Some(cluster);
+        self.add_copy(cluster, node);
+    }
+
+    /// Adds a node that other clusters may compute, too.
+    pub fn add_copy(&mut self, cluster: usize, node: NodeId) {
+        let rank = self.rank(node);
+        self.clusters[cluster].members.insert((rank, node));
+    }
+
+    /// Takes an owned node out again.
+    pub fn remove_owned(&mut self, cluster: usize, node: NodeId) {
+        let rank = self.rank(node);
+        self.clusters[cluster].members.remove(&(rank, node));
+        self.owner[node.0 as usize] = None;
+    }
+
+    /// Values a unit reads, in order of first use.
+    pub fn externals(&self, unit: Unit) -> Vec<Value> {
+        match unit {
+            Unit::Node(node) => self.args(node).to_vec(),
+            Unit::Cluster(c) => {
+                let mut seen = BTreeSet::new();
+                let members = &self.clusters[c].members;
+                let all = members.iter().flat_map(|(_, n)| self.args(*n));
+                all.filter(|v| !members.contains(&(self.rank(v.node), v.node)) && seen.insert(**v)).copied().collect()
+            }
+        }
+    }
+
+    fn rank_range(&self, unit: Unit) -> (u32, u32) {
+        match unit {
+            Unit::Node(n) => (self.rank(n), self.rank(n)),
+            Unit::Cluster(c) => {
+                let members = &self.clusters[c].members;
+                (members.first().map_or(0, |m| m.0), members.last().map_or(0, |m| m.0))
+            }
+        }
+    }
+
+    /// Whether any of `from` is computed by `target` or, through other units, depends on it.
+    pub fn depends(&self, from: &[Value], target: Unit) -> bool {
+        let lowest = self.rank_range(target).0;
+        let mut stack: Vec<Unit> = from.iter().map(|v| self.unit(v.node)).collect();
+        let mut seen = BTreeSet::new();
+        while let Some(unit) = stack.pop() {
+            if unit == target {
+                return true;
+            }
+            if self.rank_range(unit).1 >= lowest && seen.insert(unit) {
+                stack.extend(self.externals(unit).iter().map(|v| self.unit(v.node)));
+            }
+        }
+        false
+    }
+
+    /// Units the outputs need, operands first.
+    pub fn unit_order(&self) -> Vec<Unit> {
+        let mut seen = BTreeSet::new();
+        let mut order = vec![];
+        for (_, v) in self.graph.outputs() {
+            let mut stack = vec![(self.unit(v.node), false)];
+            while let Some((unit, done)) = stack.pop() {
+                if done {
+                    order.push(unit);
+                } else if seen.insert(unit) {
+                    stack.push((unit, true));
+                    stack.extend(self.externals(unit).iter().rev().map(|v| (self.unit(v.node), false)));
+                }
+            }
+        }
+        order
+    }
+}

@@ -1,0 +1,172 @@
+//! Clusters anchored at reductions: several reductions over the same axes of one shape, with the
+//! element-wise work between and after them.
+
+use std::collections::BTreeSet;
+
+use tensorc_ir::graph::{FusionClass, NodeId, Value};
+use tensorc_ir::index::Index;
+use tensorc_ir::prim::{Prim, View};
+
+use super::plan::{FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
+use crate::views::{keeps_linear_order, without_unit_vars};
+
+/// Fewer rows than this over more elements than [`LARGE`] leave too little to run in parallel when
+/// everything about a row happens in one kernel.
+const FEW_ROWS: u64 = 4;
+const LARGE: u64 = 1 << 18;
+
+/// Forms clusters around all reductions.
+pub fn form(plan: &mut FusionPlan<'_>, grow: bool) {
+    for node in plan.order.clone() {
+        let Some(Prim::Reduce(r)) = plan.prim(node) else { continue };
+        if plan.owner(node).is_some() {
+            continue;
+        }
+        let dims = plan.args(node).first().map_or_else(Vec::new, |v| plan.ty(*v).dims.clone());
+        let cluster = plan.start(FusionClass::Reduce, node, dims, r.axes.clone());
+        if grow {
+            grow_forward(plan, cluster);
+        }
+    }
+}
+
+/// Adds users of members, in order, while they are row programs over the same rows.
+fn grow_forward(plan: &mut FusionPlan<'_>, cluster: usize) {
+    let users = |plan: &FusionPlan<'_>, n: NodeId| -> Vec<(u32, NodeId)> {
+        plan.users(n).iter().map(|u| (plan.rank(*u), *u)).collect()
+    };
+    let mut candidates: BTreeSet<(u32, NodeId)> = users(plan, plan.clusters[cluster].anchor).into_iter().collect();
+    while let Some((_, user)) = candidates.pop_first() {
+        let free = plan.owner(user).is_none() && plan.clusters[cluster].members.len() < MAX_MEMBERS;
+        if !free || !fits(plan, cluster, user) {
+            continue;
+        }
+        let pulled = pull_siblings(plan, cluster, user);
+        let outside: Vec<Value> =
+            plan.args(user).iter().filter(|v| !plan.is_member(cluster, v.node)).copied().collect();
+        let mut legal = !plan.depends(&outside, Unit::Cluster(cluster));
+        if legal {
+            plan.add_owned(cluster, user);
+            if plan.externals(Unit::Cluster(cluster)).len() > MAX_OPERANDS {
+                plan.remove_owned(cluster, user);
+                legal = false;
+            }
+        }
+        match legal {
+            true => [&[user], &pulled[..]].concat().into_iter().for_each(|n| candidates.extend(users(plan, n))),
+            false => pulled.into_iter().for_each(|n| plan.remove_owned(cluster, n)),
+        }
+    }
+}
+
+/// Adds reductions over the same rows that `user` reads but that no member reads.
+fn pull_siblings(plan: &mut FusionPlan<'_>, cluster: usize, user: NodeId) -> Vec<NodeId> {
+    let mut pulled = vec![];
+    let args: Vec<Value> = plan.args(user).to_vec();
+    for v in args {
+        let sibling = matches!(plan.prim(v.node), Some(Prim::Reduce(_)))
+            && plan.owner(v.node).is_none()
+            && fits(plan, cluster, v.node);
+        if !sibling || plan.depends(plan.args(v.node), Unit::Cluster(cluster)) {
+            continue;
+        }
+        let externals = plan.externals(Unit::Cluster(cluster));
+        if !plan.depends(&externals, Unit::Node(v.node)) {
+            plan.add_owned(cluster, v.node);
+            pulled.push(v.node);
+        }
+    }
+    pulled
+}
+
+/// How the values of a cluster relate to its iteration shape.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    Full,
+    Row,
+    Other,
+}
+
+fn extent(plan: &FusionPlan<'_>, cluster: usize, dims: &[u64]) -> Extent {
+    let c = &plan.clusters[cluster];
+    match () {
+        _ if dims == c.dims => Extent::Full,
+        _ if dims == kept(&c.dims, &c.axes) || dims == dropped(&c.dims, &c.axes) => Extent::Row,
+        _ => Extent::Other,
+    }
+}
+
+fn kept(dims: &[u64], axes: &[usize]) -> Vec<u64> {
+    dims.iter().enumerate().map(|(i, d)| if axes.contains(&i) { 1 } else { *d }).collect()
+}
+
+fn dropped(dims: &[u64], axes: &[usize]) -> Vec<u64> {
+    dims.iter().enumerate().filter(|(i, _)| !axes.contains(i)).map(|(_, d)| *d).collect()
+}
+
+/// The shape with leading ones, to rank `rank`.
+fn padded(dims: &[u64], rank: usize) -> Vec<u64> {
+    [vec![1; rank.saturating_sub(dims.len())], dims.to_vec()].concat()
+}
+
+/// Whether the node can be computed row by row with the cluster, as far as its form goes.
+fn fits(plan: &FusionPlan<'_>, cluster: usize, node: NodeId) -> bool {
+    let c = &plan.clusters[cluster];
+    let types = plan.types(node);
+    let out = &types[0].dims;
+    let member = |v: &&Value| plan.is_member(cluster, v.node);
+    let large = c.dims.iter().product::<u64>() > LARGE;
+    let one_kernel_is_slow = large && dropped(&c.dims, &c.axes).iter().product::<u64>() < FEW_ROWS;
+    match plan.prim(node) {
+        Some(Prim::Reduce(r)) => {
+            r.axes == c.axes
+                && plan.args(node).iter().all(|v| plan.ty(*v).dims == c.dims)
+                && !(one_kernel_is_slow && plan.args(node).iter().any(|v| plan.is_member(cluster, v.node)))
+        }
+        Some(Prim::Map(_)) if types.iter().all(|t| t.dims == *out) => match extent(plan, cluster, out) {
+            Extent::Full => {
+                let keep = kept(&c.dims, &c.axes);
+                let aligned = |v: &Value| {
+                    let dims = &plan.ty(*v).dims;
+                    *dims == c.dims || padded(dims, keep.len()) == keep
+                };
+                !one_kernel_is_slow && plan.args(node).iter().filter(member).all(aligned)
+            }
+            Extent::Row => plan.args(node).iter().filter(member).all(|v| {
+                let dims = &plan.ty(*v).dims;
+                let rank = dims.len().max(out.len());
+                padded(dims, rank) == padded(out, rank)
+            }),
+            Extent::Other => false,
+        },
+        Some(Prim::View(view)) => match plan.args(node) {
+            [v] => row_view(plan, cluster, view, *v, out),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// Whether a view of a per-row value adds or drops reduced axes, or repeats it along them.
+fn row_view(plan: &FusionPlan<'_>, cluster: usize, view: &View, v: Value, out: &[u64]) -> bool {
+    let c = &plan.clusters[cluster];
+    let input = plan.ty(v);
+    if extent(plan, cluster, &input.dims) != Extent::Row {
+        return false;
+    }
+    match extent(plan, cluster, out) {
+        Extent::Row => keeps_linear_order(view, input, out),
+        Extent::Full => {
+            let axes: Vec<usize> = match input.dims == kept(&c.dims, &c.axes) {
+                true => (0..c.dims.len()).collect(),
+                false => (0..c.dims.len()).filter(|i| !c.axes.contains(i)).collect(),
+            };
+            view.fill.is_none()
+                && view.map.iter().zip(axes).enumerate().all(|(i, (m, axis))| match input.dims[i] {
+                    1 => true,
+                    _ => without_unit_vars(m, out) == Index::var(axis as u32),
+                })
+        }
+        Extent::Other => false,
+    }
+}

@@ -1,0 +1,216 @@
+//! Type and shape inference of a whole graph, and binding of concrete input shapes.
+//!
+//! A worklist visits each node after its operands once; a node is visited again only when a type
+//! it touches became better known, so a graph of concrete shapes takes one visit per node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::dim::Origin;
+use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::infer::infer_node;
+use tensorc_ir::interp::eval_node;
+use tensorc_ir::op::Compute;
+use tensorc_ir::{DenseType, Dim, Shape, TensorType};
+use tensorc_ir::{TensorData, op::Registry};
+
+use crate::manager::{Pass, PassCx};
+use crate::values::Values;
+
+/// Infers every type that follows from what is known. Types may stay open where they depend on
+/// run-time data or on unbound dimensions; see [`crate::stage`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InferTypes;
+
+impl Pass for InferTypes {
+    fn name(&self) -> &'static str {
+        "infer"
+    }
+
+    fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
+        infer_graph(graph, cx.registry, cx.options.static_bytes)
+    }
+}
+
+/// Runs inference to its fixpoint; host operators whose operands are all known at compile time are
+/// replaced by their results on the way. Returns whether anything was learnt.
+pub fn infer_graph(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> Result<bool> {
+    let mut any = false;
+    loop {
+        any |= fixpoint(graph, registry, static_bytes)?;
+        if !evaluate_host(graph, registry, static_bytes)? {
+            return Ok(any);
+        }
+        any = true;
+    }
+}
+
+/// The types a node touches, operands first.
+fn touched(graph: &Graph, node: NodeId) -> Vec<TensorType> {
+    let own = (0..graph.node(node).types.len() as u16).map(|port| Value { node, port });
+    graph.args(node).into_iter().chain(own).map(|v| graph.resolved(v)).collect()
+}
+
+struct Worklist {
+    /// Position of each node in the order of visits.
+    rank: BTreeMap<NodeId, usize>,
+    queue: BTreeSet<(usize, NodeId)>,
+    /// Nodes whose types or static operands were not fully known at their last visit, with what was.
+    open: BTreeMap<NodeId, Vec<TensorType>>,
+}
+
+impl Worklist {
+    fn push(&mut self, node: NodeId) {
+        if let Some(rank) = self.rank.get(&node) {
+            self.queue.insert((*rank, node));
+        }
+    }
+
+    /// Queues the nodes that touch a changed value.
+    fn push_around(&mut self, graph: &Graph, v: Value, except: NodeId) {
+        let users = graph.uses(v.node).into_iter().filter(|(_, _, used)| *used == v).map(|(user, ..)| user);
+        for node in users.chain([v.node]).filter(|n| *n != except) {
+            self.push(node);
+        }
+    }
+}
+
+fn fixpoint(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> Result<bool> {
+    let ops: Vec<NodeId> =
+        graph.order().into_iter().filter(|n| matches!(graph.node(*n).kind, NodeKind::Op(_))).collect();
+    let rank: BTreeMap<NodeId, usize> = ops.iter().enumerate().map(|(i, n)| (*n, i)).collect();
+    let queue = ops.iter().enumerate().map(|(i, n)| (i, *n)).collect();
+    let mut list = Worklist { rank, queue, open: BTreeMap::new() };
+    let values = Values::new(registry, static_bytes);
+    let mut any = false;
+    loop {
+        while let Some((_, node)) = list.queue.pop_first() {
+            any |= visit(graph, node, &values, &mut list)?;
+        }
+        graph.dims.solve().map_err(|c| {
+            let origin = c.found_from.clone().or(c.expected_from.clone());
+            let d = Diagnostic::new(Code::TypeConflict, format!("expected {}, found {}", c.expected, c.found));
+            origin.map_or(d.clone(), |Origin(name)| d.at(&name))
+        })?;
+        let stale: Vec<NodeId> =
+            list.open.iter().filter(|(n, seen)| touched(graph, **n) != **seen).map(|(n, _)| *n).collect();
+        if stale.is_empty() {
+            return Ok(any);
+        }
+        values.learned();
+        any = true;
+        stale.into_iter().for_each(|n| list.push(n));
+    }
+}
+
+/// Infers one node and queues what its news concern. Returns whether there was news.
+fn visit(graph: &mut Graph, node: NodeId, values: &Values<'_>, list: &mut Worklist) -> Result<bool> {
+    let before = touched(graph, node);
+    infer_node(graph, node, &|g, v| values.get(g, v))?;
+    let after = touched(graph, node);
+    let changed = before != after;
+    if changed {
+        values.learned();
+        let own = (0..graph.node(node).types.len() as u16).map(|port| Value { node, port });
+        let around: Vec<Value> = graph.args(node).into_iter().chain(own).collect();
+        for (v, _) in around.iter().zip(before.iter().zip(&after)).filter(|(_, (old, new))| old != new) {
+            list.push_around(graph, *v, node);
+        }
+    }
+    let NodeKind::Op(op) = &graph.node(node).kind else { return Ok(changed) };
+    let static_inputs = op.def.static_inputs.clone();
+    let operands = graph.operands(node);
+    let missing = static_inputs
+        .into_iter()
+        .filter_map(|i| operands.get(i).copied().flatten())
+        .any(|v| values.get(graph, v).is_none());
+    match missing || after.iter().any(|t| t.dense().is_none()) {
+        true => list.open.insert(node, after),
+        false => list.open.remove(&node),
+    };
+    Ok(changed)
+}
+
+/// Replaces host operators over compile-time values by their results.
+fn evaluate_host(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> Result<bool> {
+    let values = Values::new(registry, static_bytes);
+    let mut ready = vec![];
+    for node in graph.order() {
+        let host = matches!(&graph.node(node).kind, NodeKind::Op(op) if matches!(op.def.compute, Compute::Host(_)));
+        let used = !graph.uses(node).is_empty() || graph.outputs().iter().any(|(_, v)| v.node == node);
+        if !host || !used {
+            continue;
+        }
+        let operands = graph.operands(node);
+        let known: Vec<Option<TensorData>> = operands.iter().map(|v| v.and_then(|v| values.get(graph, v))).collect();
+        if operands.iter().zip(&known).all(|(v, k)| v.is_some() == k.is_some()) {
+            ready.push((node, eval_node(graph, node, registry, &known)?));
+        }
+    }
+    for (node, results) in &ready {
+        replace_by_constants(graph, *node, results);
+    }
+    for (node, _) in &ready {
+        graph.remove_if_dead(*node);
+    }
+    Ok(!ready.is_empty())
+}
+
+/// Makes every user of `node` use constants instead.
+pub(crate) fn replace_by_constants(graph: &mut Graph, node: NodeId, results: &[TensorData]) {
+    let name = graph.node(node).name.clone();
+    for (port, data) in results.iter().enumerate().take(graph.node(node).types.len()) {
+        let constant = graph.add_const(name.clone(), data.clone());
+        graph.replace_uses(Value { node, port: port as u16 }, constant);
+    }
+}
+
+/// Gives inputs concrete types, in signature order; conflicts name the input.
+pub fn bind(graph: &mut Graph, types: &[DenseType]) -> Result<()> {
+    let inputs = graph.inputs().to_vec();
+    if inputs.len() != types.len() {
+        let why = format!("the graph takes {} inputs, {} given", inputs.len(), types.len());
+        return Err(Diagnostic::new(Code::Operands, why));
+    }
+    for (node, ty) in inputs.into_iter().zip(types) {
+        bind_input(graph, node, ty)?;
+    }
+    Ok(())
+}
+
+/// Gives the inputs of these names concrete types; the others stay as they are.
+pub fn bind_named(graph: &mut Graph, types: &[(&str, DenseType)]) -> Result<()> {
+    for (name, ty) in types {
+        let found = graph.inputs().iter().copied().find(|n| &*graph.node(*n).name == *name);
+        let Some(node) = found else {
+            let known: Vec<String> = graph.inputs().iter().map(|n| graph.node(*n).name.to_string()).collect();
+            let why = format!("the graph has no input `{name}`; inputs: {}", known.join(", "));
+            return Err(Diagnostic::new(Code::Operands, why));
+        };
+        bind_input(graph, node, ty)?;
+    }
+    Ok(())
+}
+
+fn bind_input(graph: &mut Graph, node: NodeId, ty: &DenseType) -> Result<()> {
+    let name = graph.node(node).name.clone();
+    let fail = |why: String| Diagnostic::new(Code::TypeConflict, why).at(&name);
+    let declared = graph.node(node).types[0].clone();
+    if let Some(dtype) = declared.dtype.filter(|d| *d != ty.dtype) {
+        return Err(fail(format!("the input is declared {dtype}, {} given", ty.dtype)));
+    }
+    if let Shape::Ranked(dims) = &declared.shape {
+        if dims.len() != ty.rank() {
+            return Err(fail(format!("the input is declared with rank {}, rank {} given", dims.len(), ty.rank())));
+        }
+        for (axis, (dim, given)) in dims.iter().zip(&ty.dims).enumerate() {
+            let unified = graph.dims.unify(*dim, Dim::Const(*given), &Origin(name.clone()));
+            unified.map_err(|c| {
+                let from = c.expected_from.map_or(String::new(), |Origin(o)| format!(" (from `{o}`)"));
+                fail(format!("axis {axis}: expected {}{from}, {given} given", c.expected))
+            })?;
+        }
+    }
+    graph.node_mut(node).types[0] = ty.clone().into();
+    Ok(())
+}

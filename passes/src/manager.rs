@@ -1,0 +1,114 @@
+//! The pass interface and the context passes run in: options, timings, printing, verification.
+
+use std::time::{Duration, Instant};
+
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Graph;
+use tensorc_ir::op::Registry;
+
+/// One transformation of a graph.
+pub trait Pass {
+    /// The name in pipelines, timings and `--print-after`.
+    fn name(&self) -> &'static str;
+
+    /// Transforms the graph; returns whether it changed.
+    fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool>;
+}
+
+/// What a user may choose about the whole compilation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Constant folding may make a constant this many bytes larger than the operands it replaces.
+    pub fold_bytes: u64,
+    /// Values of operands that decide shapes are computed at compile time up to this many bytes.
+    pub static_bytes: u64,
+    /// Allow rewrites that are exact in real arithmetic but round differently.
+    pub reassociate: bool,
+    /// Put several primitives into one kernel.
+    pub fuse: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { fold_bytes: 1 << 20, static_bytes: 1 << 20, reassociate: true, fuse: true }
+    }
+}
+
+/// How long one run of a pass took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    pub pass: &'static str,
+    pub time: Duration,
+    pub changed: bool,
+}
+
+/// After which passes the graph is printed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PrintWhen {
+    #[default]
+    Never,
+    /// After each pass that changed the graph.
+    Changed,
+    /// After the passes of these names.
+    After(Vec<String>),
+    Always,
+}
+
+/// Receives the name of a pass and the graph it left.
+pub type Printer<'a> = dyn FnMut(&str, &Graph) + 'a;
+
+/// Checks the graph a pass left.
+pub type Verifier<'a> = dyn FnMut(&str, &Graph) -> Result<()> + 'a;
+
+/// What a pass may use besides the graph.
+pub struct PassCx<'a> {
+    pub registry: &'a Registry,
+    pub options: Options,
+    pub timings: Vec<Timing>,
+    pub print_when: PrintWhen,
+    pub printer: Option<&'a mut Printer<'a>>,
+    /// Runs after every pass.
+    pub verifier: Option<&'a mut Verifier<'a>>,
+}
+
+impl<'a> PassCx<'a> {
+    pub fn new(registry: &'a Registry) -> PassCx<'a> {
+        PassCx {
+            registry,
+            options: Options::default(),
+            timings: vec![],
+            print_when: PrintWhen::Never,
+            printer: None,
+            verifier: None,
+        }
+    }
+
+    pub fn with_options(mut self, options: Options) -> PassCx<'a> {
+        self.options = options;
+        self
+    }
+}
+
+/// Runs passes in order; returns whether any changed the graph.
+pub fn run_passes(passes: &[Box<dyn Pass>], graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
+    let mut any = false;
+    for pass in passes {
+        let start = Instant::now();
+        let changed = pass.run(graph, cx)?;
+        cx.timings.push(Timing { pass: pass.name(), time: start.elapsed(), changed });
+        any |= changed;
+        let wanted = match &cx.print_when {
+            PrintWhen::Never => false,
+            PrintWhen::Changed => changed,
+            PrintWhen::After(names) => names.iter().any(|n| n == pass.name()),
+            PrintWhen::Always => true,
+        };
+        if let (true, Some(printer)) = (wanted, cx.printer.as_mut()) {
+            printer(pass.name(), graph);
+        }
+        if let Some(verifier) = cx.verifier.as_mut() {
+            verifier(pass.name(), graph)?;
+        }
+    }
+    Ok(any)
+}

@@ -1,0 +1,239 @@
+//! Memory planning: offsets of all intermediate buffers in one arena.
+//!
+//! Buffers are intervals over the steps of the plan. In-place options merge intervals; what is left
+//! is two-dimensional packing, solved by several greedy placements and, where these miss the lower
+//! bound, by a bounded search over placement orders.
+
+use std::collections::BTreeMap;
+
+use tensorc_abi::{BufferId, Home, Plan};
+use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::lowered::Lowered;
+
+/// Offset and size of a free range.
+struct Gap {
+    offset: u64,
+    /// `None`: unlimited.
+    size: Option<u64>,
+}
+
+/// A memory range needed from the end of one step's predecessor through another's end.
+#[derive(Clone, Debug)]
+struct Interval {
+    first: usize,
+    last: usize,
+    /// A multiple of [`Plan::ALIGN`].
+    bytes: u64,
+    buffers: Vec<BufferId>,
+}
+
+/// Placements tried beyond the greedy ones, times intervals.
+const SEARCH_BUDGET: usize = 400_000;
+
+/// Assigns every arena buffer its offset, and sets `arena_bytes` and `lower_bound_bytes` of the
+/// plan. In-place options are taken whenever the input dies at that step.
+pub fn plan_memory(lowered: &mut Lowered) -> Result<()> {
+    let intervals = intervals(lowered)?;
+    let steps = lowered.plan.steps.len();
+    let bound = lower_bound(&intervals, steps);
+    let (offsets, total) = pack(&intervals, steps, bound);
+    let plan = &mut lowered.plan;
+    for (interval, offset) in intervals.iter().zip(offsets) {
+        for b in &interval.buffers {
+            plan.buffers[b.0 as usize].home = Home::Arena(offset);
+        }
+    }
+    plan.arena_bytes = total;
+    plan.lower_bound_bytes = bound;
+    Ok(())
+}
+
+/// Live intervals of the arena buffers, in-place chains merged, by first step.
+fn intervals(lowered: &Lowered) -> Result<Vec<Interval>> {
+    let plan = &lowered.plan;
+    let arena = |b: BufferId| matches!(plan.buffer(b).home, Home::Arena(_));
+    let mut lives: BTreeMap<BufferId, (usize, usize)> = BTreeMap::new();
+    for (i, step) in plan.steps.iter().enumerate() {
+        let args = step.op.args();
+        for arg in args.iter().filter(|a| arena(a.buffer)) {
+            let written_here = || args.iter().any(|a| a.writes && a.buffer == arg.buffer);
+            match lives.get_mut(&arg.buffer) {
+                Some((_, last)) => *last = i,
+                None if written_here() => drop(lives.insert(arg.buffer, (i, i))),
+                None => {
+                    let name = &plan.buffer(arg.buffer).name;
+                    let why = format!("step {i} (`{}`) reads buffer `{name}` before it is written", step.name);
+                    return Err(Diagnostic::new(Code::Internal, why));
+                }
+            }
+        }
+    }
+    let mut group: BTreeMap<BufferId, usize> = BTreeMap::new();
+    let mut groups: Vec<Option<Interval>> = vec![];
+    for (b, (first, last)) in lives {
+        group.insert(b, groups.len());
+        let bytes = plan.buffer(b).bytes().next_multiple_of(Plan::ALIGN);
+        groups.push(Some(Interval { first, last, bytes, buffers: vec![b] }));
+    }
+    let mut options = lowered.in_place.clone();
+    options.sort_by_key(|o| (o.step, o.output, o.input));
+    for option in options {
+        let (Some(&from), Some(&to)) = (group.get(&option.input), group.get(&option.output)) else { continue };
+        let fits = match (&groups[from], &groups[to]) {
+            (Some(a), Some(b)) => from != to && a.last == option.step && b.first == option.step && a.bytes == b.bytes,
+            _ => false,
+        };
+        if let (true, Some(b)) = (fits, if fits { groups[to].take() } else { None })
+            && let Some(a) = &mut groups[from]
+        {
+            a.last = b.last;
+            group.extend(b.buffers.iter().map(|buffer| (*buffer, from)));
+            a.buffers.extend(b.buffers);
+        }
+    }
+    let mut out: Vec<Interval> = groups.into_iter().flatten().collect();
+    out.sort_by_key(|i| (i.first, i.buffers[0]));
+    Ok(out)
+}
+
+fn lower_bound(intervals: &[Interval], steps: usize) -> u64 {
+    let mut change = vec![0i128; steps + 1];
+    for i in intervals {
+        change[i.first] += i128::from(i.bytes);
+        change[i.last + 1] -= i128::from(i.bytes);
+    }
+    let mut live = 0;
+    change.iter().fold(0, |most, c| {
+        live += c;
+        most.max(live)
+    }) as u64
+}
+
+/// The best offsets found and the arena size they need.
+fn pack(intervals: &[Interval], steps: usize, bound: u64) -> (Vec<u64>, u64) {
+    let n = intervals.len();
+    let by = |key: &dyn Fn(&Interval) -> (u64, u64, u64)| {
+        let mut order: Vec<usize> = (0..n).collect();
+        order.sort_by_key(|&i| (key(&intervals[i]), i));
+        order
+    };
+    let life = |i: &Interval| (i.last - i.first + 1) as u64;
+    let orders = [
+        by(&|i| (i.first as u64, u64::MAX - i.bytes, 0)),
+        by(&|i| (u64::MAX - i.bytes, u64::MAX - life(i), i.first as u64)),
+        by(&|i| (u64::MAX - life(i), u64::MAX - i.bytes, i.first as u64)),
+        by(&|i| (u64::MAX - i.bytes.saturating_mul(life(i)), i.first as u64, 0)),
+        by(&|i| (u64::MAX - i.last as u64, u64::MAX - i.bytes, 0)),
+    ];
+    let mut placer = Placer::new(intervals, steps);
+    let mut best: Option<(Vec<u64>, u64, Vec<usize>)> = None;
+    for order in orders {
+        for best_fit in [true, false] {
+            let (offsets, total) = placer.place(&order, best_fit);
+            if best.as_ref().is_none_or(|(_, t, _)| total < *t) {
+                best = Some((offsets, total, order.clone()));
+            }
+            if total == bound {
+                break;
+            }
+        }
+        if best.as_ref().is_some_and(|(_, t, _)| *t == bound) {
+            break;
+        }
+    }
+    let Some((offsets, total, order)) = best else { return (vec![], 0) };
+    match total * 100 > bound * 101 {
+        true => search(&mut placer, offsets, total, order, bound),
+        false => (offsets, total),
+    }
+}
+
+/// Moves intervals that touch the top of the arena earlier in the order, at places drawn from a
+/// fixed sequence, and keeps what does not get worse.
+fn search(
+    placer: &mut Placer<'_>,
+    mut offsets: Vec<u64>,
+    mut total: u64,
+    mut order: Vec<usize>,
+    bound: u64,
+) -> (Vec<u64>, u64) {
+    let n = order.len();
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below.max(1)
+    };
+    for round in 0..(SEARCH_BUDGET / n.max(1)).clamp(1, 2000) {
+        let top: Vec<usize> =
+            (0..n).filter(|&at| offsets[order[at]] + placer.intervals[order[at]].bytes == total).collect();
+        let Some(&from) = top.get(random(top.len())) else { break };
+        let to = if round % 2 == 0 { random(from + 1) } else { random(n) };
+        let mut next = order.clone();
+        let moved = next.remove(from);
+        next.insert(to.min(next.len()), moved);
+        let (o, t) = placer.place(&next, round % 3 != 0);
+        if t <= total {
+            (offsets, total, order) = (o, t, next);
+        }
+        if total * 100 <= bound * 101 {
+            break;
+        }
+    }
+    (offsets, total)
+}
+
+/// Places intervals one after another into gaps between those already placed.
+struct Placer<'i> {
+    intervals: &'i [Interval],
+    /// Placed intervals by the steps they cover.
+    live: Vec<Vec<u32>>,
+    /// The last placement that saw each interval.
+    seen: Vec<u32>,
+}
+
+impl<'i> Placer<'i> {
+    fn new(intervals: &'i [Interval], steps: usize) -> Placer<'i> {
+        Placer { intervals, live: vec![vec![]; steps], seen: vec![] }
+    }
+
+    fn place(&mut self, order: &[usize], best_fit: bool) -> (Vec<u64>, u64) {
+        self.live.iter_mut().for_each(Vec::clear);
+        self.seen = vec![u32::MAX; self.intervals.len()];
+        let mut offsets = vec![0u64; self.intervals.len()];
+        let mut total = 0;
+        let mut taken: Vec<(u64, u64)> = vec![];
+        for &id in order {
+            let interval = &self.intervals[id];
+            if interval.bytes == 0 {
+                continue;
+            }
+            taken.clear();
+            for step in interval.first..=interval.last {
+                for &other in &self.live[step] {
+                    if std::mem::replace(&mut self.seen[other as usize], id as u32) != id as u32 {
+                        let start = offsets[other as usize];
+                        taken.push((start, start + self.intervals[other as usize].bytes));
+                    }
+                }
+                self.live[step].push(id as u32);
+            }
+            taken.sort_unstable();
+            offsets[id] = choose(&taken, interval.bytes, best_fit);
+            total = total.max(offsets[id] + interval.bytes);
+        }
+        (offsets, total)
+    }
+}
+
+/// The first, or the tightest, gap of at least `bytes` between sorted ranges.
+fn choose(taken: &[(u64, u64)], bytes: u64, best_fit: bool) -> u64 {
+    let mut best = Gap { offset: u64::MAX, size: None };
+    let mut end = 0;
+    for &(start, stop) in taken {
+        if start >= end + bytes && best.size.is_none_or(|s| best_fit && start - end < s) {
+            best = Gap { offset: end, size: Some(start - end) };
+        }
+        end = end.max(stop);
+    }
+    if best.size.is_some() { best.offset } else { end }
+}

@@ -1,0 +1,171 @@
+//! Values known at compile time: constant evaluation of the part of the graph behind a value.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+
+use tensorc_ir::TensorData;
+use tensorc_ir::expand::{Expanded, expand_node};
+use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::interp::{eval_node, eval_prim};
+use tensorc_ir::op::{Compute, Registry};
+use tensorc_ir::{DenseType, TensorType};
+
+#[derive(Clone)]
+enum Known {
+    Value(TensorData),
+    /// It depends on run-time data.
+    Never,
+    /// Not with what was known at that count of facts.
+    NotYet(u64),
+}
+
+/// A memoised answer to "what is the value of this value?".
+///
+/// Operators whose result follows from operand *types* alone have a value as soon as these types
+/// are known. The memo stays valid while no node is removed from the graph.
+pub struct Values<'r> {
+    registry: &'r Registry,
+    limit: u64,
+    facts: Cell<u64>,
+    memo: RefCell<BTreeMap<Value, Known>>,
+}
+
+impl<'r> Values<'r> {
+    /// `limit` bounds the bytes of each tensor that is evaluated.
+    pub fn new(registry: &'r Registry, limit: u64) -> Values<'r> {
+        Values { registry, limit, facts: Cell::new(0), memo: RefCell::default() }
+    }
+
+    /// Tells that types became better known, so that open questions are worth asking again.
+    pub fn learned(&self) {
+        self.facts.set(self.facts.get() + 1);
+    }
+
+    /// The value, if it is known at compile time and within the size limit.
+    pub fn get(&self, graph: &Graph, v: Value) -> Option<TensorData> {
+        if let NodeKind::Const(data) = &graph.node(v.node).kind {
+            return Some(data.clone());
+        }
+        let mut stack = vec![(v.node, false)];
+        let mut entered = BTreeSet::new();
+        while let Some((node, operands_done)) = stack.pop() {
+            if self.settled(node) {
+                continue;
+            }
+            if operands_done {
+                self.evaluate(graph, node);
+            } else if entered.insert(node) {
+                stack.push((node, true));
+                let small = graph.args(node).into_iter().filter(|a| self.small(graph, *a));
+                stack.extend(small.filter(|a| graph.constant(*a).is_none()).map(|a| (a.node, false)));
+            }
+        }
+        self.known(graph, v)
+    }
+
+    fn settled(&self, node: NodeId) -> bool {
+        match self.memo.borrow().get(&Value { node, port: 0 }) {
+            Some(Known::NotYet(at)) => *at == self.facts.get(),
+            Some(_) => true,
+            None => false,
+        }
+    }
+
+    fn known(&self, graph: &Graph, v: Value) -> Option<TensorData> {
+        if let Some(data) = graph.constant(v) {
+            return Some(data.clone());
+        }
+        match self.memo.borrow().get(&v) {
+            Some(Known::Value(data)) => Some(data.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether a tensor is small enough to be evaluated, as far as its type is known.
+    fn small(&self, graph: &Graph, v: Value) -> bool {
+        graph.resolved(v).dense().is_none_or(|t| t.bytes() <= self.limit)
+    }
+
+    fn evaluate(&self, graph: &Graph, node: NodeId) {
+        let args = graph.args(node);
+        let never = |v: &Value| matches!(self.memo.borrow().get(v), Some(Known::Never)) || !self.small(graph, *v);
+        let settled = |v: &Value| never(v) || self.known(graph, *v).is_some();
+        let ports = graph.node(node).types.len() as u16;
+        let outputs: Option<Vec<DenseType>> =
+            (0..ports).map(|port| graph.resolved(Value { node, port }).dense()).collect();
+        let results = match &graph.node(node).kind {
+            NodeKind::Op(_) => self.evaluate_op(graph, node, outputs.as_deref()),
+            NodeKind::Prim(prim) => outputs.as_deref().filter(|o| self.fits(o)).and_then(|outputs| {
+                let values: Vec<TensorData> = args.iter().map(|v| self.known(graph, *v)).collect::<Option<_>>()?;
+                let refs: Vec<&TensorData> = values.iter().collect();
+                eval_prim(prim, &refs, outputs, self.registry.math()).ok()
+            }),
+            _ => None,
+        };
+        let final_answer = match &graph.node(node).kind {
+            NodeKind::Op(_) | NodeKind::Prim(_) => outputs.is_some() && args.iter().all(settled),
+            _ => true,
+        };
+        let mut memo = self.memo.borrow_mut();
+        for port in 0..ports {
+            let answer = match results.as_ref().and_then(|r| r.get(port as usize)) {
+                Some(data) => Known::Value(data.clone()),
+                None if final_answer => Known::Never,
+                None => Known::NotYet(self.facts.get()),
+            };
+            memo.insert(Value { node, port }, answer);
+        }
+    }
+
+    fn fits(&self, types: &[DenseType]) -> bool {
+        types.iter().all(|t| t.bytes() <= self.limit)
+    }
+
+    fn evaluate_op(&self, graph: &Graph, node: NodeId, outputs: Option<&[DenseType]>) -> Option<Vec<TensorData>> {
+        if outputs.is_some_and(|o| !self.fits(o)) {
+            return None;
+        }
+        let operands = graph.operands(node);
+        let values: Vec<Option<TensorData>> = operands.iter().map(|v| v.and_then(|v| self.known(graph, v))).collect();
+        if operands.iter().zip(&values).all(|(v, value)| v.is_some() == value.is_some()) {
+            return eval_node(graph, node, self.registry, &values).ok();
+        }
+        self.from_types(graph, node, outputs?, &values)
+    }
+
+    /// Expands the operator by itself, over operands of known type but unknown value, and sees
+    /// whether its results are constant.
+    fn from_types(
+        &self,
+        graph: &Graph,
+        node: NodeId,
+        outputs: &[DenseType],
+        values: &[Option<TensorData>],
+    ) -> Option<Vec<TensorData>> {
+        let n = graph.node(node);
+        let NodeKind::Op(op) = &n.kind else { return None };
+        if matches!(op.def.compute, Compute::Host(_) | Compute::Scalar(_)) {
+            return None;
+        }
+        let mut alone = Graph::new("");
+        let mut operands = vec![];
+        for (v, value) in graph.operands(node).into_iter().zip(values) {
+            operands.push(match (v, value) {
+                (None, _) => None,
+                (Some(_), Some(data)) => Some(alone.add_const(n.name.clone(), data.clone())),
+                (Some(v), None) => {
+                    let ty = graph.resolved(v).dense()?;
+                    Some(alone.add_input(n.name.clone(), ty.into()))
+                }
+            });
+        }
+        let copy = alone.add_op(n.name.clone(), &op.def, &operands, op.params.clone(), outputs.len()).ok()?;
+        alone.node_mut(copy).types = outputs.iter().cloned().map(TensorType::from).collect();
+        let inner = Values::new(self.registry, self.limit);
+        let value_of = |g: &Graph, v: Value| inner.get(g, v);
+        match expand_node(&mut alone, copy, self.registry, &value_of).ok()? {
+            Expanded::Host => None,
+            Expanded::Replaced(results) => results.iter().map(|v| inner.get(&alone, *v)).collect(),
+        }
+    }
+}

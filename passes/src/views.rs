@@ -1,0 +1,220 @@
+//! Facts about views: composition, whether linear order survives, where each element lands.
+
+use tensorc_ir::DenseType;
+use tensorc_ir::index::{Atom, Index, Ranges, linearize};
+use tensorc_ir::prim::View;
+
+/// The identity on a shape of rank `rank`.
+pub fn identity_map(rank: usize) -> Vec<Index> {
+    (0..rank as u32).map(Index::var).collect()
+}
+
+/// The index with variables of extent 1 replaced by 0.
+pub fn without_unit_vars(index: &Index, extents: &[u64]) -> Index {
+    let with = |v: u32| match extents.get(v as usize) {
+        Some(1) => Index::constant(0),
+        _ => Index::var(v),
+    };
+    index.substitute(&with, extents)
+}
+
+/// Whether every coordinate stays inside `dims` for all points of `extents`.
+pub fn in_bounds(map: &[Index], dims: &[u64], extents: &[u64]) -> bool {
+    extents.contains(&0)
+        || map.iter().zip(dims).all(|(m, &n)| {
+            let (lo, hi) = m.interval(extents);
+            lo >= 0 && hi < n as i64
+        })
+}
+
+/// Undoes the splitting of an index into quotient and remainder:
+/// `k·d·(x floordiv d) + k·(x mod d) = k·x`, also when `x` is itself a quotient.
+pub fn recombine(index: &Index, ranges: &(impl Ranges + ?Sized)) -> Index {
+    let mut index = index.clone();
+    'again: loop {
+        for (atom, k) in &index.terms {
+            let Atom::Mod(x, d) = atom else { continue };
+            let quotient = x.floor_div(*d, ranges);
+            let [(atom, 1)] = &quotient.terms[..] else { continue };
+            let Some((_, c)) = index.terms.iter().find(|(a, _)| a == atom) else { continue };
+            if quotient.constant == 0 && *c == k * d {
+                let pair = Index { terms: [(atom.clone(), *c)].into_iter().collect(), constant: 0 };
+                let rest = Index { terms: [(Atom::Mod(x.clone(), *d), *k)].into_iter().collect(), constant: 0 };
+                index = index.sub(&pair).sub(&rest).add(&x.scale(*k));
+                continue 'again;
+            }
+        }
+        return index;
+    }
+}
+
+/// Whether the view only renames positions: element `i` of the result in row-major order is element
+/// `i` of the operand. Such a view needs no code.
+pub fn keeps_linear_order(view: &View, input: &DenseType, output: &[u64]) -> bool {
+    if view.fill.is_some() && !in_bounds(&view.map, &input.dims, output) {
+        return false;
+    }
+    if input.len() != output.iter().product::<u64>() {
+        return false;
+    }
+    if input.len() <= 1 {
+        return true;
+    }
+    let map: Vec<Index> = view.map.iter().map(|m| without_unit_vars(m, output)).collect();
+    let source = recombine(&linearize(&map, &input.dims), output);
+    let target: Vec<Index> = identity_map(output.len()).iter().map(|m| without_unit_vars(m, output)).collect();
+    source == linearize(&target, output)
+}
+
+/// For a view that is a permutation of its operand's elements: the distance in the result, in
+/// elements, of a step along each operand axis. `None` if the position in the result is not such a
+/// sum of strides.
+///
+/// Every operand axis must be a mixed-radix digit of the result's row-major position.
+pub fn strides_in_result(view: &View, input: &[u64], output: &[u64]) -> Option<Vec<i64>> {
+    let len: u64 = output.iter().product();
+    if len == 0 || input.iter().product::<u64>() != len || !in_bounds(&view.map, input, output) {
+        return None;
+    }
+    let out_strides = DenseType::new(tensorc_abi::DType::U8, output).strides();
+    let mut strides = vec![0i64; input.len()];
+    for (axis, map) in view.map.iter().enumerate().filter(|(axis, _)| input[*axis] != 1) {
+        let map = without_unit_vars(map, output);
+        let [(atom, 1)] = &map.terms[..] else { return None };
+        let (digit, modulus) = match atom {
+            Atom::Mod(x, d) => (x.as_ref().clone(), Some(*d)),
+            other => (Index { terms: [(other.clone(), 1)].into_iter().collect(), constant: 0 }, None),
+        };
+        let (source, divisor) = match &digit.terms[..] {
+            [(Atom::Div(x, d), 1)] if digit.constant == 0 => (x.as_ref().clone(), *d),
+            _ => (digit, 1),
+        };
+        let var = source.as_var()? as usize;
+        let extent = output[var] as i64;
+        let count = match modulus {
+            Some(m) if extent % (m * divisor) == 0 => m,
+            None if extent % divisor == 0 => extent / divisor,
+            _ => return None,
+        };
+        if map.constant != 0 || count != input[axis] as i64 {
+            return None;
+        }
+        strides[axis] = out_strides[var] * divisor;
+    }
+    let mut digits: Vec<(i64, u64)> =
+        (0..input.len()).filter(|a| input[*a] != 1).map(|a| (strides[a], input[a])).collect();
+    digits.sort_unstable();
+    let mut expected = 1i64;
+    for (stride, count) in digits {
+        if stride != expected {
+            return None;
+        }
+        expected *= count as i64;
+    }
+    Some(strides)
+}
+
+/// The view that applies `first`, then `second`; `None` if their fills cannot be merged.
+///
+/// `middle` is the shape between them and `output` the result's.
+pub fn compose(first: &View, first_input: &[u64], second: &View, middle: &[u64], output: &[u64]) -> Option<View> {
+    let at = |v: u32| second.map.get(v as usize).cloned().unwrap_or_default();
+    let map: Vec<Index> = first.map.iter().map(|m| m.substitute(&at, output)).collect();
+    let second_inside = second.fill.is_none() || in_bounds(&second.map, middle, output);
+    let first_inside = first.fill.is_none() || in_bounds(&first.map, first_input, middle);
+    let fill = match (first_inside, second_inside) {
+        (true, true) => None,
+        (false, true) => first.fill,
+        // A coordinate outside the middle shape must also be outside the operand.
+        (first_inside, false) => {
+            let same = first_inside || first.fill == second.fill;
+            if !same || !outside_stays_outside(first, first_input, second, middle, output) {
+                return None;
+            }
+            second.fill
+        }
+    };
+    Some(View { map, fill })
+}
+
+/// Whether leaving `middle` along any axis leaves the operand too: each middle axis that `second`
+/// can leave must be, up to a shift that does not shrink the range, an operand axis of its own.
+fn outside_stays_outside(first: &View, first_input: &[u64], second: &View, middle: &[u64], output: &[u64]) -> bool {
+    (0..middle.len()).all(|axis| {
+        let (lo, hi) = second.map[axis].interval(output);
+        if lo >= 0 && hi < middle[axis] as i64 {
+            return true;
+        }
+        first.map.iter().zip(first_input).any(|(m, &n)| {
+            let shifted = m.offset(-m.constant).as_var() == Some(axis as u32);
+            let (low, high) = (m.constant, m.constant + middle[axis] as i64);
+            // Positions below 0 and from `middle` on must map outside `0..n`.
+            shifted && (low <= 0 || lo >= 0) && (high >= n as i64 || hi < middle[axis] as i64)
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorc_ir::index::delinearize;
+
+    fn reshape(from: &[u64], to: &[u64]) -> View {
+        let offset = linearize(&identity_map(to.len()), to);
+        View { map: delinearize(&offset, from, to), fill: None }
+    }
+
+    fn transpose(perm: &[u32]) -> View {
+        let mut map = vec![Index::default(); perm.len()];
+        perm.iter().enumerate().for_each(|(out, axis)| map[*axis as usize] = Index::var(out as u32));
+        View { map, fill: None }
+    }
+
+    fn ty(dims: &[u64]) -> DenseType {
+        DenseType::new(tensorc_abi::DType::F32, dims)
+    }
+
+    #[test]
+    fn reshapes_keep_linear_order_and_transposes_do_not() {
+        for (from, to) in [
+            (vec![24, 8192], vec![2, 12, 128, 64]),
+            (vec![2, 12, 128, 64], vec![24, 8192]),
+            (vec![6, 10], vec![4, 15]),
+            (vec![6, 1, 10], vec![1, 60]),
+            (vec![30, 7], vec![6, 35]),
+        ] {
+            assert!(keeps_linear_order(&reshape(&from, &to), &ty(&from), &to), "{from:?} to {to:?}");
+        }
+        assert!(!keeps_linear_order(&transpose(&[1, 0]), &ty(&[3, 4]), &[4, 3]));
+        assert!(keeps_linear_order(&transpose(&[1, 0, 2]), &ty(&[3, 1, 4]), &[1, 3, 4]));
+    }
+
+    #[test]
+    fn merging_heads_has_strides_in_the_result() {
+        let (b, h, s, d) = (2, 12, 128, 64);
+        let merge = compose(
+            &transpose(&[0, 2, 1, 3]),
+            &[b, h, s, d],
+            &reshape(&[b, s, h, d], &[b, s, h * d]),
+            &[b, s, h, d],
+            &[b, s, h * d],
+        )
+        .unwrap();
+        let strides = strides_in_result(&merge, &[b, h, s, d], &[b, s, h * d]).unwrap();
+        assert_eq!(strides, [(s * h * d) as i64, d as i64, (h * d) as i64, 1]);
+        assert_eq!(strides_in_result(&reshape(&[4, 15], &[6, 10]), &[4, 15], &[6, 10]), None);
+    }
+
+    #[test]
+    fn fills_compose_only_when_nothing_inside_becomes_fill() {
+        let zero = Some(tensorc_ir::scalar::Scalar::f32(0.0));
+        let shift = |by: i64, fill| View { map: vec![Index::var(0).offset(by)], fill };
+        // pad 2 in front, then pad 1 more: one pad of 3.
+        let padded = compose(&shift(-2, zero), &[4], &shift(-1, zero), &[8], &[10]).unwrap();
+        assert_eq!(padded, shift(-3, zero));
+        // Slice, then pad: the sliced-away elements must not come back.
+        assert_eq!(compose(&shift(2, None), &[6], &shift(-1, zero), &[3], &[5]), None);
+        let one = Some(tensorc_ir::scalar::Scalar::f32(1.0));
+        assert_eq!(compose(&shift(-2, one), &[4], &shift(-1, zero), &[8], &[10]), None);
+    }
+}
