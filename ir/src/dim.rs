@@ -94,6 +94,11 @@ impl DimTable {
         self.entries[root.0 as usize].name.clone().unwrap_or_else(|| format!("d{}", root.0).into())
     }
 
+    /// The user's name of a variable's representative, if it has one.
+    pub fn user_name(&self, id: DimId) -> Option<Arc<str>> {
+        self.entries[self.root(id).0 as usize].name.clone()
+    }
+
     fn origin(&self, dim: Dim) -> Option<Origin> {
         match dim {
             Dim::Const(_) => None,

@@ -20,6 +20,9 @@ pub mod params;
 pub mod prim;
 pub mod scalar;
 mod tensor;
+#[doc(hidden)]
+pub mod testing;
+pub mod text;
 mod types;
 
 pub use module::Module;

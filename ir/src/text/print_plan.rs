@@ -1,0 +1,131 @@
+//! Printing of plans.
+
+use tensorc_abi::{Arg, BatchedGemm, BufferId, Conv2d, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, StepOp};
+
+use super::names::{Numbered, sigiled, word};
+use super::print::{Out, join, list};
+
+struct Names {
+    kernels: Vec<String>,
+    weights: Vec<String>,
+    buffers: Vec<String>,
+}
+
+/// `plan @name { … }`.
+pub(super) fn plan(out: &mut Out<'_>, p: &Plan) {
+    let mut at = Numbered::default();
+    let kernels = p.kernels.iter().map(|k| at.next('@', k)).collect();
+    let mut dollar = Numbered::default();
+    let weights = p.weights.iter().map(|w| dollar.next('$', &w.name)).collect();
+    let mut percent = Numbered::default();
+    let buffers = p.buffers.iter().map(|b| percent.next('%', &b.name)).collect();
+    let names = Names { kernels, weights, buffers };
+
+    out.open(&format!("plan {} {{", sigiled('@', &p.name)));
+    out.line(&format!("arena {} lower_bound {}", p.arena_bytes, p.lower_bound_bytes));
+    names.kernels.iter().for_each(|k| out.line(&format!("kernel {k}")));
+    for (w, name) in p.weights.iter().zip(&names.weights) {
+        out.line(&format!("weight {name} = constant {} {}", w.constant, packing(&w.packing)));
+    }
+    for (b, name) in p.buffers.iter().zip(&names.buffers) {
+        let home = match b.home {
+            Home::Input(i) => format!("input {i}"),
+            Home::Output(i) => format!("output {i}"),
+            Home::Weight(w) => format!("weight {}", names.weight(w)),
+            Home::Arena(offset) => format!("arena {offset}"),
+        };
+        out.line(&format!("buffer {name}: {}{} = {home}", b.dtype, list(&b.dims)));
+    }
+    out.line(&format!("inputs({})", join(p.inputs.iter().map(|b| names.buffer(*b)))));
+    out.line(&format!("outputs({})", join(p.outputs.iter().map(|b| names.buffer(*b)))));
+    for s in &p.steps {
+        let counts = format!("{{flops = {}, bytes = {}}}", s.flops, s.bytes);
+        out.line(&format!("step {} {counts} {}", word(&s.name), names.step(&s.op)));
+    }
+    out.close("}");
+}
+
+impl Names {
+    fn buffer(&self, b: BufferId) -> String {
+        self.buffers.get(b.0 as usize).cloned().unwrap_or_else(|| format!("%undefined{}", b.0))
+    }
+
+    fn kernel(&self, k: KernelId) -> String {
+        self.kernels.get(k.0 as usize).cloned().unwrap_or_else(|| format!("@undefined{}", k.0))
+    }
+
+    fn weight(&self, w: u32) -> String {
+        self.weights.get(w as usize).cloned().unwrap_or_else(|| format!("$undefined{w}"))
+    }
+
+    fn args(&self, args: &[Arg]) -> String {
+        join(args.iter().map(|a| format!("{}{}", if a.writes { "mut " } else { "" }, self.buffer(a.buffer))))
+    }
+
+    fn epilogue(&self, e: Option<&Epilogue>) -> String {
+        e.map_or(String::new(), |e| format!(" epilogue {}({})", self.kernel(e.kernel), self.args(&e.args)))
+    }
+
+    fn step(&self, op: &StepOp) -> String {
+        let b = |id: &BufferId| self.buffer(*id);
+        match op {
+            StepOp::Launch { kernel, args, extent } => {
+                format!("launch {}({}) extent {extent}", self.kernel(*kernel), self.args(args))
+            }
+            StepOp::Gemm { call, a, b: rhs, c, epilogue } => {
+                let epilogue = self.epilogue(epilogue.as_ref());
+                format!("gemm({}, {}, mut {}) {}{epilogue}", b(a), b(rhs), b(c), gemm(call))
+            }
+            StepOp::Conv { call, x, w, y, epilogue } => {
+                let epilogue = self.epilogue(epilogue.as_ref());
+                format!("conv({}, {}, mut {}) {}{epilogue}", b(x), b(w), b(y), conv(call))
+            }
+            StepOp::Copy { src, dst } => format!("copy({}, mut {})", b(src), b(dst)),
+        }
+    }
+}
+
+fn packing(p: &Packing) -> String {
+    match p {
+        Packing::Plain => "plain".into(),
+        Packing::GemmB { k, n, offset, row_stride, col_stride } => format!(
+            "gemm_b {{k = {k}, n = {n}, offset = {offset}, row_stride = {row_stride}, col_stride = {col_stride}}}"
+        ),
+        Packing::Conv(c) => format!("conv {}", conv(c)),
+    }
+}
+
+fn gemm(c: &BatchedGemm) -> String {
+    let layout = |l: &MatrixLayout| {
+        let [b0, b1, b2] = l.batch_strides;
+        list([l.offset, b0, b1, b2, l.row_stride, l.col_stride])
+    };
+    let packed = if c.b_packed { ", b_packed = 1" } else { "" };
+    format!(
+        "{{batch = {}, m = {}, n = {}, k = {}, a = {}, b = {}, c = {}{packed}}}",
+        list(c.batch),
+        c.m,
+        c.n,
+        c.k,
+        layout(&c.a),
+        layout(&c.b),
+        layout(&c.c)
+    )
+}
+
+fn conv(c: &Conv2d) -> String {
+    format!(
+        "{{batch = {}, groups = {}, in_channels = {}, out_channels = {}, input = {}, output = {}, kernel = {}, \
+         strides = {}, dilations = {}, pads = {}}}",
+        c.batch,
+        c.groups,
+        c.in_channels,
+        c.out_channels,
+        list(c.input),
+        list(c.output),
+        list(c.kernel),
+        list(c.strides),
+        list(c.dilations),
+        list(c.pads)
+    )
+}
