@@ -1,4 +1,5 @@
 //! From clusters of primitives to kernels and machine code.
 
+pub mod cranelift;
 pub mod emit;
 pub mod lower;

@@ -141,11 +141,20 @@ fn smooth() -> Vec<OpDef> {
         })
         .onnx("Mish", 18)
         .ulp(6.0),
-        crate::def::define("gelu", "x·Φ(x), Φ the normal distribution function.", gelu(), tensorc_ir::op::Infer::Derived)
-            .group("x", FLOATS)
-            .param("approximate", ParamValue::Str("none".into()), "`tanh` for the formula x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2")
-            .onnx("Gelu", 20)
-            .ulp(8.0),
+        crate::def::define(
+            "gelu",
+            "x·Φ(x), Φ the normal distribution function.",
+            gelu(),
+            tensorc_ir::op::Infer::Derived,
+        )
+        .group("x", FLOATS)
+        .param(
+            "approximate",
+            ParamValue::Str("none".into()),
+            "`tanh` for the formula x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2",
+        )
+        .onnx("Gelu", 20)
+        .ulp(8.0),
     ]
 }
 

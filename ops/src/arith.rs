@@ -31,11 +31,12 @@ fn binary() -> Vec<OpDef> {
             .onnx("Div", 7)
             .mxnet("broadcast_div")
             .mxnet("elemwise_div"),
-        elementwise("mod", "Remainder with the sign of b, or of a if `fmod`.", NUMBERS, &["a", "b"], |cx, a| {
-            match cx.params.bool("fmod") {
-                Some(true) => &a[0] % &a[1],
-                _ => floor_mod(&a[0], &a[1]),
-            }
+        elementwise("mod", "Remainder with the sign of b, or of a if `fmod`.", NUMBERS, &["a", "b"], |cx, a| match cx
+            .params
+            .bool("fmod")
+        {
+            Some(true) => &a[0] % &a[1],
+            _ => floor_mod(&a[0], &a[1]),
         })
         .param("fmod", ParamValue::Bool(false), "C's `fmod` instead of Python's `%`")
         .onnx("Mod", 10)

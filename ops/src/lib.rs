@@ -32,5 +32,26 @@ use tensorc_ir::op::OpDef;
 
 /// Every entry, family by family.
 pub fn all() -> Vec<OpDef> {
-    [activation::ops(), arith::ops(), cast::ops(), compare::ops(), contract::ops(), conv::ops(), fill::ops(), index::ops(), logical::ops(), loss::ops(), norm::ops(), pool::ops(), reduce::ops(), resize::ops(), shape::ops(), slicing::ops(), sort::ops()].into_iter().flatten().collect()
+    [
+        activation::ops(),
+        arith::ops(),
+        cast::ops(),
+        compare::ops(),
+        contract::ops(),
+        conv::ops(),
+        fill::ops(),
+        index::ops(),
+        logical::ops(),
+        loss::ops(),
+        norm::ops(),
+        pool::ops(),
+        reduce::ops(),
+        resize::ops(),
+        shape::ops(),
+        slicing::ops(),
+        sort::ops(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }

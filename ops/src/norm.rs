@@ -232,14 +232,19 @@ fn channels() -> Vec<OpDef> {
     });
     vec![
         batch_norm(),
-        define("instance_norm", "Per sample and channel: (x - mean) / √(variance + ε) · scale + bias.", instance, same_as_first())
-            .operand("x", FLOATS)
-            .operand("scale", FLOATS)
-            .operand("bias", FLOATS)
-            .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
-            .onnx("InstanceNormalization", 6)
-            .mxnet("InstanceNorm")
-            .ulp(8.0),
+        define(
+            "instance_norm",
+            "Per sample and channel: (x - mean) / √(variance + ε) · scale + bias.",
+            instance,
+            same_as_first(),
+        )
+        .operand("x", FLOATS)
+        .operand("scale", FLOATS)
+        .operand("bias", FLOATS)
+        .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
+        .onnx("InstanceNormalization", 6)
+        .mxnet("InstanceNorm")
+        .ulp(8.0),
         group_norm(),
         channel_windows(),
         lrn(),
@@ -265,16 +270,21 @@ fn group_norm() -> OpDef {
         let out = affine(b, normal, Some(scale), Some(bias))?;
         cast(b, out, cx.outputs[0].dtype)
     });
-    define("group_norm", "Per sample and group of channels: (x - mean) / √(variance + ε) · scale + bias.", compute, same_as_first())
-        .operand("x", FLOATS)
-        .operand("scale", FLOATS)
-        .operand("bias", FLOATS)
-        .required("num_groups", ParamKind::Int, "number of groups")
-        .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
-        .param("stash_type", ParamValue::Int(1), "ONNX type computed in; at least f32 is used")
-        .onnx("GroupNormalization", 21)
-        .mxnet("GroupNorm")
-        .ulp(8.0)
+    define(
+        "group_norm",
+        "Per sample and group of channels: (x - mean) / √(variance + ε) · scale + bias.",
+        compute,
+        same_as_first(),
+    )
+    .operand("x", FLOATS)
+    .operand("scale", FLOATS)
+    .operand("bias", FLOATS)
+    .required("num_groups", ParamKind::Int, "number of groups")
+    .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
+    .param("stash_type", ParamValue::Int(1), "ONNX type computed in; at least f32 is used")
+    .onnx("GroupNormalization", 21)
+    .mxnet("GroupNorm")
+    .ulp(8.0)
 }
 
 /// Scale and shift that apply statistics: `x·s + t` is `(x - mean)·scale/√(variance + ε) + bias`.
@@ -332,7 +342,8 @@ fn batch_norm() -> OpDef {
         cx.set_output_shape(0, shape)?;
         cx.same_dtype(0, 0)?;
         if let Some(channels) = cx.input_dims(0).and_then(|d| d.get(1).copied()) {
-            (1..5).try_for_each(|i| cx.set_input_shape(i, tensorc_ir::Shape::Ranked([channels].into_iter().collect())))?;
+            (1..5)
+                .try_for_each(|i| cx.set_input_shape(i, tensorc_ir::Shape::Ranked([channels].into_iter().collect())))?;
         }
         for i in 1..cx.output_count() {
             let shape = cx.input(i + 2).shape;
@@ -422,4 +433,3 @@ fn power(b: &mut Builder<'_>, x: Value, exponent: f64) -> Result<Value> {
         _ => with_number(b, "pow", x, exponent),
     }
 }
-

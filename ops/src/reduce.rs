@@ -1,6 +1,7 @@
 //! Reductions and scans.
 
 use tensorc_ir::DType;
+use tensorc_ir::Dim;
 use tensorc_ir::TensorData;
 use tensorc_ir::index::{Index, linearize};
 use tensorc_ir::infer::{InferCtx, normalize_axis};
@@ -9,7 +10,6 @@ use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::prim::{Prim, Reduction};
 use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
-use tensorc_ir::Dim;
 
 use crate::compose::{self, compute_type};
 use crate::def::{Define, FLOATS, INDICES, NUMBERS, composite, define, operand, prim, rule};

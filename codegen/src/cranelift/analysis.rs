@@ -1,0 +1,196 @@
+//! What is decided before translation: where register buffers live, which vector loops can run as
+//! vectors.
+
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Buf, Kernel, LoopKind, Operand, Space, Stmt, Var};
+
+/// How a local buffer is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// In a stack slot.
+    Memory,
+    /// One variable for each element.
+    Elements,
+    /// Vectors of consecutive elements, read and written by lane.
+    Packed,
+}
+
+/// More elements than this do not fit any register file, and only slow register allocation down.
+const MAX_REGISTERS: u64 = 1024;
+
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub classes: Vec<Class>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum VarKind {
+    Dynamic,
+    /// Constant once unrolled.
+    Constant,
+    Lane,
+}
+
+impl Plan {
+    pub fn new(kernel: &Kernel) -> Plan {
+        let initial = |b: &tensorc_ir::kir::BufInfo| match b.space {
+            Space::Register if b.len <= MAX_REGISTERS => Class::Elements,
+            _ => Class::Memory,
+        };
+        let mut walk = Walk {
+            kinds: vec![VarKind::Dynamic; kernel.vars.len()],
+            classes: kernel.buffers.iter().map(initial).collect(),
+        };
+        walk.block(&kernel.body);
+        Plan { classes: walk.classes }
+    }
+
+    pub fn class(&self, buf: Buf) -> Class {
+        self.classes[buf.0 as usize]
+    }
+}
+
+struct Walk {
+    kinds: Vec<VarKind>,
+    classes: Vec<Class>,
+}
+
+impl Walk {
+    fn kind(&self, index: &Index) -> VarKind {
+        let mut kind = VarKind::Constant;
+        index.visit_vars(&mut |v| match self.kinds[v as usize] {
+            VarKind::Dynamic => kind = VarKind::Dynamic,
+            VarKind::Lane if kind == VarKind::Constant => kind = VarKind::Lane,
+            _ => {}
+        });
+        kind
+    }
+
+    fn access(&mut self, buf: Buf, index: &Index) {
+        let kind = self.kind(index);
+        let class = &mut self.classes[buf.0 as usize];
+        *class = match (*class, kind) {
+            (Class::Memory, _) | (_, VarKind::Dynamic) => Class::Memory,
+            (_, VarKind::Lane) => Class::Packed,
+            (class, VarKind::Constant) => class,
+        };
+    }
+
+    fn block(&mut self, body: &[Stmt]) {
+        for stmt in body {
+            match stmt {
+                Stmt::For { var, lo, hi, kind, body, .. } => {
+                    let fixed = self.kind(lo) == VarKind::Constant && self.kind(hi) == VarKind::Constant;
+                    self.kinds[var.0 as usize] = match kind {
+                        LoopKind::Unroll if fixed => VarKind::Constant,
+                        LoopKind::Vector if fixed => VarKind::Lane,
+                        _ => VarKind::Dynamic,
+                    };
+                    self.block(body);
+                }
+                Stmt::LetIndex { var, index } => self.kinds[var.0 as usize] = self.kind(index),
+                Stmt::Load { buf, index, .. } | Stmt::Store { buf, index, .. } => self.access(*buf, index),
+                Stmt::If { then, otherwise, .. } => {
+                    self.block(then);
+                    self.block(otherwise);
+                }
+                Stmt::Let { .. } | Stmt::Alloc { .. } => {}
+            }
+        }
+    }
+}
+
+/// Whether a statement of the block accesses a register buffer at an index that mentions `var`.
+pub(super) fn indexes_registers(kernel: &Kernel, var: Var, body: &[Stmt]) -> bool {
+    let mut derived = vec![false; kernel.vars.len()];
+    derived[var.0 as usize] = true;
+    mentions(kernel, body, &mut derived)
+}
+
+fn mentions(kernel: &Kernel, body: &[Stmt], derived: &mut Vec<bool>) -> bool {
+    body.iter().any(|stmt| match stmt {
+        Stmt::For { body, .. } => mentions(kernel, body, derived),
+        Stmt::If { then, otherwise, .. } => mentions(kernel, then, derived) || mentions(kernel, otherwise, derived),
+        Stmt::LetIndex { var, index } => {
+            derived[var.0 as usize] = any(index, derived);
+            false
+        }
+        Stmt::Load { buf, index, .. } | Stmt::Store { buf, index, .. } => {
+            kernel.buf(*buf).space == Space::Register && any(index, derived)
+        }
+        _ => false,
+    })
+}
+
+fn any(index: &Index, set: &[bool]) -> bool {
+    let mut found = false;
+    index.visit_vars(&mut |v| found |= set[v as usize]);
+    found
+}
+
+/// Whether the body of a vector loop can run with all lanes in step: control flow is the same in
+/// every lane and private arrays are in registers.
+pub(super) fn vectorizable(kernel: &Kernel, plan: &Plan, lane: Var, body: &[Stmt]) -> bool {
+    let mut check = Vectorizable {
+        kernel,
+        plan,
+        varying: vec![false; kernel.vars.len()],
+        private: vec![false; kernel.buffers.len()],
+    };
+    check.varying[lane.0 as usize] = true;
+    check.block(body)
+}
+
+struct Vectorizable<'a> {
+    kernel: &'a Kernel,
+    plan: &'a Plan,
+    varying: Vec<bool>,
+    private: Vec<bool>,
+}
+
+impl Vectorizable<'_> {
+    fn varies(&self, operand: &Operand) -> bool {
+        matches!(operand, Operand::Var(v) if self.varying[v.0 as usize])
+    }
+
+    fn register(&self, buf: Buf) -> bool {
+        self.kernel.buf(buf).space == Space::Register && self.plan.class(buf) != Class::Memory
+    }
+
+    fn block(&mut self, body: &[Stmt]) -> bool {
+        body.iter().all(|stmt| match stmt {
+            Stmt::For { lo, hi, kind, body, .. } => {
+                *kind != LoopKind::Vector && !any(lo, &self.varying) && !any(hi, &self.varying) && self.block(body)
+            }
+            Stmt::If { cond, then, otherwise } => !self.varies(cond) && self.block(then) && self.block(otherwise),
+            Stmt::Let { var, args, .. } => {
+                self.varying[var.0 as usize] = args.iter().any(|a| self.varies(a));
+                true
+            }
+            Stmt::LetIndex { var, index } => {
+                self.varying[var.0 as usize] = any(index, &self.varying);
+                true
+            }
+            Stmt::Load { var, buf, index, guard } => {
+                let by_lane = any(index, &self.varying);
+                let guarded = guard.as_ref().is_some_and(|(g, _)| self.varies(g));
+                let private = self.private[buf.0 as usize];
+                self.varying[var.0 as usize] = by_lane || private || guarded;
+                !(private && by_lane)
+            }
+            Stmt::Store { buf, index, value } => {
+                let by_lane = any(index, &self.varying);
+                match (self.private[buf.0 as usize], self.kernel.buf(*buf).space) {
+                    (true, _) => !by_lane,
+                    // What every lane writes to one place must be the same value.
+                    (false, Space::Register | Space::Stack) => by_lane || !self.varies(value),
+                    (false, Space::Global) => true,
+                }
+            }
+            Stmt::Alloc { buf } => {
+                self.private[buf.0 as usize] = true;
+                self.register(*buf)
+            }
+        })
+    }
+}

@@ -1,0 +1,120 @@
+//! Functions that generated code calls: what they are named, how they are called, which of them
+//! live here.
+
+use std::collections::BTreeMap;
+
+use cranelift_codegen::ir::{AbiParam, Signature, Type, types};
+use cranelift_codegen::isa::CallConv;
+use tensorc_abi::DType;
+use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::kir::{Kernel, Operand, Stmt};
+use tensorc_ir::scalar::{Scalar, ScalarOp};
+
+/// How an external function is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Prototype {
+    pub param: Type,
+    pub arity: usize,
+    pub result: Type,
+}
+
+impl Prototype {
+    pub fn signature(self, call_conv: CallConv) -> Signature {
+        let mut signature = Signature::new(call_conv);
+        signature.params = vec![AbiParam::new(self.param); self.arity];
+        signature.returns = vec![AbiParam::new(self.result)];
+        signature
+    }
+}
+
+/// The function that computes `op` on a scalar of type `from`, if it is not open coded.
+pub(super) fn callee(op: ScalarOp, from: DType) -> Option<(String, Prototype)> {
+    let float = |d| if d == DType::F32 { types::F32 } else { types::F64 };
+    match op {
+        ScalarOp::Math(f) if from == DType::F64 => {
+            let p = Prototype { param: types::F64, arity: f.arity(), result: types::F64 };
+            Some((format!("tc_{}_f64", f.name()), p))
+        }
+        ScalarOp::Rem if matches!(from, DType::F32 | DType::F64) => {
+            Some((format!("tc_fmod_{from}"), Prototype { param: float(from), arity: 2, result: float(from) }))
+        }
+        ScalarOp::Cast(to @ (DType::F16 | DType::BF16)) => {
+            let (name, param) = match from {
+                DType::F64 => ("f64", types::F64),
+                DType::I32 | DType::U32 | DType::I64 => ("i64", types::I64),
+                DType::U64 => ("u64", types::I64),
+                _ => return None,
+            };
+            Some((format!("tc_jit_{name}_to_{to}"), Prototype { param, arity: 1, result: types::I32 }))
+        }
+        _ => None,
+    }
+}
+
+/// Every function the kernel may call, by name.
+pub(super) fn needed(kernel: &Kernel) -> BTreeMap<String, Prototype> {
+    fn walk(kernel: &Kernel, body: &[Stmt], out: &mut BTreeMap<String, Prototype>) {
+        for stmt in body {
+            match stmt {
+                Stmt::For { body, .. } => walk(kernel, body, out),
+                Stmt::If { then, otherwise, .. } => {
+                    walk(kernel, then, out);
+                    walk(kernel, otherwise, out);
+                }
+                Stmt::Let { op, args, .. } => {
+                    let from = args.first().map(|a| match a {
+                        Operand::Var(v) => kernel.var(*v).dtype,
+                        Operand::Const(c) => c.dtype,
+                    });
+                    out.extend(from.and_then(|from| callee(*op, from)));
+                }
+                _ => {}
+            }
+        }
+    }
+    let mut out = BTreeMap::new();
+    walk(kernel, &kernel.body, &mut out);
+    out
+}
+
+/// The address of a function: one of this module's, or what `resolve` knows.
+pub(super) fn address(name: &str, resolve: &dyn Fn(&str) -> Option<*const u8>) -> Result<*const u8> {
+    let own = BUILTINS.iter().find(|(n, _)| *n == name).map(|(_, address)| address());
+    own.or_else(|| resolve(name))
+        .ok_or_else(|| Diagnostic::new(Code::Unsupported, format!("the run-time library has no function `{name}`")))
+}
+
+/// Functions that code generation itself falls back to on processors without the instruction.
+pub(super) fn fallbacks() -> impl Iterator<Item = (&'static str, *const u8)> {
+    BUILTINS.iter().filter(|(name, _)| !name.starts_with("tc_jit")).map(|(name, address)| (*name, address()))
+}
+
+type Builtin = (&'static str, fn() -> *const u8);
+
+macro_rules! builtins {
+    ($($name:literal: fn($($arg:ident: $t:ty),*) -> $r:ty $body:block)*) => {
+        const BUILTINS: &[Builtin] = &[$(($name, || {
+            extern "C" fn f($($arg: $t),*) -> $r $body
+            f as *const u8
+        })),*];
+    };
+}
+
+builtins! {
+    "tc_jit_f64_to_f16": fn(x: f64) -> u32 { Scalar::from_f64(DType::F64, x).cast(DType::F16).bits as u32 }
+    "tc_jit_f64_to_bf16": fn(x: f64) -> u32 { Scalar::from_f64(DType::F64, x).cast(DType::BF16).bits as u32 }
+    "tc_jit_i64_to_f16": fn(x: i64) -> u32 { Scalar::i64(x).cast(DType::F16).bits as u32 }
+    "tc_jit_i64_to_bf16": fn(x: i64) -> u32 { Scalar::i64(x).cast(DType::BF16).bits as u32 }
+    "tc_jit_u64_to_f16": fn(x: u64) -> u32 { Scalar { dtype: DType::U64, bits: x }.cast(DType::F16).bits as u32 }
+    "tc_jit_u64_to_bf16": fn(x: u64) -> u32 { Scalar { dtype: DType::U64, bits: x }.cast(DType::BF16).bits as u32 }
+    "fmaf": fn(a: f32, b: f32, c: f32) -> f32 { a.mul_add(b, c) }
+    "fma": fn(a: f64, b: f64, c: f64) -> f64 { a.mul_add(b, c) }
+    "ceilf": fn(x: f32) -> f32 { x.ceil() }
+    "ceil": fn(x: f64) -> f64 { x.ceil() }
+    "floorf": fn(x: f32) -> f32 { x.floor() }
+    "floor": fn(x: f64) -> f64 { x.floor() }
+    "truncf": fn(x: f32) -> f32 { x.trunc() }
+    "trunc": fn(x: f64) -> f64 { x.trunc() }
+    "nearbyintf": fn(x: f32) -> f32 { x.round_ties_even() }
+    "nearbyint": fn(x: f64) -> f64 { x.round_ties_even() }
+}
