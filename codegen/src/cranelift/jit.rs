@@ -152,11 +152,11 @@ pub fn compile_kernels(
         [] => vec![],
         [only] => vec![compile_chunk(kernels, only, &isa, &addresses)],
         _ => std::thread::scope(|scope| {
-            let run = |chunk: &&[usize]| {
-                let (chunk, isa, addresses) = (*chunk, isa.clone(), &addresses);
-                scope.spawn(move || compile_chunk(kernels, chunk, &isa, addresses))
-            };
-            let handles: Vec<_> = chunks.iter().map(run).collect();
+            let (isa, addresses) = (&isa, &addresses);
+            let mut handles = Vec::with_capacity(chunks.len());
+            for &chunk in &chunks {
+                handles.push(scope.spawn(move || compile_chunk(kernels, chunk, isa, addresses)));
+            }
             let join = |h: std::thread::ScopedJoinHandle<'_, _>| h.join().unwrap_or_else(|_| Err(panicked()));
             handles.into_iter().map(join).collect()
         }),

@@ -148,7 +148,8 @@ impl<'a, 'b> Gen<'a, 'b> {
                         let constant = MemFlagsData::new().with_notrap().with_readonly().with_aligned();
                         let lo = self.b.ins().load(types::I64, constant, scalars, 0);
                         let hi = self.b.ins().load(types::I64, constant, scalars, 8);
-                        let last = range.1.as_constant().unwrap_or(i64::MAX / 4) - 1;
+                        let (lo, hi) = (self.times(lo, *step), self.times(hi, *step));
+                        let last = (range.1.as_constant().unwrap_or(i64::MAX / 4) - 1).saturating_mul(*step);
                         self.serial(*var, (lo, hi, *step), (0, last), false, body)
                     }
                     _ => self.counted(*var, range, body),
@@ -182,6 +183,10 @@ impl<'a, 'b> Gen<'a, 'b> {
             Stmt::Alloc { buf } => self.alloc(*buf),
             Stmt::If { cond, then, otherwise } => self.branch(*cond, then, otherwise),
         }
+    }
+
+    fn times(&mut self, v: Value, factor: i64) -> Value {
+        if factor == 1 { v } else { self.b.ins().imul_imm_s(v, factor) }
     }
 
     pub fn bind(&mut self, var: Var, bind: Bind) {

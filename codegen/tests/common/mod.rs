@@ -1,0 +1,91 @@
+//! Running one kernel by the interpreter and as machine code on the same bytes.
+
+use tensorc_abi::DType;
+use tensorc_codegen::cranelift::{JitModule, KernelCache, compile_kernels};
+use tensorc_ir::interp::run_kernel;
+use tensorc_ir::kir::Kernel;
+use tensorc_ir::scalar::Scalar;
+
+macro_rules! unary {
+    ($($f:ident)*) => {
+        fn unary(name: &str) -> Option<*const u8> {
+            $( {
+                extern "C" fn $f(x: f64) -> f64 { libm::$f(x) }
+                if name == concat!("tc_", stringify!($f), "_f64") { return Some($f as *const u8); }
+            } )*
+            None
+        }
+    };
+}
+
+unary!(exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf);
+
+extern "C" fn pow(x: f64, y: f64) -> f64 {
+    libm::pow(x, y)
+}
+
+extern "C" fn fmod64(x: f64, y: f64) -> f64 {
+    x % y
+}
+
+extern "C" fn fmod32(x: f32, y: f32) -> f32 {
+    x % y
+}
+
+/// The run-time library, as the interpreter computes it.
+pub fn library(name: &str) -> Option<*const u8> {
+    match name {
+        "tc_pow_f64" => Some(pow as *const u8),
+        "tc_fmod_f64" => Some(fmod64 as *const u8),
+        "tc_fmod_f32" => Some(fmod32 as *const u8),
+        _ => unary(name),
+    }
+}
+
+pub fn compile(kernels: &[Kernel]) -> JitModule {
+    match compile_kernels(kernels, 2, &KernelCache::verifying(), &library) {
+        Ok(module) => module,
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// Calls the `i`-th kernel.
+pub fn call(module: &JitModule, i: usize, buffers: &mut [Vec<u8>], scalars: &[i64]) {
+    let entry = module.entry(i).unwrap();
+    let pointers: Vec<*mut u8> = buffers.iter_mut().map(|b| b.as_mut_ptr()).collect();
+    // SAFETY: the interpreter checks the same kernel on buffers of the same sizes, and fails the
+    // test on any access outside of them.
+    unsafe { entry(pointers.as_ptr(), scalars.as_ptr()) };
+}
+
+/// Whether two elements are equal but for the payload of NaNs.
+pub fn same(a: Scalar, b: Scalar) -> bool {
+    a == b || (a.is_nan() && b.is_nan())
+}
+
+pub fn elements(dtype: DType, bytes: &[u8]) -> Vec<Scalar> {
+    bytes.chunks_exact(dtype.size()).map(|b| Scalar::read(dtype, b)).collect()
+}
+
+/// The first difference between interpreter and machine code, if there is one.
+pub fn difference(
+    kernel: &Kernel,
+    module: &JitModule,
+    i: usize,
+    buffers: &[Vec<u8>],
+    scalars: &[i64],
+) -> Result<(), String> {
+    let (mut expected, mut actual) = (buffers.to_vec(), buffers.to_vec());
+    run_kernel(kernel, &mut expected, scalars).map_err(|e| format!("interpreter: {e}"))?;
+    call(module, i, &mut actual, scalars);
+    for ((info, e), a) in kernel.buffers.iter().zip(&expected).zip(&actual) {
+        let pairs = elements(info.dtype, e).into_iter().zip(elements(info.dtype, a));
+        for (at, (e, a)) in pairs.enumerate() {
+            if !same(e, a) {
+                let (ef, af) = (e.as_f64(), a.as_f64());
+                return Err(format!("{}[{at}]: {:#x} ({ef}) expected, {:#x} ({af}) found", info.name, e.bits, a.bits));
+            }
+        }
+    }
+    Ok(())
+}
