@@ -5,6 +5,7 @@
 
 pub mod compose;
 pub mod def;
+pub mod math;
 
 mod activation;
 mod arith;
@@ -15,7 +16,7 @@ mod loss;
 mod norm;
 mod reduce;
 
-use tensorc_ir::op::OpDef;
+use tensorc_ir::op::{OpDef, Registry};
 
 /// Every entry, family by family.
 pub fn all() -> Vec<OpDef> {
@@ -23,4 +24,13 @@ pub fn all() -> Vec<OpDef> {
         .into_iter()
         .flatten()
         .collect()
+}
+
+/// A registry of every operator, with the math library.
+///
+/// # Errors
+/// If two entries share a name or a function of the math library is ill-typed; both would be
+/// mistakes in this crate.
+pub fn registry() -> Result<Registry, String> {
+    Registry::new(all(), Box::new(math::Library::new()?))
 }
