@@ -14,13 +14,14 @@ mod compare;
 mod logical;
 mod loss;
 mod norm;
+mod random;
 mod reduce;
 
 use tensorc_ir::op::{OpDef, Registry};
 
 /// Every entry, family by family.
 pub fn all() -> Vec<OpDef> {
-    [activation::ops(), arith::ops(), cast::ops(), compare::ops(), logical::ops(), loss::ops(), norm::ops(), reduce::ops()]
+    [activation::ops(), arith::ops(), cast::ops(), compare::ops(), logical::ops(), loss::ops(), norm::ops(), random::ops(), reduce::ops()]
         .into_iter()
         .flatten()
         .collect()

@@ -12,10 +12,13 @@ const SINH_TAIL: [f64; 4] =
 /// Where `√(x² ± 1)` is `x`.
 const HUGE: f64 = 1e15;
 
-/// `-t / (t + 2)` with `t = e^(-2|x|) - 1`.
+/// `|t| / (t + 2)` with `t = e^(-2|x|) - 1`; where `t` is near -1, `1 - 2·(t + 1) / (t + 2)`, whose
+/// quotient is small and exact enough.
 pub fn tanh(x: &Ex) -> Ex {
     let t = expm1_negative(&(x.abs() * -2.0));
-    with_sign_of(&(&t / (x.lit(-2.0) - &t)), x)
+    let far = t.lt(&t.lit(-0.8));
+    let quotient = far.select(&t.fma(&t.lit(2.0), &t.lit(2.0)), &t.abs()) / (&t + 2.0);
+    with_sign_of(&far.select(&(x.lit(1.0) - &quotient), &quotient), x)
 }
 
 pub fn sinh(x: &Ex) -> Ex {
@@ -49,7 +52,7 @@ pub fn asinh(x: &Ex) -> Ex {
 pub fn acosh(x: &Ex) -> Ex {
     let t = x - 1.0;
     let v = t.fma(&t, &(&t * 2.0)).sqrt() + &t;
-    log1p_or_log(x, &v)
+    x.lt(&x.lit(1.0)).select(&x.lit(f64::NAN), &log1p_or_log(x, &v))
 }
 
 pub fn atanh(x: &Ex) -> Ex {

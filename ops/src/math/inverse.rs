@@ -44,25 +44,26 @@ pub fn atan(x: &Ex) -> Ex {
     with_sign_of(&(hi + (&u + tail.fma(&u, &lo))), x)
 }
 
-/// Whether `|x| < ½`, and `arcsin |x|` there; elsewhere half of `arccos |x|`, which is
-/// `arcsin √((1 - |x|)/2)`.
-fn half_angle(x: &Ex) -> (Ex, Ex) {
+/// Whether `|x| < ½`, and `s` and `t` with `arcsin |x| = s + t` there; elsewhere `s + t` is half
+/// of `arccos |x|`, the arcsine of `√((1 - |x|)/2)`.
+fn half_angle(x: &Ex) -> (Ex, Ex, Ex) {
     let a = x.abs();
     let near = a.lt(&a.lit(0.5));
     let square = near.select(&(&a * &a), &((x.lit(1.0) - &a) * 0.5));
     let s = near.select(&a, &square.sqrt());
-    let angle = (horner(&square, &ASIN_TAIL) * square).fma(&s, &s);
-    (near, angle)
+    let tail = horner(&square, &ASIN_TAIL) * square * &s;
+    (near, s, tail)
 }
 
 pub fn asin(x: &Ex) -> Ex {
-    let (near, angle) = half_angle(x);
-    let far = x.lit(HALF_PI_HI) - (&angle * 2.0 - HALF_PI_LO);
-    with_sign_of(&near.select(&angle, &far), x)
+    let (near, s, t) = half_angle(x);
+    let far = s.fma(&x.lit(-2.0), &x.lit(HALF_PI_HI)) - t.fma(&x.lit(2.0), &x.lit(-HALF_PI_LO));
+    with_sign_of(&near.select(&(s + t), &far), x)
 }
 
 pub fn acos(x: &Ex) -> Ex {
-    let (near, angle) = half_angle(x);
+    let (near, s, t) = half_angle(x);
+    let angle = s + t;
     let double = &angle * 2.0;
     let far = x.lt(&x.lit(0.0)).select(&(x.lit(PI_HI) - (&double - PI_LO)), &double);
     let middle = x.lit(HALF_PI_HI) - (with_sign_of(&angle, x) - HALF_PI_LO);
