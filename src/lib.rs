@@ -1,2 +1,38 @@
-//! The public face of tensorc.
+//! tensorc: a compiler and runtime for tensor graphs.
+//!
+//! A [`Compiler`] loads a [`Model`] (ONNX, the text IR, or a [`Graph`] built in Rust). A model is
+//! compiled to machine code for the shapes it is run with, once per combination of shapes:
+//!
+//! ```no_run
+//! use tensorc::{Compiler, Options, Tensor};
+//! # fn main() -> Result<(), tensorc::Error> {
+//! let compiler = Compiler::new(Options::default())?;
+//! let model = compiler.load("model.onnx")?;
+//! let image = Tensor::from_f32(&[1, 3, 224, 224], &vec![0.5; 3 * 224 * 224])?;
+//! let outputs = model.run(&[("x", image)])?;
+//! println!("{}: {:?}", outputs[0].0, outputs[0].1.dims());
+//! # Ok(())
+//! # }
+//! ```
+
+mod compile;
+mod compiler;
+mod error;
+mod model;
+mod session;
+mod tensor;
+
+pub use compile::{Compiled, Report};
+pub use compiler::{Compiler, Options};
+pub use error::Error;
+pub use model::{Model, Signature};
+pub use session::Session;
+pub use tensor::Tensor;
+
 pub use tensorc_abi as abi;
+pub use tensorc_abi::DType;
+pub use tensorc_ir as ir;
+pub use tensorc_ir::graph::Graph;
+pub use tensorc_ops as ops;
+pub use tensorc_passes as passes;
+pub use tensorc_runtime as runtime;

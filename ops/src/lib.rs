@@ -5,6 +5,7 @@
 
 pub mod compose;
 pub mod def;
+pub mod math;
 
 mod activation;
 mod arith;
@@ -19,6 +20,7 @@ mod loss;
 mod nest;
 mod norm;
 mod pool;
+mod random;
 mod reduce;
 mod resize;
 mod rules;
@@ -28,11 +30,11 @@ mod sort;
 mod views;
 mod window;
 
-use tensorc_ir::op::OpDef;
+use tensorc_ir::op::{OpDef, Registry};
 
 /// Every entry, family by family.
 pub fn all() -> Vec<OpDef> {
-    [
+    let families = [
         activation::ops(),
         arith::ops(),
         cast::ops(),
@@ -45,13 +47,21 @@ pub fn all() -> Vec<OpDef> {
         loss::ops(),
         norm::ops(),
         pool::ops(),
+        random::ops(),
         reduce::ops(),
         resize::ops(),
         shape::ops(),
         slicing::ops(),
         sort::ops(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    ];
+    families.into_iter().flatten().collect()
+}
+
+/// A registry of every operator, with the math library.
+///
+/// # Errors
+/// If two entries share a name or a function of the math library is ill-typed; both would be
+/// mistakes in this crate.
+pub fn registry() -> Result<Registry, String> {
+    Registry::new(all(), Box::new(math::Library::new()?))
 }

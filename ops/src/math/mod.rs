@@ -1,0 +1,87 @@
+//! The math library: every [`MathFn`] on f32 as a branch-free expression of cheap operations.
+//!
+//! Polynomials are Chebyshev interpolants on the reduced range, computed with 200-bit arithmetic
+//! and rounded to the working type. Budgets and measured errors are in `docs/numerics.md`.
+
+mod erf;
+mod exp;
+mod hyper;
+mod inverse;
+mod log;
+mod pow;
+mod trig;
+
+use tensorc_ir::DType;
+use tensorc_ir::scalar::{Ex, MathFn, MathLibrary, ScalarFn};
+
+/// The bodies of all functions, in the order of [`MathFn::ALL`].
+pub struct Library {
+    bodies: Vec<ScalarFn>,
+}
+
+impl Library {
+    /// # Errors
+    /// A message naming the function whose body is ill-typed.
+    pub fn new() -> Result<Library, String> {
+        let body = |f: MathFn| {
+            let inputs = vec![DType::F32; f.arity()];
+            ScalarFn::build(&inputs, |_, args| vec![expression(f, args)]).map_err(|why| format!("{}: {why}", f.name()))
+        };
+        Ok(Library { bodies: MathFn::ALL.into_iter().map(body).collect::<Result<_, _>>()? })
+    }
+}
+
+impl MathLibrary for Library {
+    fn body(&self, f: MathFn) -> &ScalarFn {
+        &self.bodies[f as usize]
+    }
+}
+
+/// The largest error the f32 body of `f` may have, in units in the last place.
+pub const fn budget(f: MathFn) -> f64 {
+    match f {
+        MathFn::Exp | MathFn::Exp2 | MathFn::Log | MathFn::Sin | MathFn::Cos | MathFn::Tan | MathFn::Pow => 1.0,
+        MathFn::Asinh | MathFn::Acosh | MathFn::Atanh => 3.0,
+        _ => 2.0,
+    }
+}
+
+fn expression(f: MathFn, args: &[Ex]) -> Ex {
+    let x = &args[0];
+    match f {
+        MathFn::Exp => exp::exp(x),
+        MathFn::Exp2 => exp::exp2(x),
+        MathFn::Expm1 => exp::expm1(x),
+        MathFn::Log => log::log(x),
+        MathFn::Log2 => log::log2(x),
+        MathFn::Log1p => log::log1p(x),
+        MathFn::Sin => trig::sin(x),
+        MathFn::Cos => trig::cos(x),
+        MathFn::Tan => trig::tan(x),
+        MathFn::Asin => inverse::asin(x),
+        MathFn::Acos => inverse::acos(x),
+        MathFn::Atan => inverse::atan(x),
+        MathFn::Sinh => hyper::sinh(x),
+        MathFn::Cosh => hyper::cosh(x),
+        MathFn::Tanh => hyper::tanh(x),
+        MathFn::Asinh => hyper::asinh(x),
+        MathFn::Acosh => hyper::acosh(x),
+        MathFn::Atanh => hyper::atanh(x),
+        MathFn::Erf => erf::erf(x),
+        MathFn::Pow => pow::pow(x, &args[1]),
+    }
+}
+
+/// `Σ cᵢ·xⁱ` by fused multiply-adds; coefficients in ascending order.
+fn horner(x: &Ex, coefficients: &[f64]) -> Ex {
+    let mut terms = coefficients.iter().rev().map(|&c| x.lit(c));
+    let first = terms.next().unwrap_or_else(|| x.lit(0.0));
+    terms.fold(first, |sum, c| sum.fma(x, &c))
+}
+
+/// `|magnitude|` given non-negative, with the sign of `sign`; works on the representation, so NaN
+/// and zeros keep their nature.
+fn with_sign_of(magnitude: &Ex, sign: &Ex) -> Ex {
+    let bit = sign.bitcast(DType::I32) & sign.builder().number(DType::I32, f64::from(i32::MIN));
+    (magnitude.bitcast(DType::I32) | bit).bitcast(DType::F32)
+}

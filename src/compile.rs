@@ -1,0 +1,111 @@
+//! From a bound graph to an executable plan: the one place that joins compiler and run time.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tensorc_codegen::cranelift::compile_kernels;
+use tensorc_codegen::lower::lower;
+use tensorc_ir::graph::Graph;
+use tensorc_ir::lowered::Lowered;
+use tensorc_kernels::math64;
+use tensorc_passes::manager::{PassCx, Timing};
+use tensorc_passes::memory::plan_memory;
+use tensorc_passes::pipeline::{Phase, Pipeline};
+use tensorc_runtime::{Executable, WeightStorage, pack_weight};
+
+use crate::{Compiler, Error};
+
+/// A compiled graph of fixed shapes.
+pub struct Compiled {
+    pub executable: Arc<Executable>,
+    pub report: Report,
+}
+
+/// What compiling took, by step.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub timings: Vec<(String, Duration)>,
+}
+
+impl Report {
+    pub(crate) fn timed<T>(&mut self, step: &str, f: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        let start = Instant::now();
+        let result = f()?;
+        self.timings.push((step.to_owned(), start.elapsed()));
+        Ok(result)
+    }
+
+    pub fn total(&self) -> Duration {
+        self.timings.iter().map(|(_, t)| *t).sum()
+    }
+}
+
+/// Runs the graph passes of the default pipeline.
+pub(crate) fn optimize(compiler: &Compiler, graph: &mut Graph, report: &mut Report) -> Result<(), Error> {
+    compiler.progress("optimize");
+    let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
+    Pipeline::to(Phase::Fuse).run(graph, &mut cx)?;
+    let timings = cx.timings.iter().map(|Timing { pass, time, .. }| ((*pass).to_owned(), *time));
+    report.timings.extend(timings);
+    Ok(())
+}
+
+/// Lowers an optimized graph and plans its memory.
+pub(crate) fn plan(compiler: &Compiler, graph: &Graph, report: &mut Report) -> Result<Lowered, Error> {
+    compiler.progress("lower");
+    let mut lowered = report.timed("lower", || Ok(lower(graph, compiler.registry().math())?))?;
+    report.timed("plan-memory", || Ok(plan_memory(&mut lowered)?))?;
+    Ok(lowered)
+}
+
+/// Compiles a graph of known types.
+pub(crate) fn compile(compiler: &Compiler, mut graph: Graph) -> Result<Compiled, Error> {
+    let mut report = Report::default();
+    optimize(compiler, &mut graph, &mut report)?;
+    let lowered = plan(compiler, &graph, &mut report)?;
+    drop(graph);
+    link(compiler, lowered, report)
+}
+
+/// Generates code and packs weights.
+fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Compiled, Error> {
+    let Lowered { plan, kernels, constants, .. } = lowered;
+    let threads = compiler.pool().threads();
+    compiler.progress("generate code");
+    let code = report.timed("codegen", || {
+        Ok(Arc::new(compile_kernels(&kernels, threads, compiler.kernels(), &math64::symbol)?))
+    })?;
+    compiler.progress("pack weights");
+    let weights = report.timed("pack-weights", || {
+        let slots: Vec<Mutex<Option<Result<WeightStorage, Error>>>> = plan.weights.iter().map(|_| Mutex::default()).collect();
+        let pack = |i: usize| {
+            let weight = &plan.weights[i];
+            let data = &constants[weight.constant as usize];
+            let packed = pack_weight(&weight.packing, data.dtype(), data.bytes().clone());
+            let packed = packed.map_err(|source| Error::Weight { name: weight.name.clone(), source });
+            *slots[i].lock().unwrap_or_else(PoisonError::into_inner) = Some(packed);
+        };
+        let task = |_: usize, range: std::ops::Range<u64>| range.for_each(|i| pack(i as usize));
+        compiler
+            .pool()
+            .run(slots.len() as u64, 1, &task)
+            .map_err(|panic| Error::Internal(format!("packing weights: {panic}")))?;
+        let taken = slots.into_iter().map(|s| s.into_inner().unwrap_or_else(PoisonError::into_inner));
+        taken.map(|w| w.unwrap_or_else(|| Err(Error::Internal("a weight was not packed".into())))).collect()
+    })?;
+    let entries = (0..code.len()).filter_map(|i| code.entry(i)).collect();
+    let executable = report.timed("load", || link_executable(plan, entries, code, weights))?;
+    Ok(Compiled { executable: Arc::new(executable), report })
+}
+
+#[allow(unsafe_code, reason = "joining generated code with the run time is the one unsafe act of this crate")]
+fn link_executable(
+    plan: tensorc_abi::Plan,
+    entries: Vec<tensorc_abi::KernelFn>,
+    code: Arc<dyn std::any::Any + Send + Sync>,
+    weights: Vec<WeightStorage>,
+) -> Result<Executable, Error> {
+    // SAFETY: the entries come from `code`, compiled from the kernels the plan was lowered with;
+    // lowering bounds every access by the buffers' sizes and keeps parallel iterations disjoint.
+    unsafe { Executable::new(plan, entries, code, weights) }.map_err(Error::from)
+}

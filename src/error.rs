@@ -1,0 +1,42 @@
+//! Everything that can go wrong between a model file and its results.
+
+use std::path::PathBuf;
+
+use tensorc_frontend::onnx::OnnxError;
+use tensorc_ir::diag::Diagnostic;
+use tensorc_runtime::plan::{LoadError, RunError};
+use tensorc_runtime::{AllocError, PoolError, WeightError};
+
+/// Why a model could not be loaded, compiled or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("{path}: {source}", path = path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{path}: {source}", path = path.display())]
+    Onnx { path: PathBuf, source: Box<OnnxError> },
+    /// The program or the model is wrong, or asks for what is not supported.
+    #[error("{0}")]
+    Diagnostic(#[from] Diagnostic),
+    #[error("input `{name}` is missing; the model takes: {expected}")]
+    MissingInput { name: String, expected: String },
+    #[error("the model has no input `{name}`; it takes: {expected}")]
+    UnknownInput { name: String, expected: String },
+    #[error("{elements} elements do not fill the shape {dims:?}")]
+    TensorSize { elements: usize, dims: Vec<u64> },
+    #[error("the tensor holds {found}, not {expected}")]
+    TensorType { found: tensorc_abi::DType, expected: tensorc_abi::DType },
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Memory(#[from] AllocError),
+    #[error(transparent)]
+    Threads(#[from] PoolError),
+    #[error("weight `{name}`: {source}")]
+    Weight { name: String, source: WeightError },
+    /// A compiled plan did not pass the run time's checks: a fault of the compiler.
+    #[error("internal error: {0}")]
+    Plan(#[from] LoadError),
+    #[error("internal error: {0}")]
+    Internal(String),
+}

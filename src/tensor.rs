@@ -1,0 +1,88 @@
+//! Host tensors at the edge of the API.
+
+use bytes::Bytes;
+use ndarray::{ArrayD, IxDyn};
+use tensorc_ir::{DType, DenseType, TensorData};
+use tensorc_runtime::{Element, TensorRef};
+
+use crate::Error;
+
+/// A dense row-major tensor in host memory. Cloning shares the elements.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor(pub(crate) TensorData);
+
+impl Tensor {
+    /// Wraps little-endian elements without copying.
+    ///
+    /// # Errors
+    /// The number of bytes does not fill the shape.
+    pub fn from_bytes(dtype: DType, dims: &[u64], bytes: impl Into<Bytes>) -> Result<Tensor, Error> {
+        let bytes = bytes.into();
+        let elements = bytes.len() / dtype.size();
+        let data = TensorData::new(DenseType::new(dtype, dims), bytes);
+        data.map(Tensor).ok_or(Error::TensorSize { elements, dims: dims.to_vec() })
+    }
+
+    /// Copies elements of a primitive type.
+    ///
+    /// # Errors
+    /// Their number does not fill the shape.
+    pub fn from_slice<T: Element>(dims: &[u64], values: &[T]) -> Result<Tensor, Error> {
+        Tensor::from_bytes(T::DTYPE, dims, TensorRef::from_slice(dims, values).data.to_vec())
+    }
+
+    /// Copies f32 elements; see [`Tensor::from_slice`].
+    pub fn from_f32(dims: &[u64], values: &[f32]) -> Result<Tensor, Error> {
+        Tensor::from_slice(dims, values)
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.0.dtype()
+    }
+
+    pub fn dims(&self) -> &[u64] {
+        self.0.dims()
+    }
+
+    /// The elements, little-endian and row-major.
+    pub fn bytes(&self) -> &[u8] {
+        self.0.bytes()
+    }
+
+    /// The elements as f32.
+    ///
+    /// # Errors
+    /// The tensor holds another type.
+    pub fn to_f32(&self) -> Result<Vec<f32>, Error> {
+        match self.dtype() {
+            DType::F32 => Ok(self.0.bytes().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
+            found => Err(Error::TensorType { found, expected: DType::F32 }),
+        }
+    }
+
+    /// The tensor as an `ndarray` of f32.
+    ///
+    /// # Errors
+    /// The tensor holds another type.
+    pub fn to_ndarray(&self) -> Result<ArrayD<f32>, Error> {
+        let shape: Vec<usize> = self.dims().iter().map(|d| *d as usize).collect();
+        let values = self.to_f32()?;
+        let elements = values.len();
+        ArrayD::from_shape_vec(IxDyn(&shape), values)
+            .map_err(|_| Error::TensorSize { elements, dims: self.dims().to_vec() })
+    }
+
+    pub(crate) fn as_ref(&self) -> TensorRef<'_> {
+        TensorRef::new(self.dtype(), self.dims(), self.bytes())
+    }
+}
+
+impl<T: Element, D: ndarray::Dimension> TryFrom<&ndarray::Array<T, D>> for Tensor {
+    type Error = Error;
+
+    fn try_from(array: &ndarray::Array<T, D>) -> Result<Tensor, Error> {
+        let dims: Vec<u64> = array.shape().iter().map(|d| *d as u64).collect();
+        let values: Vec<T> = array.iter().copied().collect();
+        Tensor::from_slice(&dims, &values)
+    }
+}
