@@ -62,7 +62,10 @@ pub fn expand_node(graph: &mut Graph, node: NodeId, registry: &Registry, value_o
         Compute::Prim(body) => body(&cx).map_err(fail)?,
         Compute::Host(_) => return Ok(Expanded::Host),
     };
-    let args = graph.args(node);
+    // The values of static operands are already part of the primitive.
+    let is_static = |i: &usize| matches!(def.compute, Compute::Prim(_)) && def.static_inputs.contains(i);
+    let args: SmallVec<[Value; 4]> =
+        (0..operands.len()).filter(|i| !is_static(i)).filter_map(|i| operands[i]).collect();
     let node = graph.add_prim(name, prim, &args, &outputs);
     Ok(Expanded::Replaced((0..outputs.len() as u16).map(|port| Value { node, port }).collect()))
 }
