@@ -6,8 +6,10 @@
 pub mod def;
 
 mod activation;
+mod attention;
 mod contract;
 mod conv;
+mod einsum;
 mod fill;
 mod index;
 mod nest;
@@ -26,6 +28,8 @@ use tensorc_ir::op::OpDef;
 pub fn all() -> Vec<OpDef> {
     [
         activation::ops(),
+        attention::ops(),
+        einsum::ops(),
         contract::ops(),
         pool::ops(),
         resize::ops(),
