@@ -9,10 +9,12 @@ pub mod math;
 
 mod activation;
 mod arith;
+mod attention;
 mod cast;
 mod compare;
 mod contract;
 mod conv;
+mod einsum;
 mod fill;
 mod index;
 mod logical;
@@ -37,10 +39,12 @@ pub fn all() -> Vec<OpDef> {
     let families = [
         activation::ops(),
         arith::ops(),
+        attention::ops(),
         cast::ops(),
         compare::ops(),
         contract::ops(),
         conv::ops(),
+        einsum::ops(),
         fill::ops(),
         index::ops(),
         logical::ops(),

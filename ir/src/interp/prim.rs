@@ -27,7 +27,8 @@ pub fn eval_prim(
             let ins = inputs.iter().map(|t| t.bytes().to_vec());
             let outs = outputs.iter().map(|t| vec![0u8; t.bytes() as usize]);
             let mut buffers: Vec<Vec<u8>> = ins.chain(outs).collect();
-            run_kernel(k, &mut buffers, &[0, k.parallel_extent() as i64])?;
+            let range = [0, k.parallel_extent() as i64];
+            run_kernel(k, &mut buffers, if k.is_parallel() { &range } else { &[] })?;
             let results = buffers.split_off(inputs.len()).into_iter().zip(outputs);
             results.map(|(bytes, ty)| tensor(ty, bytes)).collect()
         }

@@ -1,0 +1,390 @@
+//! Attention and rotary position embedding.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::dim::Equation;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::prim::{Contraction, View};
+use tensorc_ir::scalar::{Ex, Scalar};
+use tensorc_ir::{DType, Dim};
+
+use crate::def::{Define, FLOATS, INDICES, composite, define, rule};
+use crate::rules::{output_dims, partial, same};
+use crate::views::{Build, maybe, operand, vars};
+
+pub fn ops() -> Vec<OpDef> {
+    vec![attention(), rotary_embedding()]
+}
+
+/// Extents of one attention call.
+struct Heads {
+    batch: u64,
+    kv: u64,
+    /// Query heads that share one key and value head.
+    group: u64,
+    queries: u64,
+    /// Whether the operands are [batch, sequence, heads · size] rather than
+    /// [batch, heads, sequence, size].
+    packed: bool,
+}
+
+fn heads(b: &Builder<'_>, params: &Params, q: &[u64], k: &[u64]) -> Result<Heads> {
+    let packed = q.len() == 3;
+    let (query_heads, kv) = match packed {
+        true => {
+            let count = |name: &str| params.int(name).unwrap_or(0).max(0) as u64;
+            (count("q_num_heads"), count("kv_num_heads"))
+        }
+        false => (q[1], k[1]),
+    };
+    if kv == 0 || query_heads % kv != 0 {
+        return Err(b.fail(format!("{query_heads} query heads cannot share {kv} key heads")));
+    }
+    Ok(Heads { batch: q[0], kv, group: query_heads / kv, queries: if packed { q[1] } else { q[2] }, packed })
+}
+
+/// A packed operand as [batch, heads, sequence, size].
+fn unpacked(b: &mut Builder<'_>, x: Value, heads: u64, packed: bool) -> Result<Value> {
+    if !packed {
+        return Ok(x);
+    }
+    let d = b.dims(x)?;
+    let x = b.reshaped(x, &[d[0], d[1], heads, d[2] / heads])?;
+    b.permuted(x, &[0, 2, 1, 3])
+}
+
+/// The key or value after what earlier calls left in the cache.
+fn appended(b: &mut Builder<'_>, past: Option<Value>, x: Value) -> Result<Value> {
+    match past {
+        Some(past) => b.concat(&[past, x], 2),
+        None => Ok(x),
+    }
+}
+
+/// The mask as [.., queries, keys], with what it lacks at the end masked out.
+fn padded_mask(b: &mut Builder<'_>, mask: Value, keys: u64) -> Result<Value> {
+    let ty = b.ty(mask)?;
+    let mut dims = ty.dims.clone();
+    match dims.last_mut() {
+        Some(last) if *last < keys && *last != 1 => *last = keys,
+        _ => return Ok(mask),
+    }
+    let fill = match ty.dtype {
+        DType::Bool => Scalar::bool(false),
+        d => Scalar::from_f64(d, f64::NEG_INFINITY),
+    };
+    b.view(mask, View { map: vars(dims.len()), fill: Some(fill) }, &dims)
+}
+
+/// What is added to the scores besides a mask operand: causality and the number of valid keys.
+struct Limits {
+    causal: bool,
+    past: u64,
+}
+
+/// Scores after soft capping, and after the mask.
+fn masked(
+    b: &mut Builder<'_>,
+    capped: Value,
+    mask: Option<Value>,
+    valid: Option<Value>,
+    limits: &Limits,
+) -> Result<Value> {
+    let ty = b.ty(capped)?;
+    let keys = ty.dims[3];
+    let mut inputs = vec![capped];
+    if let Some(mask) = mask {
+        inputs.push(padded_mask(b, mask, keys)?);
+    }
+    if let Some(valid) = valid {
+        inputs.push(b.reshaped(valid, &[ty.dims[0], 1, 1, 1])?);
+    }
+    if inputs.len() == 1 && !limits.causal {
+        return Ok(capped);
+    }
+    b.map_as(&inputs, ty.dtype, &ty.dims, |s, a| {
+        let mut y = a[0].clone();
+        let never = y.lit(f64::NEG_INFINITY);
+        let hide = |y: &Ex, shown: &Ex| (y + shown.select(&y.lit(0.0), &never)).clone();
+        let mut rest = a[1..].iter();
+        if let Some(m) = mask.and(rest.next()) {
+            y = if m.dtype() == DType::Bool { hide(&y, m) } else { y + m.cast(a[0].dtype()) };
+        }
+        if let Some(n) = valid.and(rest.next()) {
+            y = hide(&y, &s.coord(3).lt(&n.cast(DType::I64)));
+        }
+        if limits.causal {
+            let last = s.coord(2) + s.number(DType::I64, limits.past as f64);
+            y = hide(&y, &s.coord(3).le(&last));
+        }
+        y
+    })
+}
+
+/// `scale · q · kᵀ` for every query head, [batch, heads, queries, keys].
+fn scores(b: &mut Builder<'_>, h: &Heads, q: Value, k: Value, scale: f64) -> Result<Value> {
+    let (qt, kd) = (b.ty(q)?, b.dims(k)?);
+    let (size, keys) = (qt.dims[3], kd[2]);
+    let q = b.reshaped(q, &[h.batch, h.kv, h.group, h.queries, size])?;
+    let extents = vec![h.batch, h.kv, h.group, h.queries, keys, size];
+    let [bi, g, r, s, t, d] = [0, 1, 2, 3, 4, 5].map(Index::var);
+    // Half precision is scaled before the product, where it cannot overflow.
+    let half = matches!(qt.dtype, DType::F16 | DType::BF16);
+    let scaled = |b: &mut Builder<'_>, x: Value| {
+        let ty = b.ty(x)?;
+        b.map_as(&[x], ty.dtype, &ty.dims, |_, a| &a[0] * scale)
+    };
+    let q = if half { scaled(b, q)? } else { q };
+    let lhs = vec![bi.clone(), g.clone(), r, s, d.clone()];
+    let y = b.contract(q, k, Contraction { extents, out_rank: 5, lhs, rhs: vec![bi, g, t, d] })?;
+    let y = b.reshaped(y, &[h.batch, h.kv * h.group, h.queries, keys])?;
+    if half { Ok(y) } else { scaled(b, y) }
+}
+
+/// `p · v`, in the layout of the operands.
+fn weighted(b: &mut Builder<'_>, h: &Heads, p: Value, v: Value) -> Result<Value> {
+    let (vd, keys) = (b.dims(v)?, b.dims(p)?[3]);
+    let size = vd[3];
+    let p = b.reshaped(p, &[h.batch, h.kv, h.group, h.queries, keys])?;
+    let extents = vec![h.batch, h.kv, h.group, h.queries, size, keys];
+    let [bi, g, r, s, d, t] = [0, 1, 2, 3, 4, 5].map(Index::var);
+    let lhs = vec![bi.clone(), g.clone(), r, s, t.clone()];
+    let y = b.contract(p, v, Contraction { extents, out_rank: 5, lhs, rhs: vec![bi, g, t, d] })?;
+    let count = h.kv * h.group;
+    if h.packed {
+        let y = b.permuted(y, &[0, 3, 1, 2, 4])?;
+        return b.reshaped(y, &[h.batch, h.queries, count * size]);
+    }
+    b.reshaped(y, &[h.batch, count, h.queries, size])
+}
+
+fn attention_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
+    let (q, k, v) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+    let (qd, kd) = (b.dims(q)?, b.dims(k)?);
+    let h = heads(b, cx.params, &qd, &kd)?;
+    let q = unpacked(b, q, h.kv * h.group, h.packed)?;
+    let (k, v) = (unpacked(b, k, h.kv, h.packed)?, unpacked(b, v, h.kv, h.packed)?);
+    let past = match maybe(args, 4) {
+        Some(past) => b.dims(past)?[2],
+        None => 0,
+    };
+    let (k, v) = (appended(b, maybe(args, 4), k)?, appended(b, maybe(args, 5), v)?);
+    let dtype = b.ty(q)?.dtype;
+    let size = b.dims(q)?[3];
+    let scale = cx.params.float("scale").unwrap_or(1.0 / (size as f64).sqrt());
+    let raw = scores(b, &h, q, k, scale)?;
+    let softcap = cx.params.float("softcap").unwrap_or(0.0);
+    let capped = match softcap > 0.0 {
+        true => {
+            let dims = b.dims(raw)?;
+            b.map_as(&[raw], dtype, &dims, |_, a| (&a[0] / a[0].lit(softcap)).tanh() * softcap)?
+        }
+        false => raw,
+    };
+    let limits = Limits { causal: cx.params.bool("is_causal").unwrap_or(false), past };
+    let biased = masked(b, capped, maybe(args, 3), maybe(args, 6), &limits)?;
+    let precise = b.converted(biased, cx.params.dtype("softmax_precision").unwrap_or(dtype))?;
+    let p = b.op("softmax", &[precise], Params::new().with("axis", ParamValue::Int(-1)))?;
+    let p = b.converted(p, dtype)?;
+    let y = weighted(b, &h, p, v)?;
+    let shown = match cx.params.int("qk_matmul_output_mode").unwrap_or(0) {
+        1 => capped,
+        2 => biased,
+        3 => p,
+        _ => raw,
+    };
+    Ok(vec![y, k, v, shown])
+}
+
+/// `out = a · factor` (exact), for possibly unknown dimensions.
+fn multiple(cx: &mut InferCtx<'_>, out: Dim, a: Dim, factor: u64) -> Result<(), OpError> {
+    cx.relate(Equation::Affine { out, input: a, mul: factor as i64, add: 0, div: 1 })
+}
+
+fn attention_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    for i in 0..cx.output_count() {
+        cx.same_dtype(i, if i == 2 { 2 } else { 0 })?;
+    }
+    let (Some(q), Some(k), Some(v)) = (cx.input_dims(0), cx.input_dims(1), cx.input_dims(2)) else { return Ok(()) };
+    if q.len() != k.len() || q.len() != v.len() || !(3..=4).contains(&q.len()) {
+        return Err(OpError(format!(
+            "operands `Q`, `K`, `V`: expected equal ranks 3 or 4, found {}, {}, {}",
+            q.len(),
+            k.len(),
+            v.len()
+        )));
+    }
+    cx.unify_dims(q[0], k[0], "operand `K`, axis 0")?;
+    cx.unify_dims(q[0], v[0], "operand `V`, axis 0")?;
+    let packed = q.len() == 3;
+    let (hq, hk) = match packed {
+        true => {
+            let count = |name: &str| cx.params.int(name).filter(|n| *n > 0).map(|n| n as u64);
+            let (Some(hq), Some(hk)) = (count("q_num_heads"), count("kv_num_heads")) else {
+                return Err("parameters `q_num_heads` and `kv_num_heads` must be given for operands of rank 3".into());
+            };
+            (Dim::Const(hq), Dim::Const(hk))
+        }
+        false => (q[1], k[1]),
+    };
+    let (queries, new) = if packed { (q[1], k[1]) } else { (q[2], k[2]) };
+    // Sizes of one key and one value head.
+    let size = |cx: &InferCtx<'_>, x: &[Dim]| match (packed, cx.resolve(x[x.len() - 1]), hk) {
+        (false, d, _) => Some(d),
+        (true, Dim::Const(n), Dim::Const(h)) => Some(Dim::Const(n / h)),
+        _ => None,
+    };
+    let (key_size, value_size) = (size(cx, &k), size(cx, &v));
+    match packed {
+        true => {
+            partial(cx, 0, &[Some(q[0]), Some(queries), None])?;
+            if let (Some(vs), Dim::Const(h)) = (value_size, hq) {
+                let out = output_dims(cx, 0)[2];
+                multiple(cx, out, vs, h)?;
+            }
+        }
+        false => partial(cx, 0, &[Some(q[0]), Some(hq), Some(queries), value_size])?,
+    }
+    let past = cx.input_dims(4).map(|d| d[2]);
+    let total = if cx.has_input(4) { None } else { Some(new) };
+    for (i, size) in [(1, key_size), (2, value_size)] {
+        if cx.output_count() > i {
+            partial(cx, i, &[Some(q[0]), Some(hk), total, size])?;
+            append_rule(cx, i, 2, past, new)?;
+        }
+    }
+    if cx.output_count() > 3 {
+        partial(cx, 3, &[Some(q[0]), Some(hq), Some(queries), total])?;
+        append_rule(cx, 3, 3, past, new)?;
+    }
+    Ok(())
+}
+
+/// The axis counts cached and new keys.
+fn append_rule(cx: &mut InferCtx<'_>, output: usize, axis: usize, past: Option<Dim>, new: Dim) -> Result<(), OpError> {
+    let out = output_dims(cx, output)[axis];
+    match past {
+        Some(past) => cx.relate(Equation::Sum { out, terms: vec![past, new] }),
+        None => Ok(()),
+    }
+}
+
+fn attention() -> OpDef {
+    define(
+        "attention",
+        "Scaled dot-product attention with grouped heads, caches, masks and soft capping.",
+        Compute::Composite(Box::new(attention_body)),
+        rule(attention_rule),
+    )
+    .operand("Q", FLOATS)
+    .operand("K", FLOATS)
+    .operand("V", FLOATS)
+    .optional("attn_mask", TypeRule::Any)
+    .optional("past_key", TypeRule::OneOf(FLOATS))
+    .optional("past_value", TypeRule::OneOf(FLOATS))
+    .optional("nonpad_kv_seqlen", TypeRule::OneOf(INDICES))
+    .param("is_causal", ParamValue::Bool(false), "Queries see no later keys.")
+    .maybe("q_num_heads", ParamKind::Int, "Needed for operands of rank 3.")
+    .maybe("kv_num_heads", ParamKind::Int, "Needed for operands of rank 3.")
+    .param(
+        "qk_matmul_output_mode",
+        ParamValue::Int(0),
+        "Which scores the last result shows: raw, capped, masked, normalised.",
+    )
+    .maybe("scale", ParamKind::Float, "Default: 1 / √size.")
+    .param("softcap", ParamValue::Float(0.0), "Bound of the scores by tanh; 0: none.")
+    .maybe("softmax_precision", ParamKind::DType, "Type the softmax computes in.")
+    .outputs(1, 4)
+    .onnx("Attention", 23)
+    .ulp(16.0)
+}
+
+/// Interleaved pairs, or halves, of the last axis: the view of the `which`-th of each pair.
+fn half(b: &mut Builder<'_>, x: Value, which: u64, interleaved: bool) -> Result<Value> {
+    let mut dims = b.dims(x)?;
+    let last = dims.len() - 1;
+    dims[last] /= 2;
+    if !interleaved {
+        return b.slice_axis(x, last, which * dims[last], dims[last]);
+    }
+    let mut map = vars(dims.len());
+    map[last] = map[last].scale(2).offset(which as i64);
+    b.view(x, View { map, fill: None }, &dims)
+}
+
+/// Cosines or sines as [batch, sequence, 1, size].
+fn table(b: &mut Builder<'_>, cache: Value, ids: Option<Value>) -> Result<Value> {
+    let rows = match ids {
+        Some(ids) => b.gathered(cache, ids, 0)?,
+        None => cache,
+    };
+    let d = b.dims(rows)?;
+    b.reshaped(rows, &[d[0], d[1], 1, d[2]])
+}
+
+fn rotary_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
+    let x = operand(b, args, 0)?;
+    let ty = b.ty(x)?;
+    let (cos, sin) = (operand(b, args, 1)?, operand(b, args, 2)?);
+    let (cos, sin) = (table(b, cos, maybe(args, 3))?, table(b, sin, maybe(args, 3))?);
+    // Computed on [batch, sequence, heads, size].
+    let x = match ty.dims[..] {
+        [n, s, hidden] => {
+            let heads = cx.params.int("num_heads").unwrap_or(0).max(0) as u64;
+            if heads == 0 || hidden % heads != 0 {
+                return Err(b.fail("parameter `num_heads` must divide the last axis of an operand of rank 3"));
+            }
+            b.reshaped(x, &[n, s, heads, hidden / heads])?
+        }
+        _ => b.permuted(x, &[0, 2, 1, 3])?,
+    };
+    let dims = b.dims(x)?;
+    let size = dims[3];
+    let rotated = match cx.params.int("rotary_embedding_dim").unwrap_or(0) {
+        n if n > 0 => (n as u64).min(size),
+        _ => size,
+    };
+    let interleaved = cx.params.bool("interleaved").unwrap_or(false);
+    let turned = b.slice_axis(x, 3, 0, rotated)?;
+    let (x1, x2) = (half(b, turned, 0, interleaved)?, half(b, turned, 1, interleaved)?);
+    let shape = [dims[0], dims[1], dims[2], rotated / 2];
+    let inputs = [cos, sin, x1, x2];
+    let real = b.map_as(&inputs, ty.dtype, &shape, |_, a| &a[0] * &a[2] - &a[1] * &a[3])?;
+    let imaginary = b.map_as(&inputs, ty.dtype, &shape, |_, a| &a[1] * &a[2] + &a[0] * &a[3])?;
+    let mut y = match interleaved {
+        true => {
+            let pair = [&shape[..], &[1]].concat();
+            let parts = [b.reshaped(real, &pair)?, b.reshaped(imaginary, &pair)?];
+            let joined = b.concat(&parts, 4)?;
+            b.reshaped(joined, &[dims[0], dims[1], dims[2], rotated])?
+        }
+        false => b.concat(&[real, imaginary], 3)?,
+    };
+    if rotated < size {
+        let rest = b.slice_axis(x, 3, rotated, size - rotated)?;
+        y = b.concat(&[y, rest], 3)?;
+    }
+    if ty.rank() == 3 { b.reshaped(y, &ty.dims) } else { b.permuted(y, &[0, 2, 1, 3]) }
+}
+
+fn rotary_embedding() -> OpDef {
+    define(
+        "rotary_embedding",
+        "Rotates pairs of features by position.",
+        composite(rotary_body),
+        rule(|cx| same(cx, 0, 0)),
+    )
+    .group("X", FLOATS)
+    .group("cos_cache", FLOATS)
+    .group("sin_cache", FLOATS)
+    .optional("position_ids", TypeRule::OneOf(INDICES))
+    .param("interleaved", ParamValue::Bool(false), "Pairs are neighbours rather than halves apart.")
+    .param("num_heads", ParamValue::Int(0), "Needed for an operand of rank 3.")
+    .param("rotary_embedding_dim", ParamValue::Int(0), "How many features rotate; 0: all.")
+    .onnx("RotaryEmbedding", 23)
+    .ulp(2.0)
+}
