@@ -190,6 +190,16 @@ impl Ex {
         self.arena.borrow().dtypes[self.id.0 as usize]
     }
 
+    /// The value, if it is a constant.
+    pub fn constant_value(&self) -> Option<Scalar> {
+        self.builder().constant_of(self.id)
+    }
+
+    /// Whether both are the same node of the same function.
+    pub fn same(&self, other: &Ex) -> bool {
+        Rc::ptr_eq(&self.arena, &other.arena) && self.id == other.id
+    }
+
     pub fn builder(&self) -> ScalarBuilder {
         ScalarBuilder(self.arena.clone())
     }

@@ -75,7 +75,7 @@ fn absorb_producers(plan: &mut FusionPlan<'_>, cluster: usize) {
             None => continue,
         }
         if plan.externals(Unit::Cluster(cluster)).len() > MAX_OPERANDS {
-            plan.remove_owned(cluster, producer);
+            plan.remove(cluster, producer);
         }
     }
 }
@@ -92,7 +92,7 @@ enum Role {
 
 fn role(plan: &FusionPlan<'_>, cluster: usize, producer: NodeId) -> Option<Role> {
     let users = plan.users(producer);
-    if !plan.is_output(producer) && users.iter().all(|u| plan.owner(*u) == Some(cluster)) {
+    if !plan.is_output(producer) && users.iter().all(|u| plan.is_exclusive(cluster, *u)) {
         return Some(Role::Exclusive);
     }
     let recomputable = |u: &NodeId| {

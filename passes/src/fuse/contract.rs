@@ -45,7 +45,7 @@ fn grow_epilogue(plan: &mut FusionPlan<'_>, cluster: usize, contract: NodeId) ->
         }
         plan.add_owned(cluster, user);
         if plan.externals(Unit::Cluster(cluster)).len() > MAX_OPERANDS {
-            plan.remove_owned(cluster, user);
+            plan.remove(cluster, user);
             continue;
         }
         added.push(user);
@@ -55,7 +55,7 @@ fn grow_epilogue(plan: &mut FusionPlan<'_>, cluster: usize, contract: NodeId) ->
         }
     }
     for node in added.drain(best..) {
-        plan.remove_owned(cluster, node);
+        plan.remove(cluster, node);
     }
     added.last().copied().unwrap_or(contract)
 }

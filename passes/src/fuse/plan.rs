@@ -48,6 +48,7 @@ pub struct FusionPlan<'g> {
     types: Vec<Vec<DenseType>>,
     owner: Vec<Option<usize>>,
     is_output: Vec<bool>,
+    copied: Vec<bool>,
 }
 
 impl<'g> FusionPlan<'g> {
@@ -63,6 +64,7 @@ impl<'g> FusionPlan<'g> {
             types: vec![vec![]; size],
             owner: vec![None; size],
             is_output: vec![false; size],
+            copied: vec![false; size],
             order,
         };
         for (i, &node) in plan.order.iter().enumerate() {
@@ -144,17 +146,24 @@ impl<'g> FusionPlan<'g> {
     /// Adds a node that only this cluster computes.
     pub fn add_owned(&mut self, cluster: usize, node: NodeId) {
         self.owner[node.0 as usize] = Some(cluster);
-        self.add_copy(cluster, node);
-    }
-
-    /// Adds a node that other clusters may compute, too.
-    pub fn add_copy(&mut self, cluster: usize, node: NodeId) {
         let rank = self.rank(node);
         self.clusters[cluster].members.insert((rank, node));
     }
 
-    /// Takes an owned node out again.
-    pub fn remove_owned(&mut self, cluster: usize, node: NodeId) {
+    /// Adds a node that other clusters may compute, too.
+    pub fn add_copy(&mut self, cluster: usize, node: NodeId) {
+        self.copied[node.0 as usize] = true;
+        let rank = self.rank(node);
+        self.clusters[cluster].members.insert((rank, node));
+    }
+
+    /// Whether this cluster alone computes the node.
+    pub fn is_exclusive(&self, cluster: usize, node: NodeId) -> bool {
+        self.owner(node) == Some(cluster) && !self.copied[node.0 as usize]
+    }
+
+    /// Takes a node out again.
+    pub fn remove(&mut self, cluster: usize, node: NodeId) {
         let rank = self.rank(node);
         self.clusters[cluster].members.remove(&(rank, node));
         self.owner[node.0 as usize] = None;

@@ -48,13 +48,13 @@ fn grow_forward(plan: &mut FusionPlan<'_>, cluster: usize) {
         if legal {
             plan.add_owned(cluster, user);
             if plan.externals(Unit::Cluster(cluster)).len() > MAX_OPERANDS {
-                plan.remove_owned(cluster, user);
+                plan.remove(cluster, user);
                 legal = false;
             }
         }
         match legal {
             true => [&[user], &pulled[..]].concat().into_iter().for_each(|n| candidates.extend(users(plan, n))),
-            false => pulled.into_iter().for_each(|n| plan.remove_owned(cluster, n)),
+            false => pulled.into_iter().for_each(|n| plan.remove(cluster, n)),
         }
     }
 }

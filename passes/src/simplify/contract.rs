@@ -1,0 +1,99 @@
+//! Views around contractions move into their index maps.
+
+use std::sync::Arc;
+
+use tensorc_ir::DenseType;
+use tensorc_ir::contract::{as_conv, as_gemm};
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{Graph, NodeId, Value};
+use tensorc_ir::index::Index;
+use tensorc_ir::prim::{Contraction, Prim, View};
+use tensorc_ir::scalar::Scalar;
+
+use super::{prim_of, replace, single_user};
+use crate::views::{compose, in_bounds, keeps_linear_order};
+
+pub fn run(graph: &mut Graph) -> Result<bool> {
+    let mut changed = false;
+    for node in graph.order() {
+        for port in 0..2 {
+            if let Some(Prim::Contract(c)) = prim_of(graph, node) {
+                let c = c.clone();
+                changed |= absorb_operand(graph, node, &c, port)?;
+            }
+        }
+        if let Some(Prim::View(view)) = prim_of(graph, node) {
+            let view = view.clone();
+            changed |= absorb_result(graph, node, &view)?;
+        }
+    }
+    Ok(changed)
+}
+
+fn is_library(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> bool {
+    as_gemm(c, lhs, rhs, None).is_some() || as_conv(c, lhs, rhs).is_some()
+}
+
+/// Reads through a view of an operand, unless a library kernel would be lost by it.
+fn absorb_operand(graph: &mut Graph, node: NodeId, c: &Arc<Contraction>, port: usize) -> Result<bool> {
+    let args = graph.args(node);
+    let Some(Prim::View(view)) = prim_of(graph, args[port].node) else { return Ok(false) };
+    let source = graph.args(args[port].node)[0];
+    let (from, through) = (graph.dense(source)?, graph.dense(args[port])?);
+    let zero = Scalar::zero(from.dtype);
+    let access = View {
+        map: if port == 0 { c.lhs.clone() } else { c.rhs.clone() },
+        // Outside the left operand is zero.
+        fill: (port == 0).then_some(zero),
+    };
+    let Some(both) = compose(view, &from.dims, &access, &through.dims, &c.extents) else { return Ok(false) };
+    if !(both.fill.is_none() || port == 0 && both.fill == Some(zero)) {
+        return Ok(false);
+    }
+    let mut new = (**c).clone();
+    *(if port == 0 { &mut new.lhs } else { &mut new.rhs }) = both.map;
+    let types = [graph.dense(args[0])?, graph.dense(args[1])?];
+    let mut after = types.clone();
+    after[port] = from;
+    let recognised = is_library(&new, &after[0], &after[1]);
+    let affine = new.lhs.iter().chain(&new.rhs).all(Index::is_affine);
+    if !(recognised || affine && !is_library(c, &types[0], &types[1])) {
+        return Ok(false);
+    }
+    let mut operands = args.to_vec();
+    operands[port] = source;
+    let out = graph.dense(Value { node, port: 0 })?;
+    replace(graph, "view-into-contraction", node, Prim::Contract(Arc::new(new)), &operands, out);
+    Ok(true)
+}
+
+/// Delivers the result of a matrix product in the shape a reshape asks for, when that only splits
+/// axes.
+fn absorb_result(graph: &mut Graph, node: NodeId, view: &Arc<View>) -> Result<bool> {
+    let arg = graph.args(node)[0];
+    let Some(Prim::Contract(c)) = prim_of(graph, arg.node) else { return Ok(false) };
+    if single_user(graph, arg.node) != Some(node) {
+        return Ok(false);
+    }
+    let (input, output) = (graph.dense(arg)?, graph.dense(Value { node, port: 0 })?);
+    let split = keeps_linear_order(view, &input, &output.dims) && view.map.iter().all(Index::is_affine);
+    if !split || !in_bounds(&view.map, &input.dims, &output.dims) {
+        return Ok(false);
+    }
+    let extents = [&output.dims[..], &c.extents[c.out_rank..]].concat();
+    let shift = output.rank() as u32;
+    let at = |v: u32| match (v as usize).checked_sub(c.out_rank) {
+        Some(reduced) => Index::var(shift + reduced as u32),
+        None => view.map[v as usize].clone(),
+    };
+    let through = |map: &[Index]| map.iter().map(|m| m.substitute(&at, &extents[..])).collect::<Vec<_>>();
+    let new =
+        Contraction { lhs: through(&c.lhs), rhs: through(&c.rhs), out_rank: output.rank(), extents: extents.clone() };
+    let args = graph.args(arg.node);
+    let (lhs, rhs) = (graph.dense(args[0])?, graph.dense(args[1])?);
+    if as_gemm(c, &lhs, &rhs, None).is_none() || as_gemm(&new, &lhs, &rhs, None).is_none() {
+        return Ok(false);
+    }
+    replace(graph, "reshape-into-contraction", node, Prim::Contract(Arc::new(new)), &args, output);
+    Ok(true)
+}

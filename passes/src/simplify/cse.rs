@@ -1,0 +1,52 @@
+//! Common subexpressions: equal primitives on equal operands, and equal constants, become one.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+use tensorc_ir::graph::{Graph, NodeKind, Value};
+use tensorc_ir::prim::Prim;
+use tensorc_ir::{DenseType, TensorType};
+
+#[derive(PartialEq, Eq, Hash)]
+enum Key {
+    Prim(Prim, SmallVec<[Value; 4]>, Vec<Option<DenseType>>),
+    Small(DenseType, Vec<u8>),
+    /// Address and length of shared bytes.
+    Large(DenseType, usize),
+}
+
+/// Constants up to this size are compared by value, larger ones by identity.
+const SMALL: u64 = 4096;
+
+pub fn run(graph: &mut Graph) -> bool {
+    let mut seen: HashMap<Key, Value> = HashMap::new();
+    let mut changed = false;
+    for node in graph.order() {
+        let n = graph.node(node);
+        let key = match &n.kind {
+            NodeKind::Prim(prim) => {
+                let types = n.types.iter().map(TensorType::dense).collect();
+                Key::Prim(prim.clone(), graph.args(node), types)
+            }
+            NodeKind::Const(data) if data.ty.bytes() <= SMALL => Key::Small(data.ty.clone(), data.bytes().to_vec()),
+            NodeKind::Const(data) => Key::Large(data.ty.clone(), data.bytes().as_ptr() as usize),
+            _ => continue,
+        };
+        let ports = n.types.len() as u16;
+        match seen.get(&key) {
+            Some(first) if first.node != node => {
+                let first = first.node;
+                for port in 0..ports {
+                    graph.replace_uses(Value { node, port }, Value { node: first, port });
+                }
+                changed = true;
+            }
+            Some(_) => {}
+            None => drop(seen.insert(key, Value { node, port: 0 })),
+        }
+    }
+    if changed {
+        graph.remove_dead();
+    }
+    changed
+}

@@ -1,0 +1,171 @@
+//! Reshapes between a contraction and the maps on its result move behind the maps, so that the maps
+//! can be fused with the contraction.
+
+use std::sync::Arc;
+
+use tensorc_ir::DenseType;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{Graph, NodeId, Value};
+use tensorc_ir::index::{Index, delinearize, linearize};
+use tensorc_ir::prim::{Prim, View};
+use tensorc_ir::scalar::ScalarFn;
+
+use super::{prim_of, single_user};
+use crate::views::keeps_linear_order;
+
+pub fn run(graph: &mut Graph) -> Result<bool> {
+    let mut changed = false;
+    for node in graph.order() {
+        if let Some(Prim::View(view)) = prim_of(graph, node) {
+            let view = view.clone();
+            changed |= sink(graph, node, &view)?;
+        }
+    }
+    Ok(changed)
+}
+
+fn sink(graph: &mut Graph, view_node: NodeId, view: &View) -> Result<bool> {
+    let source = graph.args(view_node)[0];
+    let (from, to) = (graph.dense(source)?, graph.dense(Value { node: view_node, port: 0 })?);
+    let Some(user) = single_user(graph, view_node) else { return Ok(false) };
+    let Some(Prim::Map(f)) = prim_of(graph, user) else { return Ok(false) };
+    let f = f.clone();
+    let fits = keeps_linear_order(view, &from, &to.dims)
+        && single_user(graph, source.node) == Some(view_node)
+        && behind_contraction(graph, source.node)
+        && f.outputs.len() == 1
+        && !f.uses_coord()
+        && graph.dense(Value { node: user, port: 0 })?.dims == to.dims;
+    let Some(groups) = fits.then(|| axis_groups(&from.dims, &to.dims)).flatten() else { return Ok(false) };
+    let mut shapes = vec![];
+    for arg in graph.args(user).into_iter().filter(|a| a.node != view_node) {
+        match regroup(&groups, &from.dims, &to.dims, &graph.dense(arg)?.dims) {
+            Some(dims) => shapes.push(dims),
+            None => return Ok(false),
+        }
+    }
+    rebuild(graph, view_node, user, &f, source, shapes)?;
+    Ok(true)
+}
+
+/// A contraction, or maps over one that nothing else reads.
+fn behind_contraction(graph: &Graph, mut node: NodeId) -> bool {
+    loop {
+        match prim_of(graph, node) {
+            Some(Prim::Contract(_)) => return true,
+            Some(Prim::Map(_)) => {
+                let own = graph.node(node).types[0].clone();
+                let inner = graph.args(node).into_iter().find(|a| {
+                    *graph.ty(*a) == own
+                        && matches!(prim_of(graph, a.node), Some(Prim::Map(_) | Prim::Contract(_)))
+                        && single_user(graph, a.node) == Some(node)
+                });
+                match inner {
+                    Some(v) => node = v.node,
+                    None => return false,
+                }
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// `map(reshape(x), y)` becomes `reshape(map(x, reshape(y)))`.
+fn rebuild(
+    graph: &mut Graph,
+    view_node: NodeId,
+    user: NodeId,
+    f: &Arc<ScalarFn>,
+    source: Value,
+    shapes: Vec<Vec<u64>>,
+) -> Result<()> {
+    let (from, out) = (graph.dense(source)?, graph.dense(Value { node: user, port: 0 })?);
+    let args = graph.args(user);
+    let mut shapes = shapes.into_iter();
+    let mut patch = graph.patch("sink-reshape");
+    let name = patch.graph.node(user).name.clone();
+    let mut operands = vec![];
+    for arg in args {
+        let dims = match arg.node == view_node {
+            true => None,
+            false => shapes.next(),
+        };
+        operands.push(match dims {
+            None => source,
+            Some(dims) => reshape(patch.graph, arg, &dims)?,
+        });
+    }
+    let ty = DenseType::new(out.dtype, &from.dims);
+    let map = patch.graph.add_prim(name, Prim::Map(f.clone()), &operands, &[ty]);
+    let back = reshape(patch.graph, Value { node: map, port: 0 }, &out.dims)?;
+    patch.replace(Value { node: user, port: 0 }, back);
+    patch.commit();
+    Ok(())
+}
+
+fn reshape(graph: &mut Graph, v: Value, dims: &[u64]) -> Result<Value> {
+    let from = graph.dense(v)?;
+    let vars: Vec<Index> = (0..dims.len() as u32).map(Index::var).collect();
+    let view = View { map: delinearize(&linearize(&vars, dims), &from.dims, dims), fill: None };
+    let name = graph.node(v.node).name.clone();
+    let ty = DenseType::new(from.dtype, dims);
+    Ok(Value { node: graph.add_prim(name, Prim::View(Arc::new(view)), &[v], &[ty]), port: 0 })
+}
+
+/// Ranges of axes of two shapes with equal products, as small as possible; axes of extent 1 go
+/// with what follows them.
+fn axis_groups(from: &[u64], to: &[u64]) -> Option<Vec<(std::ops::Range<usize>, std::ops::Range<usize>)>> {
+    if from.contains(&0) {
+        return None;
+    }
+    let (mut i, mut j, mut groups) = (0, 0, vec![]);
+    while i < from.len() || j < to.len() {
+        let (a, b) = (i, j);
+        let (mut p, mut q) = (1, 1);
+        while p != q || (p == 1 && (i < from.len() || j < to.len())) {
+            let left = i < from.len() && (p <= q || j == to.len());
+            match left {
+                true => (p, i) = (p * from[i], i + 1),
+                false if j < to.len() => (q, j) = (q * to[j], j + 1),
+                false => return None,
+            }
+        }
+        groups.push((a..i, b..j));
+    }
+    Some(groups)
+}
+
+/// The shape of an operand that broadcasts to `to`, when `to` is regrouped as `from`.
+fn regroup(
+    groups: &[(std::ops::Range<usize>, std::ops::Range<usize>)],
+    from: &[u64],
+    to: &[u64],
+    operand: &[u64],
+) -> Option<Vec<u64>> {
+    let padded = [vec![1; to.len().checked_sub(operand.len())?], operand.to_vec()].concat();
+    let mut dims = vec![1; from.len()];
+    for (a, b) in groups {
+        if padded[b.clone()] == to[b.clone()] {
+            dims[a.clone()].copy_from_slice(&from[a.clone()]);
+        } else if padded[b.clone()].iter().any(|d| *d != 1) {
+            return None;
+        }
+    }
+    Some(dims)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_pair_equal_products() {
+        assert_eq!(axis_groups(&[2, 3, 4, 5], &[2, 12, 5]).unwrap(), [(0..1, 0..1), (1..3, 1..2), (3..4, 2..3)]);
+        assert_eq!(axis_groups(&[6, 4], &[4, 6]).unwrap(), [(0..2, 0..2)]);
+        let groups = axis_groups(&[2, 32, 1, 7, 7], &[2, 32, 7, 7]).unwrap();
+        assert_eq!(regroup(&groups, &[2, 32, 1, 7, 7], &[2, 32, 7, 7], &[32, 1, 1]).unwrap(), [1, 32, 1, 1, 1]);
+        assert_eq!(regroup(&groups, &[2, 32, 1, 7, 7], &[2, 32, 7, 7], &[]).unwrap(), [1, 1, 1, 1, 1]);
+        let groups = axis_groups(&[6, 4], &[4, 6]).unwrap();
+        assert_eq!(regroup(&groups, &[6, 4], &[4, 6], &[6]), None);
+    }
+}

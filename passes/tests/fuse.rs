@@ -1,0 +1,202 @@
+//! Fusion: what joins what, and that values stay the same.
+
+mod common;
+
+use common::*;
+use proptest::prelude::*;
+use tensorc_ir::graph::FusionClass::{Contract, Map, Reduce};
+use tensorc_ir::graph::{Graph, NodeKind};
+use tensorc_ir::index::Index;
+use tensorc_passes::fuse::Fuse;
+use tensorc_passes::{Pass, PassCx};
+
+fn fuse(graph: &Graph) -> Graph {
+    let registry = registry();
+    let mut fused = graph.clone();
+    Fuse::default().run(&mut fused, &mut PassCx::new(&registry)).unwrap();
+    assert_fused_form(&fused);
+    for seed in 0..3 {
+        assert_same(graph, &fused, &inputs_for(graph, seed, seed > 0), 0.0);
+    }
+    fused
+}
+
+#[test]
+fn softmax_is_one_row_program() {
+    let mut p = Prims::new();
+    let x = p.input(&[2, 3, 8]);
+    let y = p.softmax(x);
+    p.output(y);
+    assert_eq!(clusters(&fuse(&p.graph)), [(Reduce, 5)]);
+}
+
+#[test]
+fn layer_norm_with_residual_is_one_row_program_with_two_outputs() {
+    let mut p = Prims::new();
+    let (x, r) = (p.input(&[2, 3, 8]), p.input(&[2, 3, 8]));
+    let (s, b) = (p.input(&[8]), p.input(&[8]));
+    let sum = p.add(x, r);
+    let y = p.layer_norm(sum, s, b);
+    p.output(y);
+    p.output(sum);
+    let fused = fuse(&p.graph);
+    assert_eq!(clusters(&fused), [(Reduce, 10)]);
+}
+
+#[test]
+fn contraction_takes_bias_activation_and_residual() {
+    let mut p = Prims::new();
+    let (x, w, b, r) = (p.input(&[2, 3, 8]), p.input(&[8, 5]), p.input(&[5]), p.input(&[2, 3, 5]));
+    let y = p.matmul(x, w);
+    let y = p.add(y, b);
+    let e = p.exp(y);
+    let y = p.mul(y, e);
+    let y = p.add(y, r);
+    p.output(y);
+    assert_eq!(clusters(&fuse(&p.graph)), [(Contract, 5)]);
+}
+
+#[test]
+fn epilogue_stops_where_a_second_value_escapes() {
+    let mut p = Prims::new();
+    let (x, w, b) = (p.input(&[3, 8]), p.input(&[8, 5]), p.input(&[5]));
+    let y = p.matmul(x, w);
+    let y = p.add(y, b);
+    let z = p.exp(y);
+    let t = p.transpose(y, &[1, 0]);
+    p.output(z);
+    p.output(t);
+    let found = clusters(&fuse(&p.graph));
+    assert!(found.contains(&(Contract, 2)) && found.len() == 3, "{found:?}");
+}
+
+#[test]
+fn merged_heads_are_written_by_the_contraction() {
+    let mut p = Prims::new();
+    let (a, v) = (p.input(&[2, 3, 4, 4]), p.input(&[2, 3, 4, 6]));
+    let c = p.matmul(a, v);
+    // One view: [b, h, s, d] to [b, s, h·d].
+    let d = Index::var(2);
+    let map = vec![Index::var(0), d.floor_div(6, &[2u64, 4, 18][..]), Index::var(1), d.modulo(6, &[2u64, 4, 18][..])];
+    let y = p.view(c, map, None, &[2, 4, 18]);
+    p.output(y);
+    assert_eq!(clusters(&fuse(&p.graph)), [(Contract, 2)]);
+}
+
+#[test]
+fn pooling_reads_its_windows_in_place() {
+    let mut p = Prims::new();
+    let x = p.input(&[1, 2, 6, 6]);
+    let at = |o: u32, k: u32| Index::var(o).scale(2).add(&Index::var(k)).offset(-1);
+    let map = vec![Index::var(0), Index::var(1), at(2, 4), at(3, 5)];
+    let w = p.view(x, map, Some(f32::NEG_INFINITY), &[1, 2, 3, 3, 3, 3]);
+    let y = p.reduce(w, &[4, 5], false, true);
+    let y = p.relu(y);
+    p.output(y);
+    assert_eq!(clusters(&fuse(&p.graph)), [(Reduce, 3)]);
+}
+
+#[test]
+fn expensive_producers_are_not_repeated() {
+    let mut p = Prims::new();
+    let (x, y) = (p.input(&[8]), p.input(&[16, 8]));
+    let e = p.exp(x);
+    let z = p.add(y, e);
+    p.output(z);
+    assert_eq!(clusters(&fuse(&p.graph)), [(Map, 1), (Map, 1)]);
+    let mut p = Prims::new();
+    let (x, y) = (p.input(&[8]), p.input(&[16, 8]));
+    let e = p.relu(x);
+    let z = p.add(y, e);
+    p.output(z);
+    assert_eq!(clusters(&fuse(&p.graph)), [(Map, 2)]);
+}
+
+#[test]
+fn a_value_read_twice_becomes_a_second_output() {
+    let mut p = Prims::new();
+    let (x, r, w) = (p.input(&[4, 8]), p.input(&[4, 8]), p.input(&[8, 8]));
+    let s = p.add(x, r);
+    let e = p.exp(s);
+    let m = p.matmul(s, w);
+    p.output(e);
+    p.output(m);
+    let fused = fuse(&p.graph);
+    assert_eq!(clusters(&fused).len(), 2);
+    assert!(clusters(&fused).contains(&(Map, 2)));
+}
+
+#[test]
+fn cheap_producers_are_copied_to_all_users() {
+    let mut p = Prims::new();
+    let x = p.input(&[4, 8]);
+    let s = p.map(&[x], |_, a| &a[0] * 2.0);
+    let e = p.exp(s);
+    let t = p.transpose(s, &[1, 0]);
+    p.output(e);
+    p.output(t);
+    assert_eq!(clusters(&fuse(&p.graph)), [(Map, 2), (Map, 2)]);
+}
+
+#[test]
+fn reshapes_stay_views() {
+    let mut p = Prims::new();
+    let x = p.input(&[4, 8]);
+    let r = p.reshape(x, &[2, 16]);
+    let e = p.exp(r);
+    p.output(e);
+    let fused = fuse(&p.graph);
+    assert_eq!(clusters(&fused), [(Map, 1)]);
+    assert_eq!(fused.order().iter().filter(|n| is_prim(&fused, **n)).count(), 1);
+}
+
+#[test]
+fn no_cluster_depends_on_itself() {
+    // The second reduction of the same rows needs the product of the first: it must not join it.
+    let mut p = Prims::new();
+    let (x, w) = (p.input(&[4, 4]), p.input(&[4, 4]));
+    let s = p.softmax(x);
+    let m = p.matmul(s, w);
+    let y = p.add(s, m);
+    let z = p.softmax(y);
+    p.output(z);
+    let fused = fuse(&p.graph);
+    assert_eq!(clusters(&fused), [(Reduce, 5), (Contract, 2), (Reduce, 5)]);
+}
+
+#[test]
+fn without_fusion_every_primitive_is_a_cluster() {
+    let registry = registry();
+    let mut p = Prims::new();
+    let x = p.input(&[3, 8]);
+    let y = p.softmax(x);
+    let y = p.transpose(y, &[1, 0]);
+    p.output(y);
+    let mut fused = p.graph.clone();
+    Fuse { enabled: Some(false) }.run(&mut fused, &mut PassCx::new(&registry)).unwrap();
+    assert_fused_form(&fused);
+    assert_eq!(clusters(&fused).len(), 6);
+    assert!(clusters(&fused).iter().all(|(_, n)| *n == 1));
+}
+
+#[test]
+fn scalar_constants_are_embedded() {
+    let mut p = Prims::new();
+    let x = p.input(&[3, 8]);
+    let c = p.constant(tensorc_ir::TensorData::scalar(tensorc_ir::scalar::Scalar::f32(2.0)));
+    let y = p.mul(x, c);
+    p.output(y);
+    let fused = fuse(&p.graph);
+    let node = fused.outputs()[0].1.node;
+    assert_eq!(fused.args(node).len(), 1);
+    assert!(matches!(fused.node(node).kind, NodeKind::Fused(_)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(3000) })]
+
+    #[test]
+    fn random_graphs_keep_their_values(choices in prop::collection::vec(any::<u32>(), 1..24), seed in 0u64..1000) {
+        fuse(&random_graph(&choices, seed));
+    }
+}
