@@ -137,11 +137,9 @@ impl Canonical<'_> {
                 Stmt::Store { buf: self.buf(*buf), index: self.index(index), value: self.operand(*value) }
             }
             Stmt::Alloc { buf } => Stmt::Alloc { buf: self.buf(*buf) },
-            Stmt::If { cond, then, otherwise } => Stmt::If {
-                cond: self.operand(*cond),
-                then: self.block(then),
-                otherwise: self.block(otherwise),
-            },
+            Stmt::If { cond, then, otherwise } => {
+                Stmt::If { cond: self.operand(*cond), then: self.block(then), otherwise: self.block(otherwise) }
+            }
         }
     }
 }
