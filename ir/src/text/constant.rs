@@ -6,7 +6,7 @@ use crate::tensor::TensorData;
 use crate::types::DenseType;
 
 /// Generated constants of more bytes are refused.
-pub(super) const MAX_GENERATED_BYTES: u64 = 1 << 32;
+pub(super) const MAX_GENERATED_BYTES: u64 = 1 << 30;
 
 /// The type and value of a constant.
 pub(super) fn print(data: &TensorData, options: &PrintOptions) -> String {

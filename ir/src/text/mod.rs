@@ -5,16 +5,16 @@
 
 mod base64;
 mod canonical;
-// pub mod compare;
+pub mod compare;
 mod constant;
-// mod lex;
+mod lex;
 mod literal;
 mod names;
-// mod parse;
-// mod parse_graph;
-// mod parse_kernel;
-// mod parse_plan;
-// mod parse_scalar;
+mod parse;
+mod parse_graph;
+mod parse_kernel;
+mod parse_plan;
+mod parse_scalar;
 mod print;
 mod print_graph;
 mod print_kernel;
@@ -22,7 +22,7 @@ mod print_plan;
 mod print_scalar;
 
 pub use canonical::canonical_kernel;
-// pub use parse::parse_module;
+pub use parse::parse_module;
 pub use print::{print_graph, print_kernel, print_module, print_plan};
 
 /// The version of the text format this crate reads and writes. Older versions are read as well.

@@ -1,0 +1,83 @@
+//! Random plans that obey the structural rules; their memory is not laid out sensibly.
+
+use tensorc_abi::{
+    Arg, BatchedGemm, Buffer, BufferId, Conv2d, DType, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, Step,
+    StepOp, Weight,
+};
+
+use super::Rng;
+
+/// A chain of steps from one input through arena buffers to one output, with every kind of step,
+/// weight and epilogue.
+pub fn random_plan(rng: &mut Rng) -> Plan {
+    let steps = 1 + rng.below(6);
+    let mut plan = Plan { name: "main".into(), ..Plan::default() };
+    plan.kernels = vec!["relu".into(), "odd name".into()];
+    for i in 0..1 + rng.below(3) {
+        let packing = match rng.below(3) {
+            0 => Packing::Plain,
+            1 => Packing::GemmB { k: 64, n: 64, offset: 3, row_stride: -1, col_stride: 64 },
+            _ => Packing::Conv(conv(rng)),
+        };
+        plan.weights.push(Weight { name: format!("w/{i}"), constant: i as u32, packing });
+        plan.buffers.push(buffer("w", Home::Weight(i as u32)));
+    }
+    let weight = BufferId(0);
+    let mut current = push(&mut plan, "x", Home::Input(0));
+    plan.inputs.push(current);
+    for i in 0..steps {
+        let last = i + 1 == steps;
+        let home = if last { Home::Output(0) } else { Home::Arena(i * 16384) };
+        let next = push(&mut plan, if rng.one_in(2) { "h" } else { "t.1" }, home);
+        let op = step(rng, current, weight, next);
+        let name = if rng.one_in(2) { format!("layer/{i}") } else { format!("n{i}") };
+        plan.steps.push(Step { name, op, flops: rng.below(1 << 40), bytes: rng.below(1 << 40) });
+        current = next;
+    }
+    plan.outputs.push(current);
+    plan.arena_bytes = steps * 16384;
+    plan.lower_bound_bytes = 32768;
+    plan
+}
+
+fn buffer(name: &str, home: Home) -> Buffer {
+    Buffer { name: name.into(), dtype: DType::F32, dims: vec![64, 64], home }
+}
+
+fn push(plan: &mut Plan, name: &str, home: Home) -> BufferId {
+    plan.buffers.push(buffer(name, home));
+    BufferId(plan.buffers.len() as u32 - 1)
+}
+
+fn conv(rng: &mut Rng) -> Conv2d {
+    Conv2d {
+        batch: 1,
+        groups: 1,
+        in_channels: 1 + rng.below(8),
+        out_channels: 1 + rng.below(8),
+        input: [8, 8],
+        output: [8, 8],
+        kernel: [3, 3],
+        strides: [1, 1],
+        dilations: [1, 1],
+        pads: [1, 1],
+    }
+}
+
+fn step(rng: &mut Rng, from: BufferId, weight: BufferId, to: BufferId) -> StepOp {
+    let read = Arg { buffer: from, writes: false };
+    let write = Arg { buffer: to, writes: true };
+    let epilogue = rng.one_in(2).then(|| Epilogue { kernel: KernelId(1), args: vec![write, read] });
+    let layout = MatrixLayout { offset: 0, batch_strides: [0, 0, 4096], row_stride: 64, col_stride: 1 };
+    match rng.below(4) {
+        0 => StepOp::Launch { kernel: KernelId(0), args: vec![read, write], extent: 1 + rng.below(64) },
+        1 => {
+            let packed = rng.one_in(2);
+            let call =
+                BatchedGemm { batch: [1; 3], m: 64, n: 64, k: 64, a: layout, b: layout, c: layout, b_packed: packed };
+            StepOp::Gemm { call, a: from, b: weight, c: to, epilogue }
+        }
+        2 => StepOp::Conv { call: conv(rng), x: from, w: weight, y: to, epilogue },
+        _ => StepOp::Copy { src: from, dst: to },
+    }
+}

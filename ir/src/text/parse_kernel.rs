@@ -1,0 +1,242 @@
+//! Parsing of kernels.
+
+use std::collections::BTreeMap;
+
+use tensorc_abi::DType;
+
+use super::lex::{Name, Pos, Tok};
+use super::parse::Parser;
+use super::parse_scalar::Arg;
+use crate::diag::Result;
+use crate::index::Index;
+use crate::kir::{Buf, BufInfo, Kernel, LoopKind, Operand, Space, Stmt, Var, VarInfo};
+use crate::scalar::Scalar;
+
+#[derive(Clone, Copy)]
+enum Entry {
+    Var(Var),
+    Buf(Buf),
+}
+
+/// The kernel so far and the names visible at the cursor.
+struct Scope {
+    kernel: Kernel,
+    names: BTreeMap<(String, u32), Entry>,
+    /// Names bound in the open blocks, in order.
+    bound: Vec<(String, u32)>,
+}
+
+impl Scope {
+    fn bind(&mut self, name: &Name, entry: Entry, pos: Pos) -> Result<()> {
+        match self.names.insert(name.key(), entry) {
+            Some(_) => Err(pos.error(format!("`%{}` is already visible here", name.text))),
+            None => {
+                self.bound.push(name.key());
+                Ok(())
+            }
+        }
+    }
+
+    fn var(&mut self, name: &Name, dtype: DType, pos: Pos) -> Result<Var> {
+        let var = Var(self.kernel.vars.len() as u32);
+        self.kernel.vars.push(VarInfo { name: name.text.clone(), dtype });
+        self.bind(name, Entry::Var(var), pos)?;
+        Ok(var)
+    }
+
+    fn buffer(&mut self, name: &Name, info: BufInfo, pos: Pos) -> Result<Buf> {
+        let buf = Buf(self.kernel.buffers.len() as u32);
+        self.kernel.buffers.push(info);
+        self.bind(name, Entry::Buf(buf), pos)?;
+        Ok(buf)
+    }
+
+    fn close(&mut self, outer: usize) {
+        for key in self.bound.drain(outer..) {
+            self.names.remove(&key);
+        }
+    }
+
+    fn value(&self, name: &Name) -> Option<(Var, DType)> {
+        match self.names.get(&name.key()) {
+            Some(Entry::Var(v)) => Some((*v, self.kernel.var(*v).dtype)),
+            _ => None,
+        }
+    }
+}
+
+impl Parser<'_> {
+    /// A kernel from its name on.
+    pub(super) fn kernel(&mut self) -> Result<Kernel> {
+        let name = self.sigil('@', "a kernel name")?.text;
+        let kernel = Kernel { name, vars: vec![], buffers: vec![], params: 0, scalars: vec![], body: vec![] };
+        let mut s = Scope { kernel, names: BTreeMap::new(), bound: vec![] };
+        self.list(('(', ')'), |p| {
+            let pos = p.pos();
+            let name = p.sigil('%', "a parameter name")?;
+            p.expect(':')?;
+            let writable = p.eat_word("mut");
+            let (dtype, len) = p.buffer_type()?;
+            let info = BufInfo { name: name.text.clone(), dtype, len, space: Space::Global, writable };
+            s.buffer(&name, info, pos)
+        })?;
+        s.kernel.params = s.kernel.buffers.len();
+        if self.eat_word("scalars") {
+            s.kernel.scalars = self.list(('(', ')'), |p| {
+                let pos = p.pos();
+                let name = p.sigil('%', "a parameter name")?;
+                s.var(&name, DType::I64, pos)
+            })?;
+        }
+        s.kernel.body = self.block(&mut s)?;
+        Ok(s.kernel)
+    }
+
+    /// `f32[1024]`.
+    fn buffer_type(&mut self) -> Result<(DType, u64)> {
+        let dtype = self.dtype()?;
+        self.expect('[')?;
+        let len = self.number("a number of elements")?;
+        self.expect(']')?;
+        Ok((dtype, len))
+    }
+
+    fn block(&mut self, s: &mut Scope) -> Result<Vec<Stmt>> {
+        self.nested(|p| {
+            let outer = s.bound.len();
+            p.expect('{')?;
+            let mut stmts = vec![];
+            while !p.eat('}') {
+                stmts.push(p.stmt(s)?);
+            }
+            s.close(outer);
+            Ok(stmts)
+        })
+    }
+
+    fn stmt(&mut self, s: &mut Scope) -> Result<Stmt> {
+        let pos = self.pos();
+        if let Tok::Sigil('%', ..) = self.peek() {
+            let name = self.sigil('%', "a value name")?;
+            self.expect('=')?;
+            return self.binding(s, &name, pos);
+        }
+        let word = self.word("a statement")?;
+        match word.as_str() {
+            "for" => self.for_loop(s, LoopKind::Serial),
+            "unroll" => self.for_loop(s, LoopKind::Unroll),
+            "vector" => self.for_loop(s, LoopKind::Vector),
+            "parallel" => self.for_loop(s, LoopKind::Parallel),
+            "store" => {
+                let (buf, index) = self.place(s)?;
+                self.expect(',')?;
+                let value = self.operand(s, s.kernel.buf(buf).dtype)?;
+                Ok(Stmt::Store { buf, index, value })
+            }
+            "if" => {
+                let cond = self.operand(s, DType::Bool)?;
+                let then = self.block(s)?;
+                let otherwise = match self.eat_word("else") {
+                    true => self.block(s)?,
+                    false => vec![],
+                };
+                Ok(Stmt::If { cond, then, otherwise })
+            }
+            _ => Err(pos.error(format!("`{word}` does not begin a statement"))),
+        }
+    }
+
+    fn binding(&mut self, s: &mut Scope, name: &Name, pos: Pos) -> Result<Stmt> {
+        if self.eat_word("load") {
+            let (buf, index) = self.place(s)?;
+            let dtype = s.kernel.buf(buf).dtype;
+            let guard = match self.eat_word("where") {
+                true => {
+                    let cond = self.operand(s, DType::Bool)?;
+                    self.expect_word("else")?;
+                    Some((cond, self.literal_or(dtype)?))
+                }
+                false => None,
+            };
+            return Ok(Stmt::Load { var: s.var(name, dtype, pos)?, buf, index, guard });
+        }
+        if self.eat_word("index") {
+            let index = self.kernel_index(s)?;
+            return Ok(Stmt::LetIndex { var: s.var(name, DType::I64, pos)?, index });
+        }
+        if self.eat_word("alloc") {
+            let space = match () {
+                _ if self.eat_word("register") => Space::Register,
+                _ if self.eat_word("stack") => Space::Stack,
+                _ => return self.expected("`register` or `stack`"),
+            };
+            let (dtype, len) = self.buffer_type()?;
+            let info = BufInfo { name: name.text.clone(), dtype, len, space, writable: true };
+            return Ok(Stmt::Alloc { buf: s.buffer(name, info, pos)? });
+        }
+        let ins = self.instruction(&|name| s.value(name))?;
+        let args = ins.args.into_iter().map(|a| match a {
+            Arg::Ref(v, _) => Operand::Var(v),
+            Arg::Const(c) => Operand::Const(c),
+        });
+        let args = args.collect();
+        Ok(Stmt::Let { var: s.var(name, ins.result, pos)?, op: ins.op, args })
+    }
+
+    /// `%i in lo..hi by step { … }`.
+    fn for_loop(&mut self, s: &mut Scope, kind: LoopKind) -> Result<Stmt> {
+        let pos = self.pos();
+        let name = self.sigil('%', "a loop variable")?;
+        self.expect_word("in")?;
+        let lo = self.kernel_index(s)?;
+        if *self.peek() != Tok::DotDot {
+            return self.expected("`..`");
+        }
+        self.next();
+        let hi = self.kernel_index(s)?;
+        let at = self.pos();
+        let step: i64 = match self.eat_word("by") {
+            true => self.number("a step")?,
+            false => 1,
+        };
+        if step < 1 {
+            return Err(at.error("a step must be positive"));
+        }
+        let outer = s.bound.len();
+        let var = s.var(&name, DType::I64, pos)?;
+        let body = self.block(s)?;
+        s.close(outer);
+        Ok(Stmt::For { var, lo, hi, step, kind, body })
+    }
+
+    /// `%buffer[index]`.
+    fn place(&mut self, s: &Scope) -> Result<(Buf, Index)> {
+        let pos = self.pos();
+        let name = self.sigil('%', "a buffer")?;
+        let Some(Entry::Buf(buf)) = s.names.get(&name.key()) else {
+            return Err(pos.error(format!("`%{}` is not a visible buffer", name.text)));
+        };
+        self.expect('[')?;
+        let index = self.kernel_index(s)?;
+        self.expect(']')?;
+        Ok((*buf, index))
+    }
+
+    fn kernel_index(&mut self, s: &Scope) -> Result<Index> {
+        self.index(&|t| match t {
+            Tok::Sigil('%', name, None) => s.value(name).filter(|(_, d)| *d == DType::I64).map(|(v, _)| v.0),
+            _ => None,
+        })
+    }
+
+    fn operand(&mut self, s: &Scope, expected: DType) -> Result<Operand> {
+        if let Tok::Sigil('%', ..) = self.peek() {
+            let pos = self.pos();
+            let name = self.sigil('%', "a value")?;
+            let value = s.value(&name).ok_or_else(|| pos.error(format!("`%{}` is not a visible value", name.text)))?;
+            return Ok(Operand::Var(value.0));
+        }
+        let value: Scalar = self.literal_or(expected)?;
+        Ok(Operand::Const(value))
+    }
+}
