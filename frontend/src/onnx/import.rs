@@ -261,6 +261,12 @@ impl Importer<'_> {
         }
     }
 
+    /// Adds a constant under a name that is free.
+    pub(super) fn define(&mut self, name: String, data: TensorData) {
+        let value = self.graph.add_const(name.as_str(), data);
+        self.values.insert(name, Some(value));
+    }
+
     /// Turns an initialiser into a constant.
     fn stored_constant(&mut self, name: &str) -> Result<Option<TensorData>, OnnxError> {
         let Some(stored) = self.stored.remove(name) else { return Ok(None) };
@@ -282,7 +288,7 @@ impl Importer<'_> {
         Ok(data)
     }
 
-    fn node(&mut self, scoped: ScopedNode) -> Result<(), OnnxError> {
+    pub(super) fn node(&mut self, scoped: ScopedNode) -> Result<(), OnnxError> {
         let ScopedNode { node, opsets } = scoped;
         let domain = canonical_domain(node.domain()).to_owned();
         let opset = opsets.version(&domain);
@@ -293,6 +299,7 @@ impl Importer<'_> {
         let (op, outputs) = (node.op_type().to_owned(), node.output.clone());
         let result = match domain.as_str() {
             STANDARD_DOMAIN => self.standard_node(node, &opsets, &label)?,
+            "ai.onnx.preview" if op == "FlexAttention" => self.flex_attention(node, &opsets, &label)?,
             _ => Err(vec!["the operator is not known".to_owned()]),
         };
         if let Err(reasons) = result {
@@ -324,31 +331,39 @@ impl Importer<'_> {
         for input in node.input.iter().filter(|i| !i.is_empty()) {
             self.lookup(input)?;
         }
+        let original = node.op_type().to_owned();
         let upgraded = match upgrade(node, opset, self) {
             Ok(upgraded) => upgraded,
             Err(reason) => return Ok(Err(vec![reason])),
         };
         for (name, data) in upgraded.constants {
-            let value = self.graph.add_const(name.as_str(), data);
-            self.values.insert(name, Some(value));
+            self.define(name, data);
         }
         let newest = if upgraded.rewritten { NEWEST_OPSET } else { opset };
+        self.all(&original, &upgraded.nodes, newest, label)
+    }
+
+    /// Adds the nodes that an operator became; the inner error lists what is not supported.
+    pub(super) fn all(
+        &mut self,
+        original: &str,
+        nodes: &[NodeProto],
+        opset: i64,
+        label: &Arc<str>,
+    ) -> Result<Result<(), Vec<String>>, OnnxError> {
         let mut reasons = vec![];
-        for node in &upgraded.nodes {
-            match self.prepare(node, newest)? {
+        for node in nodes {
+            match self.prepare(node, opset)? {
                 Ok((def, params)) => self.add(node, label, &def, params)?,
-                Err(more) => reasons.extend(more),
+                Err(more) if node.op_type() == original => reasons.extend(more),
+                Err(more) => reasons.extend(more.iter().map(|why| format!("as {}: {why}", node.op_type()))),
             }
         }
         Ok(if reasons.is_empty() { Ok(()) } else { Err(reasons) })
     }
 
     /// The registry's entry and the parameters of a node.
-    pub(super) fn prepare(
-        &mut self,
-        node: &NodeProto,
-        opset: i64,
-    ) -> Result<Result<(OpRef, Params), Vec<String>>, OnnxError> {
+    fn prepare(&mut self, node: &NodeProto, opset: i64) -> Result<Result<(OpRef, Params), Vec<String>>, OnnxError> {
         let op = node.op_type();
         // A rule would have changed the node if older versions differed from the newest.
         let found = self.registry.onnx(op, opset as u32).or_else(|| self.registry.onnx(op, NEWEST_OPSET as u32));
@@ -375,13 +390,7 @@ impl Importer<'_> {
     }
 
     /// Adds a supported node; its results are unknown if an operand's are.
-    pub(super) fn add(
-        &mut self,
-        node: &NodeProto,
-        label: &Arc<str>,
-        def: &OpRef,
-        params: Params,
-    ) -> Result<(), OnnxError> {
+    fn add(&mut self, node: &NodeProto, label: &Arc<str>, def: &OpRef, params: Params) -> Result<(), OnnxError> {
         let (mut operands, mut complete) = (vec![], true);
         let given = node.input.iter().rposition(|i| !i.is_empty()).map_or(0, |i| i + 1);
         for input in &node.input[..given] {
