@@ -423,6 +423,43 @@ fn an_unknown_condition_selects_between_both_branches() {
 }
 
 #[test]
+fn functions_that_call_themselves_in_a_branch_are_refused() {
+    let call = |from: &str, to: &str| NodeProto { domain: Some("f".into()), ..node("F", &[from], &[to]) };
+    let body = |calls: usize| {
+        let one = |i: usize| {
+            let t = format!("t{i}");
+            if_node("a", branch(vec![call("a", "p")], "p"), branch(vec![call("a", "q")], "q"), &t)
+        };
+        let last = format!("t{}", calls - 1);
+        let mut nodes: Vec<NodeProto> = (0..calls).map(one).collect();
+        nodes.push(node("Neg", &[&last], &["r"]));
+        nodes
+    };
+    for calls in [1, 2] {
+        let opset = |domain: &str| OperatorSetIdProto { domain: Some(domain.to_owned()), version: Some(17) };
+        let function = FunctionProto {
+            name: Some("F".into()),
+            domain: Some("f".into()),
+            input: vec!["a".into()],
+            output: vec!["r".into()],
+            node: body(calls),
+            opset_import: vec![opset("")],
+            ..Default::default()
+        };
+        let model = ModelProto {
+            ir_version: Some(8),
+            opset_import: vec![opset(""), opset("f")],
+            graph: Some(graph(x(), vec![call("x", "y")], &["y"])),
+            functions: vec![function],
+            ..Default::default()
+        };
+        let model = OnnxModel::decode(model.encode_to_vec().into(), None).unwrap();
+        let error = import(model, &registry(), &ImportOptions::default()).unwrap_err();
+        assert!(matches!(error, OnnxError::TooDeep(_) | OnnxError::TooManyNodes(_)), "{error}");
+    }
+}
+
+#[test]
 fn flex_attention_is_written_out() {
     let flex = |kv_heads: &str| {
         let dims = |heads| ["2", heads, "s", "16"];
@@ -500,8 +537,9 @@ fn damaged_models_never_panic() {
             vec![AttributeProto { name: Some("axis".into()), i: Some(1), ..Default::default() }],
         ),
         node("Clip", &["s", "", "w"], &["c"]),
+        if_node("x", branch(vec![node("Neg", &["c"], &["t"])], "t"), branch(vec![], "c"), "y"),
     ];
-    let mut g = graph(vec![input("x", DataType::Float, &["n", "3"])], nodes, &["c"]);
+    let mut g = graph(vec![input("x", DataType::Float, &["3", "3"])], nodes, &["c", "y"]);
     g.initializer = vec![f32_tensor("w", &[], &[2.5])];
     let opset_import = vec![OperatorSetIdProto { domain: None, version: Some(9) }];
     let file = ModelProto { ir_version: Some(8), opset_import, graph: Some(g), ..Default::default() }.encode_to_vec();

@@ -16,6 +16,10 @@ use super::load::{NEWEST_OPSET, Opsets};
 use super::proto::{GraphProto, NodeProto, TensorProto};
 use super::upgrade::Facts;
 
+/// Depth of graphs within graphs. The decoder allows about 30; more come only from functions that
+/// call themselves inside a branch.
+const MAX_DEPTH: usize = 48;
+
 impl Importer<'_> {
     /// Imports an `If`; the inner error lists what is not supported.
     pub(super) fn if_node(
@@ -93,7 +97,12 @@ impl Importer<'_> {
             let name = names.get(&name).cloned().unwrap_or(name);
             self.stored.insert(name, value);
         }
+        if self.depth == MAX_DEPTH {
+            return Err(OnnxError::TooDeep(MAX_DEPTH));
+        }
+        self.depth += 1;
         self.nodes(nodes, &output)?;
+        self.depth -= 1;
         Ok(output.iter().map(|o| o.name().to_owned()).collect())
     }
 }

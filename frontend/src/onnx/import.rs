@@ -93,6 +93,8 @@ pub fn import(model: OnnxModel, registry: &Registry, options: &ImportOptions<'_>
         stored: stored_values(source.initializer, source.sparse_initializer)?,
         taken: BTreeSet::new(),
         serial: 0,
+        count: 0,
+        depth: 0,
         inferred: vec![],
         pending: vec![],
         unsupported: Unsupported::default(),
@@ -127,6 +129,10 @@ pub(super) fn stored_values(
     Ok(stored)
 }
 
+/// Nodes of a model with all functions and branches written out. Functions that call themselves
+/// inside a branch would have no end.
+const MAX_NODES: usize = 1 << 20;
+
 pub(super) struct Importer<'a> {
     registry: &'a Registry,
     options: &'a ImportOptions<'a>,
@@ -140,6 +146,10 @@ pub(super) struct Importer<'a> {
     /// All names of values in the model and those made up here.
     taken: BTreeSet<String>,
     serial: usize,
+    /// Nodes of the model met so far.
+    count: usize,
+    /// Nested graphs being imported.
+    pub(super) depth: usize,
     /// Nodes whose types are inferred, and those added since: types are inferred only when a rule
     /// asks for one.
     inferred: Vec<NodeId>,
@@ -152,6 +162,10 @@ pub(super) struct Importer<'a> {
 impl Importer<'_> {
     /// Imports the nodes of one graph; `outputs` must be among the values then known.
     pub(super) fn nodes(&mut self, nodes: Vec<ScopedNode>, outputs: &[ValueInfoProto]) -> Result<(), OnnxError> {
+        self.count += nodes.len();
+        if self.count > MAX_NODES {
+            return Err(OnnxError::TooManyNodes(MAX_NODES));
+        }
         let available = self.values.keys().chain(self.stored.keys());
         let order = data_flow_order(&nodes, available.map(String::as_str), outputs)?;
         self.taken.extend(nodes.iter().flat_map(|n| n.node.output.iter()).cloned());
