@@ -61,6 +61,12 @@ fn registry() -> Registry {
         op("sum", "Sum", &["x*"], vec![]),
         op("clip", "Clip", &["x", "min?", "max?"], vec![]),
         op("kinds", "Kinds", &["x"], kinds),
+        op("mul", "Mul", &["a", "b"], vec![]),
+        op("matmul", "MatMul", &["a", "b"], vec![]),
+        op("transpose", "Transpose", &["x"], vec![param("perm", ParamKind::Ints, None)]),
+        op("unsqueeze", "Unsqueeze", &["x", "axes"], vec![]),
+        op("expand", "Expand", &["x", "shape"], vec![]),
+        op("reshape", "Reshape", &["x", "shape"], vec![]),
         op("cast", "Cast", &["x"], vec![param("to", ParamKind::DType, None)]),
         OpDef {
             compute: Compute::Scalar(Box::new(|_, _, args| {
@@ -405,7 +411,7 @@ fn an_unknown_condition_selects_between_both_branches() {
     };
     assert_eq!(show(&run(make(&["2"]), 17).unwrap().graph), ["y~0/t: neg(x)", "y: where(flag, y~0/t, x)"]);
     let error = run(make(&["n"]), 17).unwrap_err().to_string();
-    assert!(error.contains("If (ai.onnx, opset 17), 1 node: `y`: its condition is not known"), "{error}");
+    assert!(error.contains("If (ai.onnx, opset 17), 1 node: `y`: its condition and the types"), "{error}");
     let options = ImportOptions { shapes: &[("x", &[4])], ..Default::default() };
     assert_eq!(run_with(make(&["n"]), 17, &options).unwrap().graph.node_ids().len(), 4);
     let analysis = |graph: &Graph, v: tensorc_ir::graph::Value| Known {
@@ -414,6 +420,90 @@ fn an_unknown_condition_selects_between_both_branches() {
     };
     let options = ImportOptions { analysis: Some(&analysis), ..Default::default() };
     assert_eq!(show(&run_with(make(&["n"]), 17, &options).unwrap().graph), [""; 0]);
+}
+
+#[test]
+fn functions_that_call_themselves_in_a_branch_are_refused() {
+    let call = |from: &str, to: &str| NodeProto { domain: Some("f".into()), ..node("F", &[from], &[to]) };
+    let body = |calls: usize| {
+        let one = |i: usize| {
+            let t = format!("t{i}");
+            if_node("a", branch(vec![call("a", "p")], "p"), branch(vec![call("a", "q")], "q"), &t)
+        };
+        let last = format!("t{}", calls - 1);
+        let mut nodes: Vec<NodeProto> = (0..calls).map(one).collect();
+        nodes.push(node("Neg", &[&last], &["r"]));
+        nodes
+    };
+    for calls in [1, 2] {
+        let opset = |domain: &str| OperatorSetIdProto { domain: Some(domain.to_owned()), version: Some(17) };
+        let function = FunctionProto {
+            name: Some("F".into()),
+            domain: Some("f".into()),
+            input: vec!["a".into()],
+            output: vec!["r".into()],
+            node: body(calls),
+            opset_import: vec![opset("")],
+            ..Default::default()
+        };
+        let model = ModelProto {
+            ir_version: Some(8),
+            opset_import: vec![opset(""), opset("f")],
+            graph: Some(graph(x(), vec![call("x", "y")], &["y"])),
+            functions: vec![function],
+            ..Default::default()
+        };
+        let model = OnnxModel::decode(model.encode_to_vec().into(), None).unwrap();
+        let error = import(model, &registry(), &ImportOptions::default()).unwrap_err();
+        assert!(matches!(error, OnnxError::TooDeep(_) | OnnxError::TooManyNodes(_)), "{error}");
+    }
+}
+
+#[test]
+fn flex_attention_is_written_out() {
+    let flex = |kv_heads: &str| {
+        let dims = |heads| ["2", heads, "s", "16"];
+        let inputs = vec![
+            input("q", DataType::Float, &dims("4")),
+            input("k", DataType::Float, &dims(kv_heads)),
+            input("v", DataType::Float, &dims(kv_heads)),
+        ];
+        let modifier = GraphProto {
+            input: vec![output("scores")],
+            initializer: vec![f32_tensor("bias", &[], &[0.5])],
+            ..graph(vec![], vec![node("Add", &["scores", "bias"], &["out"])], &["out"])
+        };
+        let score_mod = AttributeProto { name: Some("score_mod".into()), g: Some(modifier), ..Default::default() };
+        let mut attention = with(node("FlexAttention", &["q", "k", "v"], &["y"]), vec![score_mod]);
+        attention.domain = Some("ai.onnx.preview".into());
+        attention.name = Some("a".into());
+        graph(inputs, vec![attention], &["y"])
+    };
+    let lines = |g| {
+        let operators = show(&run(g, 26).unwrap().graph);
+        operators.into_iter().map(|l| l.split_once(": ").map_or(l.clone(), |(_, op)| op.to_owned())).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        lines(flex("4")),
+        [
+            "mul(q, [0.5])",
+            "mul(k, [0.5])",
+            "transpose(a)",
+            "matmul(a, a)",
+            "cast(a)",
+            "add(a, [0.5])",
+            "softmax(a~6/out)",
+            "cast(v)",
+            "matmul(a, a)",
+            "cast(a)",
+        ]
+    );
+    let grouped = lines(flex("2"));
+    assert_eq!(grouped.len(), 16);
+    assert!(grouped.contains(&"expand(a, [1.0, 1.0, 2.0, 1.0, 1.0])".to_owned()), "{grouped:?}");
+    assert!(grouped.contains(&"reshape(a, [0.0, 4.0, -1.0, 16.0])".to_owned()), "{grouped:?}");
+    let error = run(flex("3"), 26).unwrap_err().to_string();
+    assert!(error.contains("4 query heads are no multiple of 3 key heads"), "{error}");
 }
 
 #[test]
@@ -447,8 +537,9 @@ fn damaged_models_never_panic() {
             vec![AttributeProto { name: Some("axis".into()), i: Some(1), ..Default::default() }],
         ),
         node("Clip", &["s", "", "w"], &["c"]),
+        if_node("x", branch(vec![node("Neg", &["c"], &["t"])], "t"), branch(vec![], "c"), "y"),
     ];
-    let mut g = graph(vec![input("x", DataType::Float, &["n", "3"])], nodes, &["c"]);
+    let mut g = graph(vec![input("x", DataType::Float, &["3", "3"])], nodes, &["c", "y"]);
     g.initializer = vec![f32_tensor("w", &[], &[2.5])];
     let opset_import = vec![OperatorSetIdProto { domain: None, version: Some(9) }];
     let file = ModelProto { ir_version: Some(8), opset_import, graph: Some(g), ..Default::default() }.encode_to_vec();

@@ -1,4 +1,4 @@
-//! Conditionals.
+//! Nested graphs: conditionals, and the inlining they share with other operators.
 //!
 //! Graphs have no control flow. Where the condition of an `If` is known when the model is
 //! imported, the branch taken replaces the node. Otherwise both branches are computed, which
@@ -15,6 +15,10 @@ use super::import::{Importer, stored_values};
 use super::load::{NEWEST_OPSET, Opsets};
 use super::proto::{GraphProto, NodeProto, TensorProto};
 use super::upgrade::Facts;
+
+/// Depth of graphs within graphs. The decoder allows about 30; more come only from functions that
+/// call themselves inside a branch.
+const MAX_DEPTH: usize = 48;
 
 impl Importer<'_> {
     /// Imports an `If`; the inner error lists what is not supported.
@@ -35,50 +39,54 @@ impl Importer<'_> {
         self.lookup(&condition)?;
         if let Some(value) = self.analyse(&condition).value.and_then(|v| v.item()) {
             let taken = if value.as_i64() != 0 { then } else { otherwise };
-            let results = self.inline(taken, opsets, label)?;
+            let results = self.inline(taken, &[], opsets, label)?;
             for (output, result) in node.output.iter().zip(&results).filter(|(o, _)| !o.is_empty()) {
                 let value = self.lookup(result)?;
                 self.values.insert(output.clone(), value);
             }
             return Ok(Ok(()));
         }
-        let then = self.inline(then, opsets, label)?;
-        let otherwise = self.inline(otherwise, opsets, label)?;
-        let mut reasons = vec![];
-        for ((output, a), b) in node.output.iter().zip(&then).zip(&otherwise).filter(|((o, _), _)| !o.is_empty()) {
+        let then = self.inline(then, &[], opsets, label)?;
+        let otherwise = self.inline(otherwise, &[], opsets, label)?;
+        let results: Vec<(String, String, String)> =
+            zip3(node.output, then, otherwise).filter(|(output, ..)| !output.is_empty()).collect();
+        for (_, a, b) in &results {
             let known = self.lookup(a)?.is_some() && self.lookup(b)?.is_some();
             let (ty_a, ty_b) = (self.analyse(a).ty, self.analyse(b).ty);
             if known && (ty_a.dense().is_none() || ty_a != ty_b) {
-                reasons.push(format!(
-                    "its condition is not known and the branches' types of `{output}` are not known to be equal"
-                ));
-                continue;
-            }
-            let select = NodeProto {
-                op_type: Some("Where".to_owned()),
-                input: vec![condition.clone(), a.clone(), b.clone()],
-                output: vec![output.clone()],
-                ..NodeProto::default()
-            };
-            match self.prepare(&select, NEWEST_OPSET)? {
-                Ok((def, params)) => self.add(&select, label, &def, params)?,
-                Err(more) => reasons.extend(more),
+                let why = "its condition and the types of its branches' results are not known at compile time";
+                return Ok(Err(vec![why.to_owned()]));
             }
         }
-        Ok(if reasons.is_empty() { Ok(()) } else { Err(reasons) })
+        let selects = results.into_iter().map(|(output, a, b)| NodeProto {
+            op_type: Some("Where".to_owned()),
+            input: vec![condition.clone(), a, b],
+            output: vec![output],
+            name: Some(label.to_string()),
+            ..NodeProto::default()
+        });
+        self.all("If", &selects.collect::<Vec<_>>(), NEWEST_OPSET, label)
     }
 
-    /// Imports the nodes of a branch; returns the names of its results.
+    /// Imports the nodes of a nested graph, the values `arguments` in place of its inputs; returns
+    /// the names of its results.
     ///
-    /// Names that the branch defines get a prefix: both branches may use the same ones.
-    fn inline(&mut self, branch: GraphProto, opsets: &Rc<Opsets>, label: &str) -> Result<Vec<String>, OnnxError> {
-        let GraphProto { node, initializer, sparse_initializer, mut output, .. } = branch;
+    /// Names that the graph defines get a prefix: several nested graphs may use the same ones.
+    pub(super) fn inline(
+        &mut self,
+        graph: GraphProto,
+        arguments: &[String],
+        opsets: &Rc<Opsets>,
+        label: &str,
+    ) -> Result<Vec<String>, OnnxError> {
+        let GraphProto { node, initializer, sparse_initializer, input, mut output, .. } = graph;
         let functions = self.functions.clone();
         let mut nodes = expand_functions(node, opsets, &functions)?;
         let mut stored = stored_values(initializer, sparse_initializer)?;
         let prefix = self.fresh_name(label);
         let defined = nodes.iter().flat_map(|n| &n.node.output).chain(stored.keys()).filter(|n| !n.is_empty());
-        let names: BTreeMap<String, String> = defined.map(|n| (n.clone(), format!("{prefix}/{n}"))).collect();
+        let mut names: BTreeMap<String, String> = defined.map(|n| (n.clone(), format!("{prefix}/{n}"))).collect();
+        names.extend(input.iter().map(|i| i.name().to_owned()).zip(arguments.iter().cloned()));
         for scoped in &mut nodes {
             rename_node(&mut scoped.node, &names);
         }
@@ -89,9 +97,18 @@ impl Importer<'_> {
             let name = names.get(&name).cloned().unwrap_or(name);
             self.stored.insert(name, value);
         }
+        if self.depth == MAX_DEPTH {
+            return Err(OnnxError::TooDeep(MAX_DEPTH));
+        }
+        self.depth += 1;
         self.nodes(nodes, &output)?;
+        self.depth -= 1;
         Ok(output.iter().map(|o| o.name().to_owned()).collect())
     }
+}
+
+fn zip3(a: Vec<String>, b: Vec<String>, c: Vec<String>) -> impl Iterator<Item = (String, String, String)> {
+    a.into_iter().zip(b).zip(c).map(|((a, b), c)| (a, b, c))
 }
 
 fn rename_node(node: &mut NodeProto, names: &BTreeMap<String, String>) {

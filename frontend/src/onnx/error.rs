@@ -35,6 +35,10 @@ pub enum OnnxError {
     NoSuchInput { name: String, known: Vec<String> },
     #[error("input `{name}`: {problem}")]
     Input { name: String, problem: String },
+    #[error("nested graphs, with the functions they call, are more than {0} deep")]
+    TooDeep(usize),
+    #[error("with nested graphs and functions the model has more than {0} nodes")]
+    TooManyNodes(usize),
     #[error("{0} depends on its own result")]
     Cycle(String),
     /// An operator rejects what the model gives it.

@@ -93,6 +93,8 @@ pub fn import(model: OnnxModel, registry: &Registry, options: &ImportOptions<'_>
         stored: stored_values(source.initializer, source.sparse_initializer)?,
         taken: BTreeSet::new(),
         serial: 0,
+        count: 0,
+        depth: 0,
         inferred: vec![],
         pending: vec![],
         unsupported: Unsupported::default(),
@@ -127,6 +129,10 @@ pub(super) fn stored_values(
     Ok(stored)
 }
 
+/// Nodes of a model with all functions and branches written out. Functions that call themselves
+/// inside a branch would have no end.
+const MAX_NODES: usize = 1 << 20;
+
 pub(super) struct Importer<'a> {
     registry: &'a Registry,
     options: &'a ImportOptions<'a>,
@@ -140,6 +146,10 @@ pub(super) struct Importer<'a> {
     /// All names of values in the model and those made up here.
     taken: BTreeSet<String>,
     serial: usize,
+    /// Nodes of the model met so far.
+    count: usize,
+    /// Nested graphs being imported.
+    pub(super) depth: usize,
     /// Nodes whose types are inferred, and those added since: types are inferred only when a rule
     /// asks for one.
     inferred: Vec<NodeId>,
@@ -152,6 +162,10 @@ pub(super) struct Importer<'a> {
 impl Importer<'_> {
     /// Imports the nodes of one graph; `outputs` must be among the values then known.
     pub(super) fn nodes(&mut self, nodes: Vec<ScopedNode>, outputs: &[ValueInfoProto]) -> Result<(), OnnxError> {
+        self.count += nodes.len();
+        if self.count > MAX_NODES {
+            return Err(OnnxError::TooManyNodes(MAX_NODES));
+        }
         let available = self.values.keys().chain(self.stored.keys());
         let order = data_flow_order(&nodes, available.map(String::as_str), outputs)?;
         self.taken.extend(nodes.iter().flat_map(|n| n.node.output.iter()).cloned());
@@ -261,6 +275,12 @@ impl Importer<'_> {
         }
     }
 
+    /// Adds a constant under a name that is free.
+    pub(super) fn define(&mut self, name: String, data: TensorData) {
+        let value = self.graph.add_const(name.as_str(), data);
+        self.values.insert(name, Some(value));
+    }
+
     /// Turns an initialiser into a constant.
     fn stored_constant(&mut self, name: &str) -> Result<Option<TensorData>, OnnxError> {
         let Some(stored) = self.stored.remove(name) else { return Ok(None) };
@@ -282,7 +302,7 @@ impl Importer<'_> {
         Ok(data)
     }
 
-    fn node(&mut self, scoped: ScopedNode) -> Result<(), OnnxError> {
+    pub(super) fn node(&mut self, scoped: ScopedNode) -> Result<(), OnnxError> {
         let ScopedNode { node, opsets } = scoped;
         let domain = canonical_domain(node.domain()).to_owned();
         let opset = opsets.version(&domain);
@@ -293,6 +313,7 @@ impl Importer<'_> {
         let (op, outputs) = (node.op_type().to_owned(), node.output.clone());
         let result = match domain.as_str() {
             STANDARD_DOMAIN => self.standard_node(node, &opsets, &label)?,
+            "ai.onnx.preview" if op == "FlexAttention" => self.flex_attention(node, &opsets, &label)?,
             _ => Err(vec!["the operator is not known".to_owned()]),
         };
         if let Err(reasons) = result {
@@ -324,31 +345,39 @@ impl Importer<'_> {
         for input in node.input.iter().filter(|i| !i.is_empty()) {
             self.lookup(input)?;
         }
+        let original = node.op_type().to_owned();
         let upgraded = match upgrade(node, opset, self) {
             Ok(upgraded) => upgraded,
             Err(reason) => return Ok(Err(vec![reason])),
         };
         for (name, data) in upgraded.constants {
-            let value = self.graph.add_const(name.as_str(), data);
-            self.values.insert(name, Some(value));
+            self.define(name, data);
         }
         let newest = if upgraded.rewritten { NEWEST_OPSET } else { opset };
+        self.all(&original, &upgraded.nodes, newest, label)
+    }
+
+    /// Adds the nodes that an operator became; the inner error lists what is not supported.
+    pub(super) fn all(
+        &mut self,
+        original: &str,
+        nodes: &[NodeProto],
+        opset: i64,
+        label: &Arc<str>,
+    ) -> Result<Result<(), Vec<String>>, OnnxError> {
         let mut reasons = vec![];
-        for node in &upgraded.nodes {
-            match self.prepare(node, newest)? {
+        for node in nodes {
+            match self.prepare(node, opset)? {
                 Ok((def, params)) => self.add(node, label, &def, params)?,
-                Err(more) => reasons.extend(more),
+                Err(more) if node.op_type() == original => reasons.extend(more),
+                Err(more) => reasons.extend(more.iter().map(|why| format!("as {}: {why}", node.op_type()))),
             }
         }
         Ok(if reasons.is_empty() { Ok(()) } else { Err(reasons) })
     }
 
     /// The registry's entry and the parameters of a node.
-    pub(super) fn prepare(
-        &mut self,
-        node: &NodeProto,
-        opset: i64,
-    ) -> Result<Result<(OpRef, Params), Vec<String>>, OnnxError> {
+    fn prepare(&mut self, node: &NodeProto, opset: i64) -> Result<Result<(OpRef, Params), Vec<String>>, OnnxError> {
         let op = node.op_type();
         // A rule would have changed the node if older versions differed from the newest.
         let found = self.registry.onnx(op, opset as u32).or_else(|| self.registry.onnx(op, NEWEST_OPSET as u32));
@@ -375,13 +404,7 @@ impl Importer<'_> {
     }
 
     /// Adds a supported node; its results are unknown if an operand's are.
-    pub(super) fn add(
-        &mut self,
-        node: &NodeProto,
-        label: &Arc<str>,
-        def: &OpRef,
-        params: Params,
-    ) -> Result<(), OnnxError> {
+    fn add(&mut self, node: &NodeProto, label: &Arc<str>, def: &OpRef, params: Params) -> Result<(), OnnxError> {
         let (mut operands, mut complete) = (vec![], true);
         let given = node.input.iter().rposition(|i| !i.is_empty()).map_or(0, |i| i + 1);
         for input in &node.input[..given] {

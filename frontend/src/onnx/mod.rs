@@ -8,6 +8,7 @@ mod attribute;
 mod control;
 pub mod error;
 pub mod external;
+mod flex_attention;
 pub mod functions;
 mod import;
 pub mod load;

@@ -74,6 +74,26 @@ pub fn element_type(data_type: i32) -> Result<DType, TensorProblem> {
     Ok(dtype)
 }
 
+/// The ONNX code of an element type.
+pub fn data_type(dtype: DType) -> i32 {
+    let code = match dtype {
+        DType::F32 => DataType::Float,
+        DType::F64 => DataType::Double,
+        DType::F16 => DataType::Float16,
+        DType::BF16 => DataType::Bfloat16,
+        DType::I8 => DataType::Int8,
+        DType::I16 => DataType::Int16,
+        DType::I32 => DataType::Int32,
+        DType::I64 => DataType::Int64,
+        DType::U8 => DataType::Uint8,
+        DType::U16 => DataType::Uint16,
+        DType::U32 => DataType::Uint32,
+        DType::U64 => DataType::Uint64,
+        DType::Bool => DataType::Bool,
+    };
+    code as i32
+}
+
 /// The name of an element type in the ONNX specification.
 fn type_name(data_type: DataType) -> &'static str {
     match data_type {

@@ -6,8 +6,8 @@
 //! operator apply in the order of the table.
 
 use tensorc_abi::DType;
-use tensorc_ir::TensorData;
 use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{DenseType, TensorData};
 
 use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 
@@ -188,9 +188,15 @@ impl Fix {
     }
 }
 
-fn int(name: &str, value: i64) -> AttributeProto {
+pub(super) fn int(name: &str, value: i64) -> AttributeProto {
     let kind = Some(AttributeType::Int as i32);
     AttributeProto { name: Some(name.to_owned()), r#type: kind, i: Some(value), ..AttributeProto::default() }
+}
+
+/// A one-dimensional operand: axes, shapes.
+pub(super) fn i64_list(values: &[i64]) -> TensorData {
+    let ty = DenseType::new(DType::I64, &[values.len() as u64]);
+    TensorData::from_fn(ty, |i| Scalar::i64(values[i as usize]))
 }
 
 fn float(name: &str, value: f32) -> AttributeProto {
@@ -269,9 +275,7 @@ impl Rewrite<'_> {
     }
 
     fn i64s(&mut self, values: &[i64]) -> String {
-        let elements = |i: u64| Scalar::i64(values[i as usize]);
-        let ty = tensorc_ir::DenseType::new(DType::I64, &[values.len() as u64]);
-        self.constant(TensorData::from_fn(ty, elements))
+        self.constant(i64_list(values))
     }
 
     /// A scalar of the element type of operand `i`, converted at run time where that is unknown.

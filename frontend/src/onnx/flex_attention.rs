@@ -1,0 +1,149 @@
+//! `FlexAttention` of the preview domain: attention with graphs that modify scores and
+//! probabilities.
+//!
+//! It is written out in standard operators, since operators of the graph cannot hold graphs. As in
+//! the specification both queries and keys are multiplied by the square root of the scale, and the
+//! softmax is computed in f32 unless the operands are f64 or the node says otherwise.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tensorc_ir::TensorData;
+use tensorc_ir::scalar::Scalar;
+
+use super::error::OnnxError;
+use super::functions::ScopedNode;
+use super::import::Importer;
+use super::load::Opsets;
+use super::proto::{AttributeProto, AttributeType, DataType, GraphProto, NodeProto};
+use super::tensor::data_type;
+use super::upgrade::{Facts, i64_list, int};
+
+impl Importer<'_> {
+    /// Imports the node; the inner error lists what is not supported.
+    pub(super) fn flex_attention(
+        &mut self,
+        mut node: NodeProto,
+        opsets: &Rc<Opsets>,
+        label: &Arc<str>,
+    ) -> Result<Result<(), Vec<String>>, OnnxError> {
+        for input in &node.input {
+            self.lookup(input)?;
+        }
+        let mut attribute = |name: &str| {
+            let at = node.attribute.iter().position(|a| a.name() == name)?;
+            Some(node.attribute.swap_remove(at))
+        };
+        let [scale, precision] = ["scale", "softmax_precision"].map(&mut attribute);
+        let [score_mod, prob_mod] = ["score_mod", "prob_mod"].map(|name| attribute(name).and_then(|a| a.g));
+        let ([q, k, v], [output]) = (node.input.as_slice(), node.output.as_slice()) else {
+            return Ok(Err(vec!["it needs three operands and one result".to_owned()]));
+        };
+        let shape = |dims: Option<Vec<Option<u64>>>| {
+            dims.and_then(|d| match d.as_slice() {
+                [_, Some(heads), _, Some(size)] => Some((*heads as i64, *size as i64)),
+                _ => None,
+            })
+        };
+        let [q_dims, k_dims, v_dims] = [q, k, v].map(|name| shape(self.dims(name)));
+        let (Some((q_heads, q_size)), Some(k_dims), Some(v_dims), Some(dtype)) =
+            (q_dims, k_dims, v_dims, self.dtype(q))
+        else {
+            return Ok(Err(vec!["the element type, heads and head sizes must be known".to_owned()]));
+        };
+        if k_dims.0 < 1 || q_heads % k_dims.0 != 0 {
+            return Ok(Err(vec![format!("{q_heads} query heads are no multiple of {} key heads", k_dims.0)]));
+        }
+        let stored = i64::from(data_type(dtype));
+        let double = DataType::Double as i64;
+        let softmax = precision.map_or(if stored == double { double } else { DataType::Float as i64 }, |a| a.i());
+        let scale = scale.map_or_else(|| 1.0 / (q_size as f32).sqrt(), |a| a.f());
+
+        let mut body = Body { importer: self, opsets, label };
+        let factor = TensorData::scalar(Scalar::from_f64(dtype, f64::from(scale.sqrt())));
+        let factor = body.constant(factor);
+        let k = body.repeat_heads(k, k_dims, q_heads)?;
+        let v = body.repeat_heads(v, v_dims, q_heads)?;
+        let q = body.node("Mul", &[q, &factor], vec![])?;
+        let k = body.node("Mul", &[&k, &factor], vec![])?;
+        let k = body.node("Transpose", &[&k], vec![ints("perm", &[0, 1, 3, 2])])?;
+        let scores = body.node("MatMul", &[&q, &k], vec![])?;
+        let scores = body.node("Cast", &[&scores], vec![int("to", softmax)])?;
+        let scores = body.modified(scores, score_mod)?;
+        let probabilities = body.node("Softmax", &[&scores], vec![int("axis", -1)])?;
+        let probabilities = body.modified(probabilities, prob_mod)?;
+        let v = body.node("Cast", &[&v], vec![int("to", softmax)])?;
+        let result = body.node("MatMul", &[&probabilities, &v], vec![])?;
+        body.node_to("Cast", &[&result], vec![int("to", stored)], output)?;
+        Ok(Ok(()))
+    }
+}
+
+fn ints(name: &str, values: &[i64]) -> AttributeProto {
+    let kind = Some(AttributeType::Ints as i32);
+    AttributeProto { name: Some(name.to_owned()), r#type: kind, ints: values.to_vec(), ..AttributeProto::default() }
+}
+
+/// Adds standard nodes in place of the one being imported.
+struct Body<'a, 'b> {
+    importer: &'a mut Importer<'b>,
+    opsets: &'a Rc<Opsets>,
+    label: &'a Arc<str>,
+}
+
+impl Body<'_, '_> {
+    fn constant(&mut self, data: TensorData) -> String {
+        let name = self.importer.fresh_name(self.label);
+        self.importer.define(name.clone(), data);
+        name
+    }
+
+    fn i64s(&mut self, values: &[i64]) -> String {
+        self.constant(i64_list(values))
+    }
+
+    fn node(&mut self, op: &str, inputs: &[&str], attribute: Vec<AttributeProto>) -> Result<String, OnnxError> {
+        let output = self.importer.fresh_name(self.label);
+        self.node_to(op, inputs, attribute, &output)?;
+        Ok(output)
+    }
+
+    fn node_to(
+        &mut self,
+        op: &str,
+        inputs: &[&str],
+        attribute: Vec<AttributeProto>,
+        output: &str,
+    ) -> Result<(), OnnxError> {
+        let node = NodeProto {
+            op_type: Some(op.to_owned()),
+            input: inputs.iter().map(|s| (*s).to_owned()).collect(),
+            output: vec![output.to_owned()],
+            name: Some(self.label.to_string()),
+            attribute,
+            ..NodeProto::default()
+        };
+        self.importer.node(ScopedNode { node, opsets: self.opsets.clone() })
+    }
+
+    /// The result of a modifier graph, or the value itself without one.
+    fn modified(&mut self, value: String, graph: Option<GraphProto>) -> Result<String, OnnxError> {
+        let Some(graph) = graph else { return Ok(value) };
+        let results = self.importer.inline(graph, &[value], self.opsets, self.label)?;
+        Ok(results.into_iter().next().unwrap_or_default())
+    }
+
+    /// Repeats each head of `[batch, heads, sequence, size]` for the query heads that share it.
+    fn repeat_heads(&mut self, value: &str, dims: (i64, i64), q_heads: i64) -> Result<String, OnnxError> {
+        let (heads, size) = dims;
+        if heads == q_heads {
+            return Ok(value.to_owned());
+        }
+        let axes = self.i64s(&[2]);
+        let split = self.node("Unsqueeze", &[value, &axes], vec![])?;
+        let repeats = self.i64s(&[1, 1, q_heads / heads, 1, 1]);
+        let repeated = self.node("Expand", &[&split, &repeats], vec![])?;
+        let merged = self.i64s(&[0, q_heads, -1, size]);
+        self.node("Reshape", &[&repeated, &merged], vec![])
+    }
+}
