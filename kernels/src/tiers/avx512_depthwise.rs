@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::avx512_data::{even, first, spread};
-use super::{Depthwise, DepthwiseShape, LANES, portable};
+use super::avx512_data::{even, first};
+use super::{Depthwise, DepthwiseShape, LANES, portable, spread};
 
 /// Output rows of a depthwise convolution computed together.
 const BAND: usize = 4;
