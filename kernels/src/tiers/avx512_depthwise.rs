@@ -35,6 +35,11 @@ pub(super) unsafe fn depthwise(d: &Depthwise<'_>) {
 #[target_feature(enable = "avx512f")]
 unsafe fn square<const STEP: usize, const K: usize, const LINES: usize>(d: &Depthwise<'_>) {
     let g = d.shape;
+    let mut filter = [[_mm512_setzero_ps(); K]; K];
+    for (i, w) in filter.as_flattened_mut().iter_mut().enumerate() {
+        // SAFETY: the filter has K×K elements.
+        *w = unsafe { _mm512_set1_ps(*d.w.add(i)) };
+    }
     for p in d.rows.clone().step_by(BAND) {
         let mut lines = [None; LINES];
         for (j, line) in lines.iter_mut().enumerate() {
@@ -48,9 +53,9 @@ unsafe fn square<const STEP: usize, const K: usize, const LINES: usize>(d: &Dept
             // SAFETY: the rows are inside `d.rows`, and `masks` says which lanes are in the image.
             unsafe {
                 if g.inside.contains(&v) {
-                    square_at::<STEP, K, LINES, true>(d, &lines, p..p + rows, v);
+                    square_at::<STEP, K, LINES, true>(d, &filter, &lines, p..p + rows, v);
                 } else {
-                    square_at::<STEP, K, LINES, false>(d, &lines, p..p + rows, v);
+                    square_at::<STEP, K, LINES, false>(d, &filter, &lines, p..p + rows, v);
                 }
             }
         }
@@ -65,6 +70,7 @@ unsafe fn square<const STEP: usize, const K: usize, const LINES: usize>(d: &Dept
 #[target_feature(enable = "avx512f")]
 unsafe fn square_at<const STEP: usize, const K: usize, const LINES: usize, const INSIDE: bool>(
     d: &Depthwise<'_>,
+    filter: &[[__m512; K]; K],
     lines: &[Option<*const f32>; LINES],
     rows: std::ops::Range<usize>,
     v: usize,
@@ -83,8 +89,7 @@ unsafe fn square_at<const STEP: usize, const K: usize, const LINES: usize, const
             let values = unsafe { taps::<STEP>(x.wrapping_add(s), mask) };
             for (i, sum) in acc.iter_mut().enumerate() {
                 if j >= i * STEP && j - i * STEP < K {
-                    // SAFETY: the filter has K×K elements.
-                    let w = unsafe { _mm512_set1_ps(*d.w.add((j - i * STEP) * K + s)) };
+                    let w = filter[j - i * STEP][s];
                     *sum = if INSIDE {
                         _mm512_fmadd_ps(values, w, *sum)
                     } else {
@@ -95,9 +100,12 @@ unsafe fn square_at<const STEP: usize, const K: usize, const LINES: usize, const
         }
     }
     let store = first(g.output[1] - v * LANES);
-    for (row, sum) in rows.zip(&acc) {
-        // SAFETY: the row exists and columns past its end are masked off.
-        unsafe { _mm512_mask_storeu_ps(d.y.add(row * g.output[1] + v * LANES), store, *sum) };
+    for (i, sum) in acc.iter().enumerate() {
+        // A condition instead of a loop bound lets the compiler keep the sums in registers.
+        if i < rows.len() {
+            // SAFETY: the row exists and columns past its end are masked off.
+            unsafe { _mm512_mask_storeu_ps(d.y.add((rows.start + i) * g.output[1] + v * LANES), store, *sum) };
+        }
     }
 }
 
