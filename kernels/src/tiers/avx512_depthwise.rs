@@ -80,20 +80,27 @@ unsafe fn square_at<const STEP: usize, const K: usize, const LINES: usize, const
     if !INSIDE {
         masks.copy_from_slice(&g.masks[v * K..(v + 1) * K]);
     }
+    let mut reads = [(u16::MAX, u16::MAX); K];
+    if STEP == 2 {
+        for (t, read) in reads.iter_mut().enumerate().take(K.div_ceil(2)) {
+            let odd = if 2 * t + 1 < K { masks[2 * t + 1] } else { 0 };
+            let pair = |shift: u32| spread((masks[2 * t] >> shift) as u8) | spread((odd >> shift) as u8) << 1;
+            *read = (pair(0), pair(8));
+        }
+    }
     let mut acc = [_mm512_setzero_ps(); BAND];
     for (j, line) in lines.iter().enumerate() {
         let Some(line) = line else { continue };
-        let x = line.wrapping_add(v * LANES * STEP);
-        for (s, &mask) in masks.iter().enumerate() {
-            // SAFETY: lanes whose tap lies outside the image are masked off.
-            let values = unsafe { taps::<STEP>(x.wrapping_add(s), mask) };
+        // SAFETY: elements outside the image are masked off.
+        let values = unsafe { line_taps::<STEP, K>(line.wrapping_add(v * LANES * STEP), &masks, &reads) };
+        for s in 0..K {
             for (i, sum) in acc.iter_mut().enumerate() {
                 if j >= i * STEP && j - i * STEP < K {
                     let w = filter[j - i * STEP][s];
                     *sum = if INSIDE {
-                        _mm512_fmadd_ps(values, w, *sum)
+                        _mm512_fmadd_ps(values[s], w, *sum)
                     } else {
-                        _mm512_mask3_fmadd_ps(values, w, *sum, mask)
+                        _mm512_mask3_fmadd_ps(values[s], w, *sum, masks[s])
                     };
                 }
             }
@@ -166,6 +173,40 @@ unsafe fn band<const ROWS: usize, const STEP: usize>(d: &Depthwise<'_>, p: usize
             unsafe { _mm512_mask_storeu_ps(d.y.add((p + i) * g.output[1] + v * LANES), store, *sum) };
         }
     }
+}
+
+/// The taps of all `K` filter columns in one input row. With stride 2, taps 2·t and 2·t + 1 are the
+/// even and odd ones of the same 32 elements, of which `reads` says which lie in the image.
+///
+/// # Safety
+/// The elements of the lanes are readable.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn line_taps<const STEP: usize, const K: usize>(
+    x: *const f32,
+    masks: &[u16; K],
+    reads: &[(u16, u16); K],
+) -> [__m512; K] {
+    let mut values = [_mm512_setzero_ps(); K];
+    // SAFETY: masked-off elements are not read.
+    unsafe {
+        if STEP == 1 {
+            for s in 0..K {
+                values[s] = _mm512_maskz_loadu_ps(masks[s], x.wrapping_add(s));
+            }
+            return values;
+        }
+        let (even, odd) = (even(), _mm512_add_epi32(even(), _mm512_set1_epi32(1)));
+        for t in 0..K.div_ceil(2) {
+            let left = _mm512_maskz_loadu_ps(reads[t].0, x.wrapping_add(2 * t));
+            let right = _mm512_maskz_loadu_ps(reads[t].1, x.wrapping_add(2 * t + LANES));
+            values[2 * t] = _mm512_permutex2var_ps(left, even, right);
+            if 2 * t + 1 < K {
+                values[2 * t + 1] = _mm512_permutex2var_ps(left, odd, right);
+            }
+        }
+    }
+    values
 }
 
 /// Every `STEP`-th element from `x` on, in the lanes of `mask`.
