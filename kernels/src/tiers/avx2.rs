@@ -2,9 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::{Depthwise, NR, Panel, Skinny, Tier, Tile, Window, portable, spread};
+use super::{NR, Panel, Skinny, Tier, Tile, Window, avx2_depthwise, portable, spread};
 
-pub(super) static TIER: Tier = Tier { tile, skinny, panel, fetch, depthwise };
+pub(super) static TIER: Tier = Tier { tile, skinny, panel, fetch, depthwise: avx2_depthwise::depthwise };
 
 const ROWS: usize = 6;
 const COLS: usize = 16;
@@ -100,7 +100,7 @@ unsafe fn block<const M: usize, const V: usize>(t: &Tile, i0: usize, j0: usize, 
 
 /// The first `count` of eight lanes.
 #[target_feature(enable = "avx2")]
-fn lane_mask(count: usize) -> __m256i {
+pub(super) fn lane_mask(count: usize) -> __m256i {
     _mm256_cmpgt_epi32(_mm256_set1_epi32(count as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
 }
 
@@ -246,7 +246,7 @@ unsafe fn fetch_runs<const STEP: usize>(f: &Window<'_>) {
 
 /// Lane l is set if bit l is.
 #[target_feature(enable = "avx2")]
-fn bit_mask(bits: u8) -> __m256i {
+pub(super) fn bit_mask(bits: u8) -> __m256i {
     let each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
     _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits as i32), each), each)
 }
@@ -257,12 +257,4 @@ fn bit_mask(bits: u8) -> __m256i {
 unsafe fn panel(p: &Panel) {
     // SAFETY: passed on from the caller.
     unsafe { portable::panel(p) }
-}
-
-/// # Safety
-/// As [`Tier`].
-#[target_feature(enable = "avx2,fma")]
-unsafe fn depthwise(d: &Depthwise<'_>) {
-    // SAFETY: passed on from the caller.
-    unsafe { portable::depthwise(d) }
 }
