@@ -162,6 +162,12 @@ fn several_blocks_and_tasks() {
         plain(3, 20, 64, 7, 2),
         plain(2, 300, 30, 17, 1),
         Conv2d { groups: 32, ..plain(1, 1, 120, 5, 1) },
+        Conv2d { groups: 5, ..plain(1, 1, 131, 3, 2) },
+        Conv2d { groups: 5, ..plain(1, 1, 120, 5, 2) },
+        Conv2d { groups: 5, ..plain(1, 2, 70, 3, 1) },
+        // Image planes a multiple of 2 KiB apart, and pointwise ones of 8 KiB.
+        plain(19, 13, 32, 3, 1),
+        Conv2d { input: [32, 64], output: [32, 64], ..plain(70, 70, 1, 1, 1) },
     ] {
         check(&mut random, &call);
     }

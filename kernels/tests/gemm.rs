@@ -173,9 +173,16 @@ fn random_products() {
 fn several_blocks_and_tasks() {
     let mut random = Random::new(2);
     let kinds = [Kind::Rows, Kind::Columns, Kind::Strided];
-    for mnk in
-        [[1, 5000, 7], [3, 300, 600], [2, 129, 513], [230, 140, 300], [37, 1100, 520], [400, 33, 257], [13, 520, 1024]]
-    {
+    for mnk in [
+        [1, 5000, 7],
+        [3, 300, 600],
+        [2, 129, 513],
+        [230, 140, 300],
+        [37, 1100, 520],
+        [400, 33, 257],
+        [13, 520, 1024],
+        [30, 2048, 40],
+    ] {
         for packed in [false, true] {
             let kinds = [random.pick(&kinds), random.pick(&kinds)];
             check(&mut random, &Case { batch: [1; 3], mnk, kinds, gapped_c: false, packed });

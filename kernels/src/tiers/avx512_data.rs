@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{LANES, NR, Panel, Window, portable};
+use super::{LANES, NR, Panel, Window, portable, spread};
 
 /// The first `count` of sixteen lanes.
 pub(super) const fn first(count: usize) -> __mmask16 {
@@ -135,14 +135,6 @@ pub(super) unsafe fn fetch(f: &Window<'_>) {
 #[target_feature(enable = "avx512f")]
 pub(super) fn even() -> __m512i {
     _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
-}
-
-/// Bit i of `mask` at bit 2·i.
-pub(super) const fn spread(mask: u8) -> u16 {
-    let mut bits = mask as u16;
-    bits = (bits | bits << 4) & 0x0f0f;
-    bits = (bits | bits << 2) & 0x3333;
-    (bits | bits << 1) & 0x5555
 }
 
 /// `N` segments at column stride `STEP`, 1 or 2: masked loads, one or two for each segment.

@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::avx512_data::{even, first, spread};
-use super::{Depthwise, DepthwiseShape, LANES, portable};
+use super::avx512_data::{even, first};
+use super::{Depthwise, DepthwiseShape, LANES, portable, spread};
 
 /// Output rows of a depthwise convolution computed together.
 const BAND: usize = 4;
@@ -35,6 +35,11 @@ pub(super) unsafe fn depthwise(d: &Depthwise<'_>) {
 #[target_feature(enable = "avx512f")]
 unsafe fn square<const STEP: usize, const K: usize, const LINES: usize>(d: &Depthwise<'_>) {
     let g = d.shape;
+    let mut filter = [[_mm512_setzero_ps(); K]; K];
+    for (i, w) in filter.as_flattened_mut().iter_mut().enumerate() {
+        // SAFETY: the filter has K×K elements.
+        *w = unsafe { _mm512_set1_ps(*d.w.add(i)) };
+    }
     for p in d.rows.clone().step_by(BAND) {
         let mut lines = [None; LINES];
         for (j, line) in lines.iter_mut().enumerate() {
@@ -48,9 +53,9 @@ unsafe fn square<const STEP: usize, const K: usize, const LINES: usize>(d: &Dept
             // SAFETY: the rows are inside `d.rows`, and `masks` says which lanes are in the image.
             unsafe {
                 if g.inside.contains(&v) {
-                    square_at::<STEP, K, LINES, true>(d, &lines, p..p + rows, v);
+                    square_at::<STEP, K, LINES, true>(d, &filter, &lines, p..p + rows, v);
                 } else {
-                    square_at::<STEP, K, LINES, false>(d, &lines, p..p + rows, v);
+                    square_at::<STEP, K, LINES, false>(d, &filter, &lines, p..p + rows, v);
                 }
             }
         }
@@ -65,6 +70,7 @@ unsafe fn square<const STEP: usize, const K: usize, const LINES: usize>(d: &Dept
 #[target_feature(enable = "avx512f")]
 unsafe fn square_at<const STEP: usize, const K: usize, const LINES: usize, const INSIDE: bool>(
     d: &Depthwise<'_>,
+    filter: &[[__m512; K]; K],
     lines: &[Option<*const f32>; LINES],
     rows: std::ops::Range<usize>,
     v: usize,
@@ -74,30 +80,39 @@ unsafe fn square_at<const STEP: usize, const K: usize, const LINES: usize, const
     if !INSIDE {
         masks.copy_from_slice(&g.masks[v * K..(v + 1) * K]);
     }
+    let mut reads = [(u16::MAX, u16::MAX); K];
+    if STEP == 2 {
+        for (t, read) in reads.iter_mut().enumerate().take(K.div_ceil(2)) {
+            let odd = if 2 * t + 1 < K { masks[2 * t + 1] } else { 0 };
+            let pair = |shift: u32| spread((masks[2 * t] >> shift) as u8) | spread((odd >> shift) as u8) << 1;
+            *read = (pair(0), pair(8));
+        }
+    }
     let mut acc = [_mm512_setzero_ps(); BAND];
     for (j, line) in lines.iter().enumerate() {
         let Some(line) = line else { continue };
-        let x = line.wrapping_add(v * LANES * STEP);
-        for (s, &mask) in masks.iter().enumerate() {
-            // SAFETY: lanes whose tap lies outside the image are masked off.
-            let values = unsafe { taps::<STEP>(x.wrapping_add(s), mask) };
+        // SAFETY: elements outside the image are masked off.
+        let values = unsafe { line_taps::<STEP, K>(line.wrapping_add(v * LANES * STEP), &masks, &reads) };
+        for s in 0..K {
             for (i, sum) in acc.iter_mut().enumerate() {
                 if j >= i * STEP && j - i * STEP < K {
-                    // SAFETY: the filter has K×K elements.
-                    let w = unsafe { _mm512_set1_ps(*d.w.add((j - i * STEP) * K + s)) };
+                    let w = filter[j - i * STEP][s];
                     *sum = if INSIDE {
-                        _mm512_fmadd_ps(values, w, *sum)
+                        _mm512_fmadd_ps(values[s], w, *sum)
                     } else {
-                        _mm512_mask3_fmadd_ps(values, w, *sum, mask)
+                        _mm512_mask3_fmadd_ps(values[s], w, *sum, masks[s])
                     };
                 }
             }
         }
     }
     let store = first(g.output[1] - v * LANES);
-    for (row, sum) in rows.zip(&acc) {
-        // SAFETY: the row exists and columns past its end are masked off.
-        unsafe { _mm512_mask_storeu_ps(d.y.add(row * g.output[1] + v * LANES), store, *sum) };
+    for (i, sum) in acc.iter().enumerate() {
+        // A condition instead of a loop bound lets the compiler keep the sums in registers.
+        if i < rows.len() {
+            // SAFETY: the row exists and columns past its end are masked off.
+            unsafe { _mm512_mask_storeu_ps(d.y.add((rows.start + i) * g.output[1] + v * LANES), store, *sum) };
+        }
     }
 }
 
@@ -158,6 +173,40 @@ unsafe fn band<const ROWS: usize, const STEP: usize>(d: &Depthwise<'_>, p: usize
             unsafe { _mm512_mask_storeu_ps(d.y.add((p + i) * g.output[1] + v * LANES), store, *sum) };
         }
     }
+}
+
+/// The taps of all `K` filter columns in one input row. With stride 2, taps 2·t and 2·t + 1 are the
+/// even and odd ones of the same 32 elements, of which `reads` says which lie in the image.
+///
+/// # Safety
+/// The elements of the lanes are readable.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn line_taps<const STEP: usize, const K: usize>(
+    x: *const f32,
+    masks: &[u16; K],
+    reads: &[(u16, u16); K],
+) -> [__m512; K] {
+    let mut values = [_mm512_setzero_ps(); K];
+    // SAFETY: masked-off elements are not read.
+    unsafe {
+        if STEP == 1 {
+            for s in 0..K {
+                values[s] = _mm512_maskz_loadu_ps(masks[s], x.wrapping_add(s));
+            }
+            return values;
+        }
+        let (even, odd) = (even(), _mm512_add_epi32(even(), _mm512_set1_epi32(1)));
+        for t in 0..K.div_ceil(2) {
+            let left = _mm512_maskz_loadu_ps(reads[t].0, x.wrapping_add(2 * t));
+            let right = _mm512_maskz_loadu_ps(reads[t].1, x.wrapping_add(2 * t + LANES));
+            values[2 * t] = _mm512_permutex2var_ps(left, even, right);
+            if 2 * t + 1 < K {
+                values[2 * t + 1] = _mm512_permutex2var_ps(left, odd, right);
+            }
+        }
+    }
+    values
 }
 
 /// Every `STEP`-th element from `x` on, in the lanes of `mask`.

@@ -6,6 +6,8 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx2_depthwise;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_data;
@@ -132,6 +134,15 @@ impl Window<'_> {
     pub(crate) fn taps(&self) -> usize {
         self.kernel[0] * self.kernel[1]
     }
+}
+
+/// Bit i of `mask` at bit 2·i.
+#[cfg(target_arch = "x86_64")]
+const fn spread(mask: u8) -> u16 {
+    let mut bits = mask as u16;
+    bits = (bits | bits << 4) & 0x0f0f;
+    bits = (bits | bits << 2) & 0x3333;
+    (bits | bits << 1) & 0x5555
 }
 
 /// Rows of one plane of a depthwise convolution (see [`crate::conv`] for the sum).

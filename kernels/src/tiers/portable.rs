@@ -114,22 +114,21 @@ pub(super) unsafe fn panel(p: &Panel) {
 pub(super) unsafe fn fetch(f: &Window<'_>) {
     let step = f.strides[1];
     for tap in 0..f.taps() {
+        let mut runs = [(f.src, 0, 0); LANES];
+        for (run, segment) in runs.iter_mut().zip(f.segments) {
+            let (column, mask) = f.columns(segment, tap % f.kernel[1]);
+            if let Some(row) = f.row(segment, tap / f.kernel[1]) {
+                let src = f.src.wrapping_add(row * f.input[1]).wrapping_offset(column);
+                *run = (src, mask.trailing_zeros() as usize, LANES - mask.leading_zeros() as usize);
+            }
+        }
         for channel in 0..f.channels {
             let mut lanes = [0.0f32; LANES];
-            for segment in f.segments {
-                let (column, mask) = f.columns(segment, tap % f.kernel[1]);
-                let Some(row) = f.row(segment, tap / f.kernel[1]) else { continue };
-                let (first, end) = (mask.trailing_zeros() as usize, LANES - mask.leading_zeros() as usize);
-                let src = f.src.wrapping_add(channel * f.plane() + row * f.input[1]).wrapping_offset(column);
-                // SAFETY: the lanes of the mask lie inside the input row.
-                unsafe {
-                    if step == 1 && mask == u16::MAX {
-                        std::ptr::copy_nonoverlapping(src, lanes.as_mut_ptr(), LANES);
-                    } else {
-                        for (lane, value) in lanes.iter_mut().enumerate().take(end).skip(first) {
-                            *value = *src.wrapping_add(lane * step);
-                        }
-                    }
+            for &(src, first, end) in &runs[..f.segments.len()] {
+                let src = src.wrapping_add(channel * f.plane());
+                for (lane, value) in lanes.iter_mut().enumerate().take(end).skip(first) {
+                    // SAFETY: the lanes of the mask lie inside the input row.
+                    *value = unsafe { *src.wrapping_add(lane * step) };
                 }
             }
             // SAFETY: the destination has a row of NR elements for each tap of each channel.
