@@ -1,0 +1,116 @@
+//! The inputs of a run: read from a file, or random.
+
+use std::collections::BTreeMap;
+
+use tensorc::ir::{Dim, Shape, TensorType};
+use tensorc::{DType, Model, Tensor};
+
+use super::{Failure, InputArgs, Usage, npz};
+
+/// A model's inputs in signature order, and whether they were made up.
+pub struct Inputs {
+    pub arrays: Vec<(String, Tensor)>,
+    pub random: bool,
+}
+
+/// Extent taken for a dimension that the model leaves open.
+const DEFAULT_EXTENT: u64 = 1;
+
+pub fn inputs(model: &Model, args: &InputArgs) -> Result<Inputs, Failure> {
+    let signature = model.inputs();
+    match &args.input {
+        Some(path) => {
+            let mut arrays = npz::read(path)?;
+            for (name, array) in &mut arrays {
+                let declared = signature.iter().find(|(n, _)| n == name).and_then(|(_, t)| t.dtype);
+                if declared == Some(DType::BF16) && array.dtype() == DType::U16 {
+                    *array = Tensor::from_bytes(DType::BF16, array.dims(), array.bytes().to_vec())?;
+                }
+            }
+            Ok(Inputs { arrays, random: false })
+        }
+        None => {
+            let given = shapes(&args.shapes)?;
+            let arrays = signature.iter().enumerate().map(|(i, (name, ty))| {
+                Ok((name.clone(), random(model, name, ty, &given, i as u64 + 1)?))
+            });
+            Ok(Inputs { arrays: arrays.collect::<Result<_, Failure>>()?, random: true })
+        }
+    }
+}
+
+fn shapes(args: &[String]) -> Result<BTreeMap<String, Vec<u64>>, Failure> {
+    let one = |text: &String| -> Result<(String, Vec<u64>), Failure> {
+        let bad = || Usage(format!("--shape {text}: expected NAME=N,N,…"));
+        let (name, list) = text.rsplit_once('=').ok_or_else(bad)?;
+        let extents: Result<Vec<u64>, _> = list.split(',').filter(|s| !s.is_empty()).map(str::parse).collect();
+        Ok((name.to_owned(), extents.map_err(|_| bad())?))
+    };
+    args.iter().map(one).collect()
+}
+
+/// Values a model can take without harm: floats in [-1, 1), small non-negative integers, true.
+fn random(
+    model: &Model,
+    name: &str,
+    ty: &TensorType,
+    given: &BTreeMap<String, Vec<u64>>,
+    seed: u64,
+) -> Result<Tensor, Failure> {
+    let dtype = ty.dtype.unwrap_or(DType::F32);
+    let dims = match (given.get(name), &ty.shape) {
+        (Some(dims), _) => dims.clone(),
+        (None, Shape::Unranked) => {
+            return Err(Usage(format!("the rank of input `{name}` is open: give --shape {name}=N,…")).into());
+        }
+        (None, Shape::Ranked(dims)) => dims.iter().map(|d| extent(model, *d, given)).collect(),
+    };
+    let count: u64 = dims.iter().product();
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut next = || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z >> 40) as f64 / f64::from(1u32 << 24)
+    };
+    let mut bytes = Vec::with_capacity(count as usize * dtype.size());
+    for _ in 0..count {
+        let value = match dtype {
+            d if d.is_float() => next() * 2.0 - 1.0,
+            DType::Bool => 1.0,
+            _ => (next() * 2.0).floor(),
+        };
+        let bits = tensorc::ir::scalar::Scalar::from_f64(dtype, value).bits.to_le_bytes();
+        bytes.extend_from_slice(&bits[..dtype.size()]);
+    }
+    Ok(Tensor::from_bytes(dtype, &dims, bytes)?)
+}
+
+fn extent(model: &Model, dim: Dim, given: &BTreeMap<String, Vec<u64>>) -> u64 {
+    match dim {
+        Dim::Const(n) => n,
+        Dim::Sym(id) => {
+            let name = model.graph().dims.name(id);
+            given.get(&*name).and_then(|e| e.first().copied()).unwrap_or(DEFAULT_EXTENT)
+        }
+    }
+}
+
+/// The first elements of a tensor, and its range.
+pub fn summary(t: &Tensor) -> String {
+    const SHOWN: usize = 8;
+    let size = t.dtype().size();
+    let values: Vec<f64> = t
+        .bytes()
+        .chunks_exact(size)
+        .map(|b| tensorc::ir::scalar::Scalar::read(t.dtype(), b).as_f64())
+        .collect();
+    let shown: Vec<String> = values.iter().take(SHOWN).map(|v| format!("{v:.6}").trim_end_matches('0').trim_end_matches('.').to_owned()).collect();
+    let more = if values.len() > SHOWN { ", …" } else { "" };
+    let range = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), v| (lo.min(*v), hi.max(*v)));
+    match values.len() {
+        0 => "[]".into(),
+        1..=SHOWN => format!("[{}]", shown.join(", ")),
+        _ => format!("[{}{more}] min {:.6} max {:.6}", shown.join(", "), range.0, range.1),
+    }
+}

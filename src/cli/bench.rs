@@ -1,0 +1,158 @@
+//! `tensorc bench`.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::json;
+use tensorc::abi::{Plan, StepOp};
+use tensorc::runtime::{TensorMut, TensorRef};
+use tensorc::{Session, Tensor};
+
+use super::{CompileArgs, Failure, InputArgs, arrays, npz, print};
+
+#[derive(Args)]
+pub struct BenchArgs {
+    #[command(flatten)]
+    inputs: InputArgs,
+    #[command(flatten)]
+    compile: CompileArgs,
+    /// Timed runs
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Save the outputs, named by graph output
+    #[arg(long, value_name = "NPZ")]
+    output: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Time every kernel
+    #[arg(long)]
+    profile: bool,
+}
+
+/// Seconds of warm-up before the timed runs, at most.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+pub fn run(args: &BenchArgs) -> Result<(), Failure> {
+    let start = Instant::now();
+    let compiler = args.compile.compiler()?;
+    let model = compiler.load(&args.inputs.model)?;
+    let loaded = start.elapsed();
+    let inputs = arrays::inputs(&model, &args.inputs)?;
+    let named: Vec<(&str, Tensor)> = inputs.arrays.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+    let ordered = model.ordered(&named)?;
+    let types: Vec<_> = ordered.iter().map(|t| tensorc::ir::DenseType::new(t.dtype(), t.dims())).collect();
+    let start = Instant::now();
+    let mut session = model.compile(&types)?;
+    let compile = loaded + start.elapsed();
+    super::progress::clear();
+    let start = Instant::now();
+    let outputs = session.run(&ordered)?;
+    let first = start.elapsed();
+    let mut buffers: Vec<Vec<u8>> = outputs.iter().map(|t| vec![0; t.bytes().len()]).collect();
+    let refs: Vec<TensorRef<'_>> = ordered.iter().map(|t| TensorRef::new(t.dtype(), t.dims(), t.bytes())).collect();
+    let mut results: Vec<TensorMut<'_>> =
+        outputs.iter().zip(&mut buffers).map(|(t, b)| TensorMut::new(t.dtype(), t.dims(), b)).collect();
+    let warm = Instant::now();
+    for _ in 0..args.repeat / 10 + 1 {
+        if warm.elapsed() > WARM_UP {
+            break;
+        }
+        session.run_into(&refs, &mut results)?;
+    }
+    let mut times = Vec::with_capacity(args.repeat as usize);
+    for _ in 0..args.repeat {
+        let start = Instant::now();
+        session.run_into(&refs, &mut results)?;
+        times.push(start.elapsed());
+    }
+    times.sort();
+    let (median, min) = (times[times.len() / 2], times[0]);
+    if let Some(path) = &args.output {
+        let named = model.outputs().into_iter().map(|(n, _)| n).zip(outputs.iter().cloned());
+        npz::write(path, &named.collect::<Vec<_>>())?;
+    }
+    let ms = |d: Duration| d.as_secs_f64() * 1e3;
+    let planned = session.plan().arena_bytes;
+    if args.json {
+        let object = json!({
+            "compile_ms": ms(compile), "first_run_ms": ms(first), "median_ms": ms(median), "min_ms": ms(min),
+            "peak_rss_mb": peak_rss_mb(), "planned_activation_bytes": planned,
+        });
+        return print(&format!("{object}\n"));
+    }
+    let mut text = String::new();
+    writeln!(text, "compile {:>10.3} ms", ms(compile))?;
+    for (step, time) in &session.report().timings {
+        writeln!(text, "  {step:<16} {:>8.3} ms", ms(*time))?;
+    }
+    writeln!(text, "first run {:>8.3} ms", ms(first))?;
+    writeln!(text, "median {:>11.3} ms   min {:.3} ms   {} runs", ms(median), ms(min), times.len())?;
+    writeln!(text, "planned {:>10.2} MB activations, peak memory {:.0} MB", planned as f64 / 1e6, peak_rss_mb())?;
+    if args.profile {
+        profile(&mut session, &refs, &mut results, args.repeat.min(20), &mut text)?;
+    }
+    print(&text)
+}
+
+/// A line for every step: median time, rates, and what it is.
+fn profile(
+    session: &mut Session,
+    inputs: &[TensorRef<'_>],
+    outputs: &mut [TensorMut<'_>],
+    repeat: u32,
+    text: &mut String,
+) -> Result<(), Failure> {
+    let runs: Vec<Vec<Duration>> =
+        (0..repeat).map(|_| session.run_profiled(inputs, outputs)).collect::<Result<_, _>>()?;
+    let plan = session.plan();
+    let mut rows: Vec<(Duration, usize)> = (0..plan.steps.len())
+        .map(|i| {
+            let mut times: Vec<Duration> = runs.iter().map(|r| r[i]).collect();
+            times.sort();
+            (times[times.len() / 2], i)
+        })
+        .collect();
+    let total: Duration = rows.iter().map(|(t, _)| *t).sum();
+    rows.sort_by_key(|(t, i)| (std::cmp::Reverse(*t), *i));
+    writeln!(text, "\n{:>10} {:>6} {:>9} {:>8}  step", "us", "%", "GFLOP/s", "GB/s")?;
+    for (time, i) in rows {
+        let step = &plan.steps[i];
+        let seconds = time.as_secs_f64().max(1e-9);
+        let share = seconds / total.as_secs_f64().max(1e-9) * 100.0;
+        let (gflops, gbs) = (step.flops as f64 / seconds / 1e9, step.bytes as f64 / seconds / 1e9);
+        writeln!(text, "{:>10.1} {share:>6.1} {gflops:>9.1} {gbs:>8.1}  {} {}", seconds * 1e6, kind(plan, &step.op), step.name)?;
+    }
+    Ok(())
+}
+
+fn kind(plan: &Plan, op: &StepOp) -> String {
+    match op {
+        StepOp::Launch { kernel, extent, .. } => format!("kernel[{extent}] #{}", kernel.0),
+        StepOp::Gemm { call, epilogue, .. } => {
+            let batch: u64 = call.batch.iter().product();
+            format!("gemm {batch}x{}x{}x{}{}", call.m, call.n, call.k, if epilogue.is_some() { " + epilogue" } else { "" })
+        }
+        StepOp::Conv { call, epilogue, .. } => format!(
+            "conv {}x{} {}->{} s{} g{}{}",
+            call.kernel[0],
+            call.kernel[1],
+            call.in_channels,
+            call.out_channels,
+            call.strides[0],
+            call.groups,
+            if epilogue.is_some() { " + epilogue" } else { "" }
+        ),
+        StepOp::Copy { src, .. } => format!("copy {} B", plan.buffer(*src).bytes()),
+    }
+}
+
+/// Peak resident memory of this process, in MB of 2²⁰ bytes; 0 where the system does not tell.
+fn peak_rss_mb() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    let kb = line.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse::<f64>().ok());
+    kb.unwrap_or(0.0) / 1024.0
+}

@@ -1,0 +1,118 @@
+//! Command-line arguments, and the mapping of errors to exit codes: 1 if the model or data is at
+//! fault, 2 for wrong usage.
+
+mod arrays;
+mod bench;
+mod inspect;
+mod npz;
+mod operators;
+mod opt;
+mod progress;
+mod run;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use tensorc::{Compiler, Options};
+
+type Failure = Box<dyn std::error::Error>;
+
+#[derive(Parser)]
+#[command(name = "tensorc", version, about = "Compiles tensor graphs to machine code and runs them")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Compile a model, run it once and show or save its outputs
+    Run(run::RunArgs),
+    /// Measure compile time and latency
+    Bench(bench::BenchArgs),
+    /// Run passes over a model or text file and print the IR
+    Opt(opt::OptArgs),
+    /// Show a model's signature, operators, cost and planned memory
+    Inspect(inspect::InspectArgs),
+    /// List the operators
+    Ops(operators::OpsArgs),
+}
+
+/// Options of every command that compiles.
+#[derive(Args, Clone)]
+pub struct CompileArgs {
+    /// Threads to run on (default: what affinity and CPU quota allow)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Keep the order of floating-point operations: no folding of scales into weights
+    #[arg(long)]
+    exact: bool,
+    /// One kernel for every primitive
+    #[arg(long)]
+    no_fusion: bool,
+}
+
+impl CompileArgs {
+    fn compiler(&self) -> Result<Compiler, Failure> {
+        let mut options = Options { threads: self.threads.map(usize::from), ..Options::default() };
+        options.passes.reassociate = !self.exact;
+        options.passes.fuse = !self.no_fusion;
+        options.progress = Some(progress::phase);
+        Ok(Compiler::new(options)?)
+    }
+}
+
+/// Where a model's inputs come from.
+#[derive(Args, Clone)]
+pub struct InputArgs {
+    /// The model: .onnx, or .tc text
+    model: PathBuf,
+    /// Arrays named by graph input; random ones if absent
+    #[arg(long, value_name = "NPZ")]
+    input: Option<PathBuf>,
+    /// Extents of an input or a named dimension, for random inputs: `x=1,3,224,224` or `batch=4`
+    #[arg(long = "shape", value_name = "NAME=N,…")]
+    shapes: Vec<String>,
+}
+
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match &cli.command {
+        Command::Run(args) => run::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Opt(args) => opt::run(args),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Ops(args) => operators::run(args),
+    };
+    progress::clear();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("tensorc: {failure}");
+            let usage = failure.is::<Usage>();
+            ExitCode::from(if usage { 2 } else { 1 })
+        }
+    }
+}
+
+/// The command line asks for something impossible.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// Writes to standard output; a closed pipe ends the program quietly.
+pub fn print(text: &str) -> Result<(), Failure> {
+    use std::io::Write;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}

@@ -1,0 +1,37 @@
+//! `tensorc run`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tensorc::Tensor;
+
+use super::{CompileArgs, Failure, InputArgs, arrays, npz, print};
+
+#[derive(Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    inputs: InputArgs,
+    #[command(flatten)]
+    compile: CompileArgs,
+    /// Save the outputs, named by graph output
+    #[arg(long, value_name = "NPZ")]
+    output: Option<PathBuf>,
+}
+
+pub fn run(args: &RunArgs) -> Result<(), Failure> {
+    let compiler = args.compile.compiler()?;
+    let model = compiler.load(&args.inputs.model)?;
+    let inputs = arrays::inputs(&model, &args.inputs)?;
+    if inputs.random {
+        for (name, t) in &inputs.arrays {
+            eprintln!("random input {name}: {}{:?}", t.dtype(), t.dims());
+        }
+    }
+    let named: Vec<(&str, Tensor)> = inputs.arrays.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+    let outputs = model.run(&named)?;
+    if let Some(path) = &args.output {
+        return npz::write(path, &outputs);
+    }
+    let lines = outputs.iter().map(|(name, t)| format!("{name}: {}{:?} {}\n", t.dtype(), t.dims(), arrays::summary(t)));
+    print(&lines.collect::<String>())
+}
