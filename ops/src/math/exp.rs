@@ -99,11 +99,12 @@ fn reduced_expm1(r: &Ex) -> Ex {
     horner(r, &EXP_TAIL).fma(&(r * r), r)
 }
 
-/// `eˣ - 1` for `x ≤ 0`; gives -1 below -20.
-pub(super) fn expm1_negative(x: &Ex) -> Ex {
+/// `eˣ - 1` and `eˣ + 1`, each rounded once, for `x ≤ 0`; below -20 as at -20.
+pub(super) fn expm1_negative(x: &Ex) -> (Ex, Ex) {
     let Reduced { r, exponent } = reduce(&at_least(x, -20.0));
     let power = (exponent + exponent_of(x, 127)).bitcast(DType::F32);
-    power.fma(&reduced_expm1(&r), &(&power - 1.0))
+    let p = reduced_expm1(&r);
+    (power.fma(&p, &(&power - 1.0)), power.fma(&p, &(&power + 1.0)))
 }
 
 /// `2·(2ⁿ⁻¹·(eʳ - 1) + (2ⁿ⁻¹ - ½))`, halved so that `n = 128` stays finite.
