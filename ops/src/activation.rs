@@ -113,7 +113,7 @@ fn sigmoids() -> Vec<OpDef> {
         .onnx("HardSigmoid", 1)
         .mxnet("hard_sigmoid"),
         elementwise("hard_swish", "x·min(max(x + 3, 0), 6) / 6.", FLOATS, &["x"], |_, a| {
-            &a[0] * at_most(&at_least(&(&a[0] + 3.0), 0.0), 6.0) * (1.0 / 6.0)
+            &a[0] * (at_most(&at_least(&(&a[0] + 3.0), 0.0), 6.0) * (1.0 / 6.0))
         })
         .onnx("HardSwish", 14)
         .ulp(2.0),
