@@ -27,7 +27,6 @@ pub fn ops() -> Vec<OpDef> {
         cx.same_dtype(0, 1)
     });
     vec![
-        define("identity", "x.", first(), Infer::Derived).operand("x", &[]).onnx("Identity", 1).mxnet("_copy"),
         define("stop_gradient", "x, constant to differentiation.", first(), Infer::Derived)
             .operand("x", &[])
             .mxnet("BlockGrad")
