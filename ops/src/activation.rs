@@ -1,10 +1,11 @@
 //! Activation functions.
 
-use tensorc_ir::op::{OpDef, OpError};
+use tensorc_ir::DType;
+use tensorc_ir::op::{Compute, Infer, OpDef, OpError};
 use tensorc_ir::params::ParamValue;
 use tensorc_ir::scalar::Ex;
 
-use crate::def::{Define, FLOATS, NUMBERS, elementwise, float_param};
+use crate::def::{Define, FLOATS, NUMBERS, define, elementwise, float_param, scalar, widen};
 
 pub fn ops() -> Vec<OpDef> {
     [rectifiers(), exponentials(), sigmoids(), smooth()].into_iter().flatten().collect()
@@ -111,9 +112,8 @@ fn sigmoids() -> Vec<OpDef> {
         .param("beta", ParamValue::Float(0.5), "value at 0")
         .onnx("HardSigmoid", 1)
         .mxnet("hard_sigmoid"),
-        elementwise("hard_swish", "x·(x/6 + 1/2), the factor clipped to [0, 1].", FLOATS, &["x"], |_, a| {
-            let factor = a[0].fma(&a[0].lit(1.0 / 6.0), &a[0].lit(0.5));
-            &a[0] * at_most(&at_least(&factor, 0.0), 1.0)
+        elementwise("hard_swish", "x·min(max(x + 3, 0), 6) / 6.", FLOATS, &["x"], |_, a| {
+            &a[0] * (at_most(&at_least(&(&a[0] + 3.0), 0.0), 6.0) * (1.0 / 6.0))
         })
         .onnx("HardSwish", 14)
         .ulp(2.0),
@@ -141,36 +141,58 @@ fn smooth() -> Vec<OpDef> {
         })
         .onnx("Mish", 18)
         .ulp(6.0),
-        crate::def::define(
-            "gelu",
-            "x·Φ(x), Φ the normal distribution function.",
-            gelu(),
-            tensorc_ir::op::Infer::Derived,
-        )
-        .group("x", FLOATS)
-        .param(
-            "approximate",
-            ParamValue::Str("none".into()),
-            "`tanh` for the formula x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2",
-        )
-        .onnx("Gelu", 20)
-        .ulp(8.0),
+        define("gelu", "x·Φ(x), Φ the normal distribution function.", gelu(), Infer::Derived)
+            .group("x", FLOATS)
+            .param(
+                "approximate",
+                ParamValue::Str("none".into()),
+                "`tanh` for the formula x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2",
+            )
+            .onnx("Gelu", 20)
+            .ulp(8.0),
     ]
 }
 
-fn gelu() -> tensorc_ir::op::Compute {
-    crate::def::scalar(|_, cx, args| {
+/// `t·Φ(-t)` for `t ≥ 0` as f32, accurate far into the tail:
+/// `Φ(-t) = e^(-t²/2)·h / (1 + t)` with a polynomial `h` in `(t - 7/2)/(t + 7/2)`, error 2^-25.6.
+fn upper_tail(t: &Ex) -> Ex {
+    const H: [f64; 10] = [
+        0.478_553_175_926_208_5,
+        -0.097_712_621_092_796_33,
+        0.000_787_250_930_443_406_1,
+        0.038_048_829_883_337_02,
+        -0.030_261_673_033_237_457,
+        0.010_370_428_673_923_016,
+        0.000_288_515_846_477_821_47,
+        -0.001_388_395_321_555_435_7,
+        0.000_102_474_288_723_898_97,
+        0.000_151_516_476_762_481_03,
+    ];
+    // Beyond, the product underflows.
+    let t = at_most(t, 14.6);
+    let q = (&t - 3.5) / (&t + 3.5);
+    let h = H.iter().rev().skip(1).fold(q.lit(H[9]), |sum, &c| sum.fma(&q, &q.lit(c)));
+    let square = &t * &t;
+    let lost = t.fma(&t, &-&square);
+    let power = (&square * -0.5).exp();
+    let power = power.fma(&(lost * -0.5), &power);
+    &t * (power * h / (&t + 1.0))
+}
+
+fn gelu() -> Compute {
+    scalar(|_, cx, args| {
         let Some(Some(stored)) = args.first() else { return Err(OpError::from("operand `x` is missing")) };
-        let x = crate::def::widen(stored);
+        let x = widen(stored);
         let y = match cx.params.str("approximate") {
             Some("tanh") => {
                 let cubic = (&x * &x).fma(&x.lit(0.044715), &x.lit(1.0));
                 &x * sigmoid(&(&x * cubic * (8.0 / std::f64::consts::PI).sqrt()))
             }
-            Some("none") | None => {
+            Some("none") | None if x.dtype() == DType::F64 => {
                 let half = &x * 0.5;
                 half.fma(&(&x * std::f64::consts::FRAC_1_SQRT_2).erf(), &half)
             }
+            Some("none") | None => at_least(&x, 0.0) - upper_tail(&x.abs()),
             Some(other) => return Err(OpError(format!("approximation `{other}` is neither none nor tanh"))),
         };
         Ok(y.cast(stored.dtype()))

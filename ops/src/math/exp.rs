@@ -16,9 +16,18 @@ const EXPONENT: i32 = 23;
 /// Greatest f32 whose exponential is finite.
 const EXP_MAX: f64 = 88.722_831_726_074_22;
 
-/// `(eʳ - 1 - r) / r²`, error 2^-26.9 of `eʳ`.
+/// `(eʳ - 1 - r) / r²`, error 2^-27.9 of `eʳ`.
 const EXP_TAIL: [f64; 5] =
-    [0.5, 0.166_665_762_662_887_57, 0.041_666_556_149_721_146, 0.008_363_203_145_563_602, 0.001_392_621_314_153_075_2];
+    [0.5, 0.166_665_330_529_212_95, 0.041_667_237_877_845_764, 0.008_367_511_443_793_774, 0.001_386_376_912_705_600_3];
+/// The same, error 2^-29.8 of `eʳ - 1`.
+const EXPM1_TAIL: [f64; 6] = [
+    0.5,
+    0.166_666_656_732_559_2,
+    0.041_666_481_643_915_176,
+    0.008_333_419_449_627_4,
+    0.001_393_329_119_309_783,
+    0.000_198_241_177_713_498_47,
+];
 /// `(2ʳ - 1) / r`, error 2^-27.1 of `2ʳ`.
 const EXP2_TAIL: [f64; 6] = [
     0.693_147_182_464_599_6,
@@ -96,14 +105,15 @@ pub fn exp2(x: &Ex) -> Ex {
 
 /// `eʳ - 1` on the reduced range, without cancellation.
 fn reduced_expm1(r: &Ex) -> Ex {
-    horner(r, &EXP_TAIL).fma(&(r * r), r)
+    horner(r, &EXPM1_TAIL).fma(&(r * r), r)
 }
 
-/// `eˣ - 1` for `x ≤ 0`; gives -1 below -20.
-pub(super) fn expm1_negative(x: &Ex) -> Ex {
+/// `eˣ - 1` and `eˣ + 1`, each rounded once, for `x ≤ 0`; below -20 as at -20.
+pub(super) fn expm1_negative(x: &Ex) -> (Ex, Ex) {
     let Reduced { r, exponent } = reduce(&at_least(x, -20.0));
     let power = (exponent + exponent_of(x, 127)).bitcast(DType::F32);
-    power.fma(&reduced_expm1(&r), &(&power - 1.0))
+    let p = reduced_expm1(&r);
+    (power.fma(&p, &(&power - 1.0)), power.fma(&p, &(&power + 1.0)))
 }
 
 /// `2·(2ⁿ⁻¹·(eʳ - 1) + (2ⁿ⁻¹ - ½))`, halved so that `n = 128` stays finite.

@@ -15,9 +15,9 @@ const HUGE: f64 = 1e15;
 /// `|t| / (t + 2)` with `t = e^(-2|x|) - 1`; where `t` is near -1, `1 - 2·(t + 1) / (t + 2)`, whose
 /// quotient is small and exact enough.
 pub fn tanh(x: &Ex) -> Ex {
-    let t = expm1_negative(&(x.abs() * -2.0));
+    let (t, t_plus_two) = expm1_negative(&(x.abs() * -2.0));
     let far = t.lt(&t.lit(-0.8));
-    let quotient = far.select(&t.fma(&t.lit(2.0), &t.lit(2.0)), &t.abs()) / (&t + 2.0);
+    let quotient = far.select(&t.fma(&t.lit(2.0), &t.lit(2.0)), &t.abs()) / t_plus_two;
     with_sign_of(&far.select(&(x.lit(1.0) - &quotient), &quotient), x)
 }
 
@@ -60,4 +60,3 @@ pub fn atanh(x: &Ex) -> Ex {
     let v = &a * 2.0 / (x.lit(1.0) - &a);
     with_sign_of(&(log1p(&v) * 0.5), x)
 }
-

@@ -57,7 +57,8 @@ fn half_angle(x: &Ex) -> (Ex, Ex, Ex) {
 
 pub fn asin(x: &Ex) -> Ex {
     let (near, s, t) = half_angle(x);
-    let far = s.fma(&x.lit(-2.0), &x.lit(HALF_PI_HI)) - t.fma(&x.lit(2.0), &x.lit(-HALF_PI_LO));
+    let rest = std::f64::consts::FRAC_PI_2 - 1.0;
+    let far = s.fma(&x.lit(-2.0), &x.lit(1.0)) + t.fma(&x.lit(-2.0), &x.lit(rest));
     with_sign_of(&near.select(&(s + t), &far), x)
 }
 

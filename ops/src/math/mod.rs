@@ -1,7 +1,7 @@
 //! The math library: every [`MathFn`] on f32 as a branch-free expression of cheap operations.
 //!
-//! Polynomials are Chebyshev interpolants on the reduced range, computed with 200-bit arithmetic
-//! and rounded to the working type. Budgets and measured errors are in `docs/numerics.md`.
+//! Polynomials are near-minimax on the reduced range (Chebyshev interpolation in 200-bit arithmetic,
+//! or Lawson's reweighted least squares), rounded to the working type. Budgets and measured errors are in `docs/numerics.md`.
 
 mod erf;
 mod exp;
