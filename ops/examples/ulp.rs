@@ -125,7 +125,15 @@ fn error(found: f32, expected: f64) -> f64 {
         let same = nearest.to_bits() == found.to_bits() || nearest.is_nan() && found.is_nan();
         // An overflow one unit early is an error of one unit.
         let edge = nearest.is_infinite() && found == f32::MAX.copysign(nearest);
-        return if same { 0.0 } else if edge { 1.0 } else if found.abs() == f32::from_bits(1) { 1.0 } else { f64::INFINITY };
+        return if same {
+            0.0
+        } else if edge {
+            1.0
+        } else if found.abs() == f32::from_bits(1) {
+            1.0
+        } else {
+            f64::INFINITY
+        };
     }
     if found.is_nan() || found.is_infinite() {
         return if expected.abs() > f64::from(f32::MAX) { 1.0 } else { f64::INFINITY };
@@ -205,7 +213,11 @@ fn main() -> Result<(), String> {
         });
         let Some(w) = worst else { return Err(format!("{}: a worker failed", function.name())) };
         let operations = body.nodes.iter().filter(|n| matches!(n, ScalarNode::Op(..))).count();
-        let at = if function.arity() == 2 { format!("{:e}, {:e}", w.input[0], w.input[1]) } else { format!("{:e}", w.input[0]) };
+        let at = if function.arity() == 2 {
+            format!("{:e}, {:e}", w.input[0], w.input[1])
+        } else {
+            format!("{:e}", w.input[0])
+        };
         let mark = if w.ulp > budget(function) { " **over**" } else { "" };
         println!(
             "| {} | {operations} | {} | {:.3}{mark} | {at} | {:e} for {:e} |",

@@ -66,7 +66,7 @@ fn convolve(
 }
 
 /// Adds `bias[c]` to channel `c` of [n, c, …].
-fn add_bias(b: &mut Builder<'_>, y: Value, bias: Option<Value>) -> Result<Value> {
+pub fn add_bias(b: &mut Builder<'_>, y: Value, bias: Option<Value>) -> Result<Value> {
     let Some(bias) = bias else { return Ok(y) };
     let ty = b.ty(y)?;
     let mut dims = vec![1; ty.rank() - 1];

@@ -16,6 +16,7 @@ mod contract;
 mod conv;
 mod einsum;
 mod fill;
+mod host;
 mod index;
 mod logical;
 mod loss;
@@ -24,8 +25,10 @@ mod norm;
 mod pool;
 mod random;
 mod reduce;
+mod region;
 mod resize;
 mod rules;
+mod sampling;
 mod shape;
 mod slicing;
 mod sort;
@@ -53,7 +56,10 @@ pub fn all() -> Vec<OpDef> {
         pool::ops(),
         random::ops(),
         reduce::ops(),
+        region::ops(),
         resize::ops(),
+        host::ops(),
+        sampling::ops(),
         shape::ops(),
         slicing::ops(),
         sort::ops(),

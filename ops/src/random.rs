@@ -84,19 +84,22 @@ fn sample(b: &ScalarBuilder, cx: &ScalarCtx<'_>, distribution: Distribution, dty
 
 fn parameters(def: OpDef, distribution: Distribution) -> OpDef {
     let def = match distribution {
-        Distribution::Uniform => def
-            .param("low", ParamValue::Float(0.0), "lower bound")
-            .param("high", ParamValue::Float(1.0), "upper bound"),
-        Distribution::Normal => def
-            .param("mean", ParamValue::Float(0.0), "mean")
-            .param("scale", ParamValue::Float(1.0), "standard deviation"),
+        Distribution::Uniform => {
+            def.param("low", ParamValue::Float(0.0), "lower bound").param("high", ParamValue::Float(1.0), "upper bound")
+        }
+        Distribution::Normal => def.param("mean", ParamValue::Float(0.0), "mean").param(
+            "scale",
+            ParamValue::Float(1.0),
+            "standard deviation",
+        ),
     };
     random(def)
 }
 
 /// The seed; without one, every run draws the same values.
 fn random(def: OpDef) -> OpDef {
-    def.param("seed", ParamValue::Float(0.0), "selects the sequence").edit(|d| d.accuracy = tensorc_ir::op::Accuracy::Random)
+    def.param("seed", ParamValue::Float(0.0), "selects the sequence")
+        .edit(|d| d.accuracy = tensorc_ir::op::Accuracy::Random)
 }
 
 fn generators() -> Vec<OpDef> {
@@ -206,12 +209,17 @@ fn dropout() -> OpDef {
         }
         (0..cx.output_count()).try_for_each(|i| cx.set_output_shape(i, shape.clone()))
     });
-    random(define("dropout", "x; in training, elements survive with probability 1 - ratio and are scaled.", compute, infer))
-        .operand("x", FLOATS)
-        .optional("ratio", TypeRule::OneOf(FLOATS))
-        .optional("training_mode", TypeRule::OneOf(BOOLS))
-        .static_value()
-        .outputs(1, 2)
-        .onnx("Dropout", 12)
-        .mxnet("Dropout")
+    random(define(
+        "dropout",
+        "x; in training, elements survive with probability 1 - ratio and are scaled.",
+        compute,
+        infer,
+    ))
+    .operand("x", FLOATS)
+    .optional("ratio", TypeRule::OneOf(FLOATS))
+    .optional("training_mode", TypeRule::OneOf(BOOLS))
+    .static_value()
+    .outputs(1, 2)
+    .onnx("Dropout", 12)
+    .mxnet("Dropout")
 }

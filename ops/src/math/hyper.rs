@@ -60,4 +60,3 @@ pub fn atanh(x: &Ex) -> Ex {
     let v = &a * 2.0 / (x.lit(1.0) - &a);
     with_sign_of(&(log1p(&v) * 0.5), x)
 }
-
