@@ -77,7 +77,7 @@ fn region_taps(
     let args =
         [bins.start, bins.size, f.k.cast(bin, f.dtype), f.k.cast(sample, f.dtype), f.k.cast(bins.samples, f.dtype)];
     let last = extent as f64 - 1.0;
-    let expression = ScalarFn::build(&vec![f.dtype; 5], |_, a| {
+    let expression = ScalarFn::build(&[f.dtype; 5], |_, a| {
         let x = &a[0] + &a[2] * &a[1] + (&a[3] + a[3].lit(0.5)) * &a[1] / &a[4];
         let inside = x.ge(&x.lit(-1.0)) & x.le(&x.lit(extent as f64));
         let x = x.max(&x.lit(0.0)).min(&x.lit(last));

@@ -216,9 +216,7 @@ fn resample(b: &mut Builder<'_>, x: Value, a: &Axis, rows: &[Taps]) -> Result<Va
             inputs.push(pick(b, x, a.axis, &column(t))?);
         }
         let shape = [&[a.m], &trailing[..]].concat();
-        for t in 0..count {
-            inputs.push(weights(b, dtype, &shape, |i| rows[i][t].1));
-        }
+        inputs.extend((0..count).map(|t| weights(b, dtype, &shape, |i| rows[i][t].1)));
         return b.map_as(&inputs, dtype, &dims, |_, v| {
             let products = (0..count).map(|t| &v[t] * &v[count + t]);
             products.reduce(|s, p| s + p).unwrap_or_else(|| v[0].clone())

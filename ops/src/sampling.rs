@@ -255,7 +255,7 @@ fn affine_grid() -> OpDef {
         let align = cx.params.bool("align_corners").unwrap_or(false);
         b.map_as(&columns, out.dtype, &out.dims, |s, a| {
             let mut sum = a[rank].clone();
-            for j in 0..rank {
+            for (j, column) in a[..rank].iter().enumerate() {
                 // Column 0 multiplies the innermost axis.
                 let axis = rank - j;
                 let extent = out.dims[axis] as f64;
@@ -264,7 +264,7 @@ fn affine_grid() -> OpDef {
                     true => i * (2.0 / (extent - 1.0).max(1.0)) + s.number(sum.dtype(), -1.0),
                     false => (i * 2.0 + s.number(sum.dtype(), 1.0 - extent)) / s.number(sum.dtype(), extent),
                 };
-                sum = sum + &a[j] * &base;
+                sum = sum + column * &base;
             }
             sum
         })
