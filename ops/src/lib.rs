@@ -24,6 +24,7 @@ mod nest;
 mod norm;
 mod pool;
 mod random;
+mod recurrent;
 mod reduce;
 mod region;
 mod resize;
@@ -55,6 +56,7 @@ pub fn all() -> Vec<OpDef> {
         norm::ops(),
         pool::ops(),
         random::ops(),
+        recurrent::ops(),
         reduce::ops(),
         region::ops(),
         resize::ops(),
