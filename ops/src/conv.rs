@@ -66,7 +66,7 @@ fn convolve(
 }
 
 /// Adds `bias[c]` to channel `c` of [n, c, …].
-fn add_bias(b: &mut Builder<'_>, y: Value, bias: Option<Value>) -> Result<Value> {
+pub fn add_bias(b: &mut Builder<'_>, y: Value, bias: Option<Value>) -> Result<Value> {
     let Some(bias) = bias else { return Ok(y) };
     let ty = b.ty(y)?;
     let mut dims = vec![1; ty.rank() - 1];
@@ -85,8 +85,11 @@ fn conv_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> R
     add_bias(b, y, maybe(args, 2))
 }
 
+/// Axes of the data and of the weight.
+type Operands = (Vec<Dim>, Vec<Dim>);
+
 /// Ranks of data, weight and result agree; returns the data's and the weight's axes if known.
-fn conv_ranks(cx: &mut InferCtx<'_>) -> Result<Option<(Vec<Dim>, Vec<Dim>)>, OpError> {
+fn conv_ranks(cx: &mut InferCtx<'_>) -> Result<Option<Operands>, OpError> {
     for i in 0..3 {
         if cx.has_input(i) {
             cx.same_dtype(0, i)?;

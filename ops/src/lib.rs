@@ -16,6 +16,7 @@ mod contract;
 mod conv;
 mod einsum;
 mod fill;
+mod host;
 mod index;
 mod logical;
 mod loss;
@@ -23,9 +24,12 @@ mod nest;
 mod norm;
 mod pool;
 mod random;
+mod recurrent;
 mod reduce;
+mod region;
 mod resize;
 mod rules;
+mod sampling;
 mod shape;
 mod slicing;
 mod sort;
@@ -52,8 +56,12 @@ pub fn all() -> Vec<OpDef> {
         norm::ops(),
         pool::ops(),
         random::ops(),
+        recurrent::ops(),
         reduce::ops(),
+        region::ops(),
         resize::ops(),
+        host::ops(),
+        sampling::ops(),
         shape::ops(),
         slicing::ops(),
         sort::ops(),

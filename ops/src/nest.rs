@@ -22,18 +22,12 @@ pub fn coordinates(offset: &Index, dims: &[u64]) -> Vec<Index> {
     delinearize(offset, dims, &|_: u32| (0, (n - 1).max(0)))
 }
 
+/// What a nest does at given coordinates.
+type Body<'a> = &'a mut dyn FnMut(&mut KernelBuilder, &[Index]) -> Result<(), OpError>;
+
 /// Serial loops over `dims`, outermost first.
-pub fn serial(
-    k: &mut KernelBuilder,
-    dims: &[u64],
-    body: &mut dyn FnMut(&mut KernelBuilder, &[Index]) -> Result<(), OpError>,
-) -> Result<(), OpError> {
-    fn level(
-        k: &mut KernelBuilder,
-        dims: &[u64],
-        at: &mut Vec<Index>,
-        body: &mut dyn FnMut(&mut KernelBuilder, &[Index]) -> Result<(), OpError>,
-    ) -> Result<(), OpError> {
+pub fn serial(k: &mut KernelBuilder, dims: &[u64], body: Body<'_>) -> Result<(), OpError> {
+    fn level(k: &mut KernelBuilder, dims: &[u64], at: &mut Vec<Index>, body: Body<'_>) -> Result<(), OpError> {
         let Some(&n) = dims.get(at.len()) else { return body(k, at) };
         k.for_range("i", n, LoopKind::Serial, |k, i| {
             at.push(i);

@@ -16,7 +16,7 @@ use crate::rules::{axes, ints, partial};
 use crate::views::{Build, OrFail, compute_type, operand, sum_of, vars};
 
 pub fn ops() -> Vec<OpDef> {
-    vec![resize()]
+    vec![resize(), upsample()]
 }
 
 /// One resampled axis: `n` elements become `m`, with `scale` output elements per operand element.
@@ -216,9 +216,7 @@ fn resample(b: &mut Builder<'_>, x: Value, a: &Axis, rows: &[Taps]) -> Result<Va
             inputs.push(pick(b, x, a.axis, &column(t))?);
         }
         let shape = [&[a.m], &trailing[..]].concat();
-        for t in 0..count {
-            inputs.push(weights(b, dtype, &shape, |i| rows[i][t].1));
-        }
+        inputs.extend((0..count).map(|t| weights(b, dtype, &shape, |i| rows[i][t].1)));
         return b.map_as(&inputs, dtype, &dims, |_, v| {
             let products = (0..count).map(|t| &v[t] * &v[count + t]);
             products.reduce(|s, p| s + p).unwrap_or_else(|| v[0].clone())
@@ -334,4 +332,37 @@ fn resize() -> OpDef {
     .maybe("axes", ParamKind::Ints, "The axes that `scales`, `sizes` and `roi` name; default: all.")
     .onnx("Resize", 10)
     .ulp(8.0)
+}
+
+fn upsample() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (x, scales) = (operand(b, args, 0)?, operand(b, args, 1)?);
+        let mode = cx.params.str("mode").unwrap_or("nearest").to_owned();
+        let params = Params::new()
+            .with("mode", ParamValue::Str(mode))
+            .with("coordinate_transformation_mode", ParamValue::Str("asymmetric".into()))
+            .with("nearest_mode", ParamValue::Str("floor".into()));
+        b.op_multi("resize", &[Some(x), None, Some(scales)], params, 1).map(|v| v[0])
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let (Some(x), Some(scales)) = (cx.input_dims(0), cx.value(1).map(|v| v.to_f64s())) else { return Ok(()) };
+        if scales.len() != x.len() {
+            return Err(OpError(format!("operand `scales`: expected {} entries, found {}", x.len(), scales.len())));
+        }
+        let dims = x.iter().zip(&scales).map(|(d, s)| match (d, *s) {
+            (d, 1.0) => Some(*d),
+            (Dim::Const(n), s) => Some(Dim::Const((*n as f64 * s).floor().max(0.0) as u64)),
+            _ => None,
+        });
+        let dims: Vec<Option<Dim>> = dims.collect();
+        partial(cx, 0, &dims)
+    });
+    define("upsample", "Enlarges axes by repetition or linear interpolation.", compute, infer)
+        .operand("X", &[])
+        .operand("scales", FLOATS)
+        .static_value()
+        .param("mode", ParamValue::Str("nearest".into()), "nearest or linear.")
+        .onnx("Upsample", 7)
+        .ulp(8.0)
 }

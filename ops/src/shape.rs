@@ -9,12 +9,11 @@ use tensorc_ir::prim::View;
 use tensorc_ir::{Dim, Shape};
 
 use crate::def::{Define, INDICES, composite, define, prim, rule};
-use crate::rules::{at_least, axes, ints, length, output_dims, partial, same};
-use crate::views::{Build, broadcast, operand, permute, reshape, vars, view_prim};
+use crate::rules::{at_least, axes, ints, length, output_dims, partial};
+use crate::views::{Build, broadcast, operand, permute, reshape, view_prim};
 
 pub fn ops() -> Vec<OpDef> {
     vec![
-        identity(),
         reshape_op(),
         flatten(),
         squeeze(),
@@ -42,15 +41,6 @@ fn regroup(
         }
     });
     define(name, doc, compute, rule(infer)).operand("data", &[])
-}
-
-fn identity() -> OpDef {
-    let compute = prim(|cx| Ok(view_prim(View { map: vars(cx.input(0)?.rank()), fill: None })));
-    define("identity", "The operand itself.", compute, rule(|cx| same(cx, 0, 0)))
-        .operand("input", &[])
-        .onnx("Identity", 1)
-        .mxnet("_copy")
-        .mxnet("identity")
 }
 
 /// The product of two lists of axes is equal; dimensions are solved from it either way.

@@ -78,7 +78,6 @@ pub trait Build {
     fn view(&mut self, x: Value, view: View, dims: &[u64]) -> Result<Value>;
     fn reshaped(&mut self, x: Value, dims: &[u64]) -> Result<Value>;
     fn permuted(&mut self, x: Value, perm: &[usize]) -> Result<Value>;
-    fn broadcasted(&mut self, x: Value, dims: &[u64]) -> Result<Value>;
     /// `len` elements from `start` along one axis.
     fn slice_axis(&mut self, x: Value, axis: usize, start: u64, len: u64) -> Result<Value>;
     /// Element-wise over `dims`; f16 and bf16 operands arrive as f32, and a f32 result is rounded
@@ -125,11 +124,6 @@ impl Build for Builder<'_> {
         let from = self.dims(x)?;
         let dims: Vec<u64> = perm.iter().map(|&p| from[p]).collect();
         self.view(x, permute(perm), &dims)
-    }
-
-    fn broadcasted(&mut self, x: Value, dims: &[u64]) -> Result<Value> {
-        let from = self.dims(x)?;
-        self.view(x, broadcast(&from, dims), dims)
     }
 
     fn slice_axis(&mut self, x: Value, axis: usize, start: u64, len: u64) -> Result<Value> {

@@ -1,0 +1,346 @@
+//! Operators that carry a state along a sequence, and col2im.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
+use tensorc_ir::params::{ParamKind, ParamValue};
+use tensorc_ir::scalar::{Scalar, ScalarOp};
+use tensorc_ir::{DType, DenseType, Dim};
+
+use crate::def::{Define, FLOATS, INDICES, NUMBERS, define, prim, rule};
+use crate::index::{buffers, kernel_prim};
+use crate::nest::{Scalars, flat, parallel, serial};
+use crate::rules::{ints, need_ints, partial, ranked};
+use crate::views::{Build, OrFail, compute_type, maybe, operand};
+use crate::window::Window;
+
+pub fn ops() -> Vec<OpDef> {
+    vec![col2im(), causal_conv(), linear_attention()]
+}
+
+fn zero(dtype: DType) -> Operand {
+    Operand::Const(Scalar::zero(dtype))
+}
+
+fn col2im() -> OpDef {
+    let compute = prim(|cx| {
+        let (x, out) = (cx.input(0)?, &cx.outputs[0]);
+        let kernel = need_ints(cx, 2, "block_shape")?.into_iter().map(|n| n.max(0) as u64).collect();
+        let window = Window::new(cx.params, kernel)?;
+        let image = &out.dims[2..];
+        let count = (0..image.len()).map(|i| window.count(i, image[i])).collect::<Result<Vec<u64>, _>>()?;
+        let blocks: u64 = window.kernel.iter().product();
+        let (plane, wide) = (image.iter().product::<u64>(), compute_type(out.dtype));
+        let mut k = KernelBuilder::new("col2im");
+        let bufs = buffers(&mut k, &[("input", x)], &[("out", out)]);
+        parallel(&mut k, &out.dims[..2], |k, lead| {
+            let start = flat(lead, &out.dims[..2]).scale(plane as i64);
+            k.for_range("z", plane, LoopKind::Serial, |k, i| {
+                k.store(bufs[1], start.add(&i), zero(out.dtype));
+                Ok::<(), OpError>(())
+            })?;
+            let rank = image.len();
+            serial(k, &[&window.kernel[..], &count].concat(), &mut |k, at| {
+                let (tap, place) = at.split_at(rank);
+                let to: Vec<Index> = (0..rank).map(|i| window.position(i, image[i], &place[i], &tap[i])).collect();
+                let mut inside = Operand::Const(Scalar::bool(true));
+                for (p, &n) in to.iter().zip(image) {
+                    let ok = k.in_range(p, 0, n as i64);
+                    inside = k.bin(ScalarOp::And, inside, ok);
+                }
+                let channel = lead[1].scale(blocks as i64).add(&flat(tap, &window.kernel));
+                let from = [lead[0].clone(), channel, flat(place, &count)];
+                k.if_then(inside, |k| {
+                    let value = k.load(bufs[0], flat(&from, &x.dims));
+                    let to = start.add(&flat(&to, image));
+                    let old = k.load(bufs[1], to.clone());
+                    let (old, value) = (k.cast(old, wide), k.cast(value, wide));
+                    let sum = k.bin(ScalarOp::Add, old, value);
+                    let sum = k.cast(sum, out.dtype);
+                    k.store(bufs[1], to, sum);
+                    Ok(())
+                })
+            })
+        })?;
+        Ok(kernel_prim(k))
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let x = ranked(cx, 0, 3)?;
+        let (Some(image), Some(block)) = (ints(cx, 1), ints(cx, 2)) else { return Ok(()) };
+        let blocks = block.iter().product::<i64>().max(1) as u64;
+        let channels = match x[1] {
+            Dim::Const(n) if n % blocks != 0 => {
+                return Err(OpError(format!("operand `input`, axis 1: expected a multiple of {blocks}, found {n}")));
+            }
+            Dim::Const(n) => Some(Dim::Const(n / blocks)),
+            Dim::Sym(_) => None,
+        };
+        let spatial = image.iter().map(|n| Some(Dim::Const((*n).max(0) as u64)));
+        let dims: Vec<Option<Dim>> = [Some(x[0]), channels].into_iter().chain(spatial).collect();
+        partial(cx, 0, &dims)
+    });
+    define("col2im", "Sums the columns of sliding blocks back into an image.", compute, infer)
+        .operand("input", NUMBERS)
+        .operand("image_shape", INDICES)
+        .static_value()
+        .operand("block_shape", INDICES)
+        .static_value()
+        .maybe("dilations", ParamKind::Ints, "Default: 1.")
+        .maybe("pads", ParamKind::Ints, "Default: 0.")
+        .maybe("strides", ParamKind::Ints, "Default: 1.")
+        .onnx("Col2Im", 18)
+}
+
+fn causal_conv() -> OpDef {
+    let compute = Compute::Composite(Box::new(|b, cx, args| {
+        let (x, w) = (operand(b, args, 0)?, operand(b, args, 1)?);
+        let (ty, taps) = (b.ty(x)?, b.dims(w)?[2]);
+        let state = [ty.dims[0], ty.dims[1], taps - 1];
+        let past = match maybe(args, 3) {
+            Some(past) => past,
+            None => b.map_as(&[], ty.dtype, &state, |s, _| s.number(compute_type(ty.dtype), 0.0))?,
+        };
+        let whole = b.concat(&[past, x], 2)?;
+        let params = tensorc_ir::params::Params::new().with("group", ParamValue::Int(ty.dims[1] as i64));
+        let y = b.op_multi("conv", &[Some(whole), Some(w), maybe(args, 2)], params, 1)?[0];
+        let y = match cx.params.str("activation").unwrap_or("none") {
+            "none" => y,
+            "silu" | "swish" => b.map_as(&[y], ty.dtype, &ty.dims, |_, a| &a[0] / ((-&a[0]).exp() + 1.0))?,
+            other => return Err(b.fail(format!("parameter `activation`: unknown value `{other}`"))),
+        };
+        let present = b.slice_axis(whole, 2, ty.dims[2], taps - 1)?;
+        Ok(vec![y, present])
+    }));
+    let infer = rule(|cx| {
+        let (x, w) = (ranked(cx, 0, 3)?, ranked(cx, 1, 3)?);
+        cx.unify_dims(x[1], w[0], "operand `weight`, axis 0")?;
+        cx.same_dtype(0, 0)?;
+        cx.set_output_dims(0, x.iter().copied())?;
+        if cx.output_count() > 1 {
+            cx.same_dtype(1, 0)?;
+            let taps = cx.resolve(w[2]).as_const().map(|n| Dim::Const(n.saturating_sub(1)));
+            partial(cx, 1, &[Some(x[0]), Some(x[1]), taps])?;
+        }
+        Ok(())
+    });
+    define(
+        "causal_conv_with_state",
+        "Depthwise convolution over the past of a sequence, carried between calls.",
+        compute,
+        infer,
+    )
+    .group("input", FLOATS)
+    .group("weight", FLOATS)
+    .optional("bias", TypeRule::Group(0, FLOATS))
+    .optional("past_state", TypeRule::Group(0, FLOATS))
+    .param("activation", ParamValue::Str("none".into()), "none, silu or swish.")
+    .outputs(1, 2)
+    .onnx("CausalConvWithState", 26)
+    .ulp(8.0)
+}
+
+/// A [batch, time, heads · size] operand as f32 [batch, heads, time, size].
+fn by_head(b: &mut Builder<'_>, x: Value, heads: u64) -> Result<Value> {
+    let d = b.dims(x)?;
+    let x = b.converted(x, DType::F32)?;
+    let x = b.reshaped(x, &[d[0], d[1], heads, d[2] / heads])?;
+    b.permuted(x, &[0, 2, 1, 3])
+}
+
+/// Operands of the recurrence, in f32, by head; decay is already exponentiated.
+struct Recurrence {
+    q: Value,
+    k: Value,
+    v: Value,
+    past: Option<Value>,
+    decay: Option<Value>,
+    beta: Option<Value>,
+    scale: f64,
+}
+
+/// The results (by query head) and the final state.
+fn recur(b: &mut Builder<'_>, r: &Recurrence) -> Result<[Value; 2]> {
+    let given: Vec<(&str, Value)> = [
+        Some(("q", r.q)),
+        Some(("k", r.k)),
+        Some(("v", r.v)),
+        r.past.map(|v| ("past", v)),
+        r.decay.map(|v| ("decay", v)),
+        r.beta.map(|v| ("beta", v)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let types = given.iter().map(|(n, v)| b.ty(*v).map(|t| (*n, t))).collect::<Result<Vec<_>>>()?;
+    let (q, k, v) = (types[0].1.dims.clone(), types[1].1.dims.clone(), types[2].1.dims.clone());
+    let out = DenseType::new(DType::F32, &[q[0], q[1], q[2], v[3]]);
+    let state = DenseType::new(DType::F32, &[k[0], k[1], k[3], v[3]]);
+    let mut kernel = KernelBuilder::new("linear_attention");
+    let inputs: Vec<(&str, &DenseType)> = types.iter().map(|(n, t)| (*n, t)).collect();
+    let bufs = buffers(&mut kernel, &inputs, &[("out", &out), ("state", &state)]);
+    let find = |name: &str| types.iter().position(|(n, _)| *n == name).map(|i| (bufs[i], types[i].1.dims.clone()));
+    let (y, s) = (bufs[types.len()], bufs[types.len() + 1]);
+    let (past, decay, beta) = (find("past"), find("decay"), find("beta"));
+    let body = |kb: &mut KernelBuilder, lead: &[Index]| -> Result<(), OpError> {
+        let at = |tail: &[&Index], dims: &[u64]| {
+            let own: Vec<Index> = lead.iter().chain(tail.iter().copied()).cloned().collect();
+            let own = own.into_iter().zip(dims).map(|(i, n)| if *n == 1 { Index::default() } else { i });
+            flat(&own.collect::<Vec<_>>(), dims)
+        };
+        let size = [k[3], v[3]];
+        serial(kb, &size, &mut |kb, p| {
+            let here = at(&[&p[0], &p[1]], &state.dims);
+            let first = past.as_ref().map_or(zero(DType::F32), |(buf, _)| kb.load(*buf, here.clone()));
+            kb.store(s, here, first);
+            Ok(())
+        })?;
+        let acc = kb.alloc("acc", DType::F32, 1, Space::Stack);
+        let sum = |kb: &mut KernelBuilder, term: Operand| {
+            let old = kb.load(acc, Index::default());
+            let new = kb.bin(ScalarOp::Add, old, term);
+            kb.store(acc, Index::default(), new);
+        };
+        kb.for_range("t", k[2], LoopKind::Serial, |kb, t| {
+            serial(kb, &[v[3]], &mut |kb, m| {
+                let m = &m[0];
+                kb.store(acc, Index::default(), zero(DType::F32));
+                serial(kb, &[k[3]], &mut |kb, d| {
+                    let here = at(&[&d[0], m], &state.dims);
+                    let mut old = kb.load(s, here.clone());
+                    if let Some((buf, dims)) = &decay {
+                        let g = kb.load(*buf, at(&[&t, &d[0]], dims));
+                        old = kb.bin(ScalarOp::Mul, old, g);
+                        kb.store(s, here, old);
+                    }
+                    let key = kb.load(bufs[1], at(&[&t, &d[0]], &k));
+                    let term = kb.bin(ScalarOp::Mul, old, key);
+                    sum(kb, term);
+                    Ok(())
+                })?;
+                let mut value = kb.load(bufs[2], at(&[&t, m], &v));
+                if let Some((buf, dims)) = &beta {
+                    let seen = kb.load(acc, Index::default());
+                    let rate = kb.load(*buf, at(&[&t, &Index::default()], dims));
+                    let error = kb.bin(ScalarOp::Sub, value, seen);
+                    value = kb.bin(ScalarOp::Mul, rate, error);
+                }
+                serial(kb, &[k[3]], &mut |kb, d| {
+                    let here = at(&[&d[0], m], &state.dims);
+                    let (old, key) = (kb.load(s, here.clone()), kb.load(bufs[1], at(&[&t, &d[0]], &k)));
+                    let term = kb.bin(ScalarOp::Mul, key, value);
+                    let new = kb.bin(ScalarOp::Add, old, term);
+                    kb.store(s, here, new);
+                    Ok(())
+                })?;
+                let group = q[1] / k[1];
+                for g in 0..group {
+                    let head = [lead[0].clone(), lead[1].scale(group as i64).offset(g as i64), t.clone()];
+                    kb.store(acc, Index::default(), zero(DType::F32));
+                    serial(kb, &[k[3]], &mut |kb, d| {
+                        let query = kb.load(bufs[0], flat(&[&head[..], &d[..1]].concat(), &q));
+                        let held = kb.load(s, at(&[&d[0], m], &state.dims));
+                        let term = kb.bin(ScalarOp::Mul, query, held);
+                        sum(kb, term);
+                        Ok(())
+                    })?;
+                    let total = kb.load(acc, Index::default());
+                    let total = kb.bin(ScalarOp::Mul, total, Operand::Const(Scalar::f32(r.scale as f32)));
+                    kb.store(y, flat(&[&head[..], std::slice::from_ref(m)].concat(), &out.dims), total);
+                }
+                Ok(())
+            })
+        })
+    };
+    parallel(&mut kernel, &k[..2], body).or_fail(b)?;
+    let args: Vec<Value> = given.iter().map(|(_, v)| *v).collect();
+    let results = b.kernel(kernel.finish(), &args, &[out.clone(), state.clone()]);
+    Ok([results[0], results[1]])
+}
+
+fn linear_attention_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
+    let heads = |name: &str| cx.params.int(name).unwrap_or(1).max(1) as u64;
+    let (hq, hk) = (heads("q_num_heads"), heads("kv_num_heads"));
+    if hq % hk != 0 {
+        return Err(b.fail(format!("{hq} query heads cannot share {hk} key heads")));
+    }
+    let (q, k, v) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+    let (q, k, v) = (by_head(b, q, hq)?, by_head(b, k, hk)?, by_head(b, v, hk)?);
+    let past = maybe(args, 3).map(|p| b.converted(p, DType::F32)).transpose()?;
+    let rule = cx.params.str("update_rule").unwrap_or("gated_delta");
+    let missing = |name: &str| format!("update rule `{rule}` needs operand `{name}`");
+    let decay = match rule {
+        "gated" | "gated_delta" => {
+            let Some(g) = maybe(args, 4) else { return Err(b.fail(missing("decay"))) };
+            let g = by_head(b, g, hk)?;
+            let dims = b.dims(g)?;
+            Some(b.map_as(&[g], DType::F32, &dims, |_, a| a[0].exp())?)
+        }
+        "linear" | "delta" => None,
+        other => return Err(b.fail(format!("parameter `update_rule`: unknown value `{other}`"))),
+    };
+    let beta = match rule {
+        "delta" | "gated_delta" => {
+            let Some(x) = maybe(args, 5) else { return Err(b.fail(missing("beta"))) };
+            let n = b.dims(x)?[2];
+            Some(by_head(b, x, n)?)
+        }
+        _ => None,
+    };
+    let size = b.dims(k)?[3];
+    let scale = match cx.params.float("scale").unwrap_or(0.0) {
+        0.0 => 1.0 / (size as f64).sqrt(),
+        s => s,
+    };
+    let [y, state] = recur(b, &Recurrence { q, k, v, past, decay, beta, scale })?;
+    let y = b.permuted(y, &[0, 2, 1, 3])?;
+    let y = b.reshaped(y, &cx.outputs[0].dims)?;
+    let y = b.converted(y, cx.outputs[0].dtype)?;
+    let state = match cx.outputs.get(1) {
+        Some(ty) => b.converted(state, ty.dtype)?,
+        None => state,
+    };
+    Ok(vec![y, state])
+}
+
+fn linear_attention() -> OpDef {
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let heads = |name: &str| cx.params.int(name).unwrap_or(1).max(1) as u64;
+        let (hq, hk) = (heads("q_num_heads"), heads("kv_num_heads"));
+        let (q, k, v) = (ranked(cx, 0, 3)?, ranked(cx, 1, 3)?, ranked(cx, 2, 3)?);
+        let size = |d: Dim| d.as_const().map(|n| n / hk);
+        let (key, value) = (size(k[2]), size(v[2]));
+        partial(cx, 0, &[Some(q[0]), Some(q[1]), value.map(|n| Dim::Const(n * hq))])?;
+        if cx.output_count() > 1 {
+            cx.same_dtype(1, if cx.has_input(3) { 3 } else { 0 })?;
+            let dims = [Some(q[0]), Some(Dim::Const(hk)), key.map(Dim::Const), value.map(Dim::Const)];
+            partial(cx, 1, &dims)?;
+        }
+        Ok(())
+    });
+    let compute = Compute::Composite(Box::new(linear_attention_body));
+    define(
+        "linear_attention",
+        "Attention as a recurrence over a matrix state, with optional decay and delta rule.",
+        compute,
+        infer,
+    )
+    .operand("query", FLOATS)
+    .operand("key", FLOATS)
+    .operand("value", FLOATS)
+    .optional("past_state", TypeRule::OneOf(FLOATS))
+    .optional("decay", TypeRule::OneOf(FLOATS))
+    .optional("beta", TypeRule::OneOf(FLOATS))
+    .required("q_num_heads", ParamKind::Int, "")
+    .required("kv_num_heads", ParamKind::Int, "")
+    .param("scale", ParamValue::Float(0.0), "0: 1 / √size.")
+    .param("chunk_size", ParamValue::Int(0), "No effect on the result.")
+    .param("update_rule", ParamValue::Str("gated_delta".into()), "linear, gated, delta or gated_delta.")
+    .outputs(1, 2)
+    .onnx("LinearAttention", 26)
+    .ulp(64.0)
+}

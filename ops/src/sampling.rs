@@ -1,0 +1,396 @@
+//! Reading tensors between their elements: grid sampling, its grids, deformable convolution.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Buf, KernelBuilder, Operand};
+use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::prim::Contraction;
+use tensorc_ir::scalar::{Ex, Scalar, ScalarFn, ScalarOp};
+use tensorc_ir::{DType, DenseType, Dim, Shape};
+
+use crate::def::{Define, FLOATS, INDICES, composite, define, prim, rule};
+use crate::index::{buffers, kernel_prim};
+use crate::nest::{Scalars, flat, parallel};
+use crate::rules::{ints, output_dims, partial, ranked};
+use crate::views::{Build, OrFail, compute_type, maybe, operand, vars};
+use crate::window::Window;
+
+pub fn ops() -> Vec<OpDef> {
+    vec![grid_sample(), affine_grid(), deform_conv()]
+}
+
+/// How a position between elements is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Interpolation {
+    Nearest,
+    Linear,
+    Cubic,
+}
+
+/// What lies outside the operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outside {
+    Zeros,
+    Border,
+    Reflection,
+}
+
+/// One axis that is sampled.
+#[derive(Clone, Copy)]
+struct SampledAxis {
+    extent: u64,
+    interpolation: Interpolation,
+    outside: Outside,
+    /// Whether the borders are the centres of the outermost elements, or their edges.
+    align_corners: bool,
+}
+
+impl SampledAxis {
+    fn borders(&self) -> (f64, f64) {
+        let n = self.extent as f64;
+        if self.align_corners { (0.0, n - 1.0) } else { (-0.5, n - 0.5) }
+    }
+
+    /// Mirrors at the borders until inside.
+    fn reflect(&self, x: &Ex) -> Ex {
+        let (lo, hi) = self.borders();
+        let range = hi - lo;
+        if range <= 0.0 {
+            return x.lit(lo);
+        }
+        let phase = (x - x.lit(lo)).abs() % (x.lit(2.0 * range));
+        let mirrored = x.lit(2.0 * range) - &phase;
+        phase.gt(&x.lit(range)).select(&mirrored, &phase) + x.lit(lo)
+    }
+
+    /// Position, validity and weight of every element that takes part, for a position `x` on the
+    /// axis.
+    fn taps(&self, x: &Ex) -> Vec<[Ex; 3]> {
+        let (lo, hi) = self.borders();
+        let last = self.extent as f64 - 1.0;
+        let x = if self.interpolation == Interpolation::Nearest { x.round() } else { x.clone() };
+        let beyond = x.lt(&x.lit(lo)) | x.gt(&x.lit(hi));
+        let x = match self.outside {
+            Outside::Zeros => x,
+            Outside::Border => beyond.select(&x.max(&x.lit(0.0)).min(&x.lit(last)), &x),
+            Outside::Reflection => beyond.select(&self.reflect(&x), &x),
+        };
+        let base = x.floor();
+        let t = &x - &base;
+        let weights = match self.interpolation {
+            Interpolation::Nearest => vec![(0.0, x.lit(1.0))],
+            Interpolation::Linear => vec![(0.0, t.lit(1.0) - &t), (1.0, t)],
+            Interpolation::Cubic => {
+                [-1.0, 0.0, 1.0, 2.0].iter().map(|&i| (i, cubic(&(&t - t.lit(i)).abs(), i))).collect()
+            }
+        };
+        let tap = |(offset, weight): (f64, Ex)| {
+            let at = &base + base.lit(offset);
+            let inside = at.ge(&at.lit(0.0)) & at.le(&at.lit(last));
+            let at = if self.outside == Outside::Reflection { self.reflect(&at).trunc() } else { at };
+            [at.max(&at.lit(0.0)).min(&at.lit(last)).cast(DType::I64), inside, weight]
+        };
+        weights.into_iter().map(tap).collect()
+    }
+}
+
+/// The cubic convolution kernel of Keys (1981) with coefficient -3/4 at distance `d` of a tap
+/// `offset` elements from the base: the inner two lie within 1, the outer two within 2.
+fn cubic(d: &Ex, offset: f64) -> Ex {
+    const A: f64 = -0.75;
+    let lit = |v: f64| d.lit(v);
+    if offset == 0.0 || offset == 1.0 {
+        return (lit(A + 2.0) * d - lit(A + 3.0)) * d * d + lit(1.0);
+    }
+    ((lit(A) * d - lit(5.0 * A)) * d + lit(8.0 * A)) * d - lit(4.0 * A)
+}
+
+/// A tap in a kernel.
+pub struct Tap {
+    pub at: Index,
+    pub inside: Operand,
+    pub weight: Operand,
+}
+
+fn axis_taps(k: &mut KernelBuilder, axis: &SampledAxis, x: Operand) -> Result<Vec<Tap>, OpError> {
+    let f = ScalarFn::build(&[k.dtype(x)], |_, a| axis.taps(&a[0]).into_iter().flatten().collect())?;
+    let values = k.apply(&f, &[x], &[]);
+    let tap =
+        |v: &[Operand], k: &mut KernelBuilder| Tap { at: k.position(v[0], axis.extent), inside: v[1], weight: v[2] };
+    Ok(values.chunks_exact(3).map(|v| tap(v, k)).collect())
+}
+
+/// The weighted sum over all combinations of taps of `buf[lead…, taps…]`, in `wide`.
+pub fn interpolate(
+    k: &mut KernelBuilder,
+    (buf, ty): (Buf, &DenseType),
+    lead: &[Index],
+    axes: &[Vec<Tap>],
+    zeros: bool,
+) -> Operand {
+    let wide = compute_type(ty.dtype);
+    fn level(
+        k: &mut KernelBuilder,
+        source: (Buf, &DenseType, DType),
+        at: &mut Vec<Index>,
+        inside: Option<Operand>,
+        axes: &[Vec<Tap>],
+    ) -> Operand {
+        let (buf, ty, wide) = source;
+        let Some((taps, rest)) = axes.split_first() else {
+            let value = k.load(buf, flat(at, &ty.dims));
+            let value = k.cast(value, wide);
+            return match inside {
+                Some(cond) => k.select(cond, value, Operand::Const(Scalar::zero(wide))),
+                None => value,
+            };
+        };
+        let mut sum = None;
+        for tap in taps {
+            let both = inside.map(|all| k.bin(ScalarOp::And, all, tap.inside));
+            at.push(tap.at.clone());
+            let value = level(k, source, at, both, rest);
+            at.pop();
+            let weight = k.cast(tap.weight, wide);
+            let term = k.bin(ScalarOp::Mul, value, weight);
+            sum = Some(sum.map_or(term, |s| k.bin(ScalarOp::Add, s, term)));
+        }
+        sum.unwrap_or(Operand::Const(Scalar::zero(wide)))
+    }
+    let all = zeros.then(|| Operand::Const(Scalar::bool(true)));
+    level(k, (buf, ty, wide), &mut lead.to_vec(), all, axes)
+}
+
+fn grid_modes(params: &Params) -> Result<(Interpolation, Outside), OpError> {
+    let interpolation = match params.str("mode").unwrap_or("linear") {
+        "nearest" => Interpolation::Nearest,
+        "linear" | "bilinear" => Interpolation::Linear,
+        "cubic" | "bicubic" => Interpolation::Cubic,
+        other => return Err(OpError(format!("parameter `mode`: unknown mode `{other}`"))),
+    };
+    let outside = match params.str("padding_mode").unwrap_or("zeros") {
+        "zeros" => Outside::Zeros,
+        "border" => Outside::Border,
+        "reflection" => Outside::Reflection,
+        other => return Err(OpError(format!("parameter `padding_mode`: unknown mode `{other}`"))),
+    };
+    Ok((interpolation, outside))
+}
+
+fn grid_sample() -> OpDef {
+    let compute = prim(|cx| {
+        let (x, grid, out) = (cx.input(0)?, cx.input(1)?, &cx.outputs[0]);
+        let (interpolation, outside) = grid_modes(cx.params)?;
+        let align_corners = cx.params.bool("align_corners").unwrap_or(false);
+        let rank = x.rank() - 2;
+        let wide = compute_type(x.dtype);
+        let mut k = KernelBuilder::new("grid_sample");
+        let bufs = buffers(&mut k, &[("x", x), ("grid", grid)], &[("out", out)]);
+        parallel(&mut k, &out.dims, |k, at| {
+            let mut axes = vec![];
+            for i in 0..rank {
+                // The grid names the innermost axis first.
+                let place = [&at[..1], &at[2..], &[Index::constant((rank - 1 - i) as i64)]].concat();
+                let g = k.load(bufs[1], flat(&place, &grid.dims));
+                let g = k.cast(g, wide);
+                let n = x.dims[2 + i] as f64;
+                let f = ScalarFn::build(&[wide], |_, a| {
+                    let shifted = &a[0] + a[0].lit(1.0);
+                    vec![match align_corners {
+                        true => shifted / a[0].lit(2.0) * a[0].lit(n - 1.0),
+                        false => (shifted * a[0].lit(n) - a[0].lit(1.0)) / a[0].lit(2.0),
+                    }]
+                })?;
+                let position = k.apply(&f, &[g], &[])[0];
+                let axis = SampledAxis { extent: x.dims[2 + i], interpolation, outside, align_corners };
+                axes.push(axis_taps(k, &axis, position)?);
+            }
+            let y = interpolate(k, (bufs[0], x), &at[..2], &axes, outside == Outside::Zeros);
+            let y = k.cast(y, out.dtype);
+            k.store(bufs[2], flat(at, &out.dims), y);
+            Ok(())
+        })?;
+        Ok(kernel_prim(k))
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let (Some(x), Some(grid)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
+        if x.len() < 3 || grid.len() != x.len() {
+            return Err(OpError(format!(
+                "operand `grid`: expected rank {}, found rank {}",
+                x.len().max(3),
+                grid.len()
+            )));
+        }
+        cx.unify_dims(x[0], grid[0], "operand `grid`, axis 0")?;
+        let last = grid.len() - 1;
+        cx.unify_dims(Dim::Const(x.len() as u64 - 2), grid[last], &format!("operand `grid`, axis {last}"))?;
+        cx.set_output_dims(0, [&x[..2], &grid[1..last]].concat())
+    });
+    define("grid_sample", "Values of [n, c, spatial…] at the positions of a grid in [-1, 1].", compute, infer)
+        .operand("X", FLOATS)
+        .operand("grid", FLOATS)
+        .param("mode", ParamValue::Str("linear".into()), "nearest, linear or cubic.")
+        .param("padding_mode", ParamValue::Str("zeros".into()), "zeros, border or reflection.")
+        .param("align_corners", ParamValue::Bool(false), "-1 and 1 are the centres of the outermost elements.")
+        .onnx("GridSample", 16)
+        .ulp(16.0)
+}
+
+fn affine_grid() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let theta = operand(b, args, 0)?;
+        let out = &cx.outputs[0];
+        let rank = out.rank() - 2;
+        let n = out.dims[0];
+        let mut columns = vec![];
+        for j in 0..=rank {
+            let column = b.slice_axis(theta, 2, j as u64, 1)?;
+            let dims = [&[n], &vec![1; rank][..], &[rank as u64]].concat();
+            columns.push(b.reshaped(column, &dims)?);
+        }
+        let align = cx.params.bool("align_corners").unwrap_or(false);
+        b.map_as(&columns, out.dtype, &out.dims, |s, a| {
+            let mut sum = a[rank].clone();
+            for (j, column) in a[..rank].iter().enumerate() {
+                // Column 0 multiplies the innermost axis.
+                let axis = rank - j;
+                let extent = out.dims[axis] as f64;
+                let i = s.coord(axis).cast(sum.dtype());
+                let base = match align {
+                    true => i * (2.0 / (extent - 1.0).max(1.0)) + s.number(sum.dtype(), -1.0),
+                    false => (i * 2.0 + s.number(sum.dtype(), 1.0 - extent)) / s.number(sum.dtype(), extent),
+                };
+                sum = sum + column * &base;
+            }
+            sum
+        })
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let theta = ranked(cx, 0, 3)?;
+        let Some(size) = ints(cx, 1) else { return Ok(()) };
+        if size.len() < 4 {
+            return Err(OpError(format!("operand `size`: expected at least 4 entries, found {}", size.len())));
+        }
+        let rank = size.len() as u64 - 2;
+        cx.unify_dims(Dim::Const(rank), theta[1], "operand `theta`, axis 1")?;
+        cx.unify_dims(Dim::Const(rank + 1), theta[2], "operand `theta`, axis 2")?;
+        cx.unify_dims(Dim::Const(size[0].max(0) as u64), theta[0], "operand `theta`, axis 0")?;
+        let spatial = size[2..].iter().map(|n| Dim::Const((*n).max(0) as u64));
+        cx.set_output_dims(0, [theta[0]].into_iter().chain(spatial).chain([Dim::Const(rank)]))
+    });
+    define("affine_grid", "Positions in [-1, 1] of a sampling grid under affine maps.", compute, infer)
+        .operand("theta", FLOATS)
+        .operand("size", INDICES)
+        .static_value()
+        .param("align_corners", ParamValue::Bool(false), "-1 and 1 are the centres of the outermost elements.")
+        .onnx("AffineGrid", 20)
+        .ulp(4.0)
+}
+
+/// The samples a deformable convolution multiplies with its weights: [n, c, kernel…, out…].
+fn deformed_columns(
+    b: &mut Builder<'_>,
+    (x, offset, mask): (Value, Value, Option<Value>),
+    window: &Window,
+    offset_groups: u64,
+    out: &[u64],
+) -> Result<Value> {
+    let (xt, ot) = (b.ty(x)?, b.ty(offset)?);
+    let mask_ty = mask.map(|m| b.ty(m)).transpose()?;
+    let rank = window.kernel.len();
+    let wide = compute_type(xt.dtype);
+    let columns = DenseType::new(xt.dtype, &[&xt.dims[..2], &window.kernel, out].concat());
+    let mut inputs = vec![("x", &xt), ("offset", &ot)];
+    inputs.extend(mask_ty.iter().map(|m| ("mask", m)));
+    let mut k = KernelBuilder::new("deform_columns");
+    let bufs = buffers(&mut k, &inputs, &[("out", &columns)]);
+    let result = parallel(&mut k, &columns.dims, |k, at| {
+        let (kernel, place) = (&at[2..2 + rank], &at[2 + rank..]);
+        let per_group = (xt.dims[1] / offset_groups).max(1) as i64;
+        let group = at[1].floor_div(per_group, &|_: u32| (0, columns.len() as i64));
+        let taps_per_group = window.kernel.iter().product::<u64>() as i64;
+        let tap = group.scale(taps_per_group).add(&flat(kernel, &window.kernel));
+        let mut axes = vec![];
+        for i in 0..rank {
+            let channel = tap.scale(rank as i64).offset(i as i64);
+            let shift = k.load(bufs[1], flat(&[&[at[0].clone(), channel], place].concat(), &ot.dims));
+            let shift = k.cast(shift, wide);
+            let base = k.index_value(window.position(i, xt.dims[2 + i], &place[i], &kernel[i]));
+            let base = k.cast(base, wide);
+            let position = k.bin(ScalarOp::Add, base, shift);
+            let axis = SampledAxis {
+                extent: xt.dims[2 + i],
+                interpolation: Interpolation::Linear,
+                outside: Outside::Zeros,
+                align_corners: true,
+            };
+            axes.push(axis_taps(k, &axis, position)?);
+        }
+        let mut y = interpolate(k, (bufs[0], &xt), &at[..2], &axes, true);
+        if let Some(ty) = &mask_ty {
+            let m = k.load(bufs[2], flat(&[&[at[0].clone(), tap], place].concat(), &ty.dims));
+            let m = k.cast(m, wide);
+            y = k.bin(ScalarOp::Mul, y, m);
+        }
+        let y = k.cast(y, columns.dtype);
+        k.store(bufs[bufs.len() - 1], flat(at, &columns.dims), y);
+        Ok(())
+    });
+    result.or_fail(b)?;
+    let args: Vec<Value> = [Some(x), Some(offset), mask].into_iter().flatten().collect();
+    Ok(b.kernel(k.finish(), &args, &[columns])[0])
+}
+
+fn deform_conv_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
+    let (x, w, offset) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+    let (xd, wd, out) = (b.dims(x)?, b.dims(w)?, &cx.outputs[0]);
+    let window = Window::new(cx.params, wd[2..].to_vec()).or_fail(b)?;
+    let count = |name: &str| cx.params.int(name).unwrap_or(1).max(1) as u64;
+    let (g, rank) = (count("group"), wd.len() - 2);
+    let columns = deformed_columns(b, (x, offset, maybe(args, 4)), &window, count("offset_group"), &out.dims[2..])?;
+    let (oc, ic) = (wd[0] / g, xd[1] / g);
+    let extents = [&[xd[0], g, oc][..], &out.dims[2..], &[ic], &wd[2..]].concat();
+    let v = vars(extents.len());
+    let (place, kernel) = (&v[3..3 + rank], &v[4 + rank..]);
+    let channel = v[1].scale(ic as i64).add(&v[3 + rank]);
+    let lhs = [&[v[0].clone(), channel][..], kernel, place].concat();
+    let rhs = [&[v[1].scale(oc as i64).add(&v[2]), v[3 + rank].clone()][..], kernel].concat();
+    let y = b.contract(columns, w, Contraction { extents, out_rank: 3 + rank, lhs, rhs })?;
+    let y = b.reshaped(y, &out.dims)?;
+    crate::conv::add_bias(b, y, maybe(args, 3))
+}
+
+fn deform_conv() -> OpDef {
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let (Some(x), Some(w)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
+        if x.len() < 3 || x.len() != w.len() {
+            return Err(OpError(format!("operand `W`: expected rank {}, found rank {}", x.len().max(3), w.len())));
+        }
+        partial(cx, 0, &[&[Some(x[0]), Some(w[0])][..], &vec![None; x.len() - 2]].concat())?;
+        cx.set_input_shape(3, Shape::Ranked([w[0]].into_iter().collect()))?;
+        let Some(kernel) = w[2..].iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>() else { return Ok(()) };
+        let window = Window::new(cx.params, kernel)?;
+        let out = output_dims(cx, 0);
+        (0..x.len() - 2).try_for_each(|i| window.relate(cx, i, x[2 + i], out[2 + i]))
+    });
+    define("deform_conv", "Convolution whose samples are displaced and weighted.", composite(deform_conv_body), infer)
+        .group("X", FLOATS)
+        .group("W", FLOATS)
+        .group("offset", FLOATS)
+        .optional("B", TypeRule::Group(0, FLOATS))
+        .optional("mask", TypeRule::Group(0, FLOATS))
+        .param("group", ParamValue::Int(1), "Number of channel groups.")
+        .param("offset_group", ParamValue::Int(1), "Number of channel groups with displacements of their own.")
+        .maybe("kernel_shape", ParamKind::Ints, "")
+        .maybe("strides", ParamKind::Ints, "Default: 1.")
+        .maybe("dilations", ParamKind::Ints, "Default: 1.")
+        .maybe("pads", ParamKind::Ints, "Default: 0.")
+        .onnx("DeformConv", 19)
+        .ulp(16.0)
+}

@@ -1,0 +1,245 @@
+//! Values and shapes of the structural operators through the reference interpreter.
+
+use tensorc_ir::graph::{Graph, Value};
+use tensorc_ir::infer::infer_node;
+use tensorc_ir::interp::eval_graph;
+use tensorc_ir::op::Registry;
+use tensorc_ir::params::{ParamValue, Params};
+use tensorc_ir::{DType, Dim, Shape, TensorData, TensorType};
+
+fn registry() -> Registry {
+    tensorc_ops::registry().unwrap()
+}
+
+fn f32s(dims: &[u64], values: &[f32]) -> Option<TensorData> {
+    Some(TensorData::f32s(dims, values).unwrap())
+}
+
+/// 1, 2, 3, … in the given shape.
+fn count(dims: &[u64]) -> Option<TensorData> {
+    let values: Vec<f32> = (1..=dims.iter().product::<u64>()).map(|i| i as f32).collect();
+    f32s(dims, &values)
+}
+
+fn i64s(values: &[i64]) -> Option<TensorData> {
+    Some(TensorData::i64s(&[values.len() as u64], values).unwrap())
+}
+
+fn ints(values: &[i64]) -> ParamValue {
+    ParamValue::Ints(values.to_vec())
+}
+
+fn text(value: &str) -> ParamValue {
+    ParamValue::Str(value.into())
+}
+
+/// Evaluates one operator on constants.
+fn run_all(
+    op: &str,
+    operands: &[Option<TensorData>],
+    params: Params,
+    outputs: usize,
+) -> Result<Vec<TensorData>, String> {
+    let registry = registry();
+    let mut graph = Graph::new("test");
+    let args: Vec<Option<Value>> =
+        operands.iter().map(|o| o.as_ref().map(|t| graph.add_const("c", t.clone()))).collect();
+    let def = registry.get(op).unwrap();
+    let node = graph.add_op("n", def, &args, params, outputs).map_err(|d| d.to_string())?;
+    for port in 0..outputs as u16 {
+        graph.add_output(format!("{port}"), Value { node, port });
+    }
+    eval_graph(&graph, &registry, &[]).map_err(|d| d.to_string())
+}
+
+fn run(op: &str, operands: &[Option<TensorData>], params: Params) -> (Vec<u64>, Vec<f32>) {
+    let out = run_all(op, operands, params, 1).unwrap().remove(0);
+    (out.dims().to_vec(), out.to_f32s())
+}
+
+fn expect(op: &str, operands: &[Option<TensorData>], params: Params, dims: &[u64], values: &[f32]) {
+    let (found_dims, found) = run(op, operands, params);
+    assert_eq!(found_dims, dims, "{op}");
+    for (f, v) in found.iter().zip(values) {
+        assert!((f - v).abs() <= 1e-5 * v.abs().max(1.0), "{op}: {found:?}, expected {values:?}");
+    }
+    assert_eq!(found.len(), values.len());
+}
+
+#[test]
+fn rearranging() {
+    let none = Params::new;
+    expect("reshape", &[count(&[2, 3]), i64s(&[0, -1, 1])], none(), &[2, 3, 1], &[1., 2., 3., 4., 5., 6.]);
+    let perm = none().with("perm", ints(&[1, 0]));
+    expect("transpose", &[count(&[2, 3])], perm, &[3, 2], &[1., 4., 2., 5., 3., 6.]);
+    expect("expand", &[count(&[2, 1]), i64s(&[3, 1, 2])], none(), &[3, 2, 2], &[1., 1., 2., 2.].repeat(3));
+    expect("tile", &[count(&[2]), i64s(&[2])], none(), &[4], &[1., 2., 1., 2.]);
+    expect("squeeze", &[count(&[1, 2, 1]), i64s(&[-1])], none(), &[1, 2], &[1., 2.]);
+    expect("unsqueeze", &[count(&[2]), i64s(&[0, 2])], none(), &[1, 2, 1], &[1., 2.]);
+    expect("flatten", &[count(&[2, 1, 2])], none().with("axis", ParamValue::Int(-1)), &[2, 2], &[1., 2., 3., 4.]);
+    let crd = none().with("blocksize", ParamValue::Int(2)).with("mode", text("CRD"));
+    expect("depth_to_space", &[count(&[1, 4, 1, 1])], crd, &[1, 1, 2, 2], &[1., 2., 3., 4.]);
+}
+
+#[test]
+fn cutting_and_joining() {
+    let none = Params::new;
+    let reversed = [count(&[5]), i64s(&[-1]), i64s(&[i64::MIN]), i64s(&[0]), i64s(&[-2])];
+    expect("slice", &reversed, none(), &[3], &[5., 3., 1.]);
+    let reflect = none().with("mode", text("reflect"));
+    expect("pad", &[count(&[3]), i64s(&[2, 3])], reflect, &[8], &[3., 2., 1., 2., 3., 2., 1., 2.]);
+    let wrap = none().with("mode", text("wrap"));
+    expect("pad", &[count(&[3]), i64s(&[1, 2])], wrap, &[6], &[3., 1., 2., 3., 1., 2.]);
+    expect("pad", &[count(&[3]), i64s(&[-1, 1]), f32s(&[], &[9.])], none(), &[3], &[2., 3., 9.]);
+    let axis = none().with("axis", ParamValue::Int(-1));
+    expect("concat", &[count(&[2, 1]), count(&[2, 2])], axis, &[2, 3], &[1., 1., 2., 2., 3., 4.]);
+    let parts = run_all("split", &[count(&[5])], none().with("num_outputs", ParamValue::Int(2)), 2).unwrap();
+    assert_eq!((parts[0].to_f32s(), parts[1].to_f32s()), (vec![1., 2., 3.], vec![4., 5.]));
+    expect("center_crop_pad", &[count(&[4, 1]), i64s(&[2, 3])], none(), &[2, 3], &[0., 2., 0., 0., 3., 0.]);
+}
+
+#[test]
+fn gathering_and_scattering() {
+    let none = Params::new;
+    expect(
+        "gather",
+        &[count(&[2, 3]), i64s(&[-1, 0])],
+        none().with("axis", ParamValue::Int(1)),
+        &[2, 2],
+        &[3., 1., 6., 4.],
+    );
+    // Outside the axis: clamped.
+    expect("gather", &[count(&[3]), i64s(&[7, -9])], none(), &[2], &[3., 1.]);
+    let pairs = Some(TensorData::i64s(&[2, 2], &[0, 1, 1, -1]).unwrap());
+    expect("gather_nd", &[count(&[2, 3]), pairs.clone()], none(), &[2], &[2., 6.]);
+    let add = none().with("reduction", text("add"));
+    expect("scatter_nd", &[count(&[2, 2]), pairs, f32s(&[2], &[10., 20.])], add.clone(), &[2, 2], &[1., 12., 3., 24.]);
+    let indices = Some(TensorData::i64s(&[1, 2], &[1, 1]).unwrap());
+    let update = [count(&[2, 2]), indices.clone(), f32s(&[1, 2], &[10., 20.])];
+    expect("scatter_elements", &update, add.clone().with("axis", ParamValue::Int(1)), &[2, 2], &[1., 32., 3., 4.]);
+    expect("scatter_elements", &update, add, &[2, 2], &[1., 2., 13., 24.]);
+    expect("gather_elements", &[count(&[2, 2]), indices], none(), &[1, 2], &[3., 4.]);
+}
+
+#[test]
+fn ordering() {
+    let x = f32s(&[6], &[2., f32::NAN, 5., 2., -1., 5.]);
+    for (k, largest, expected) in [(4, true, vec![1, 2, 5, 0]), (3, false, vec![4, 0, 3])] {
+        let params = Params::new().with("largest", ParamValue::Bool(largest));
+        let out = run_all("topk", &[x.clone(), i64s(&[k])], params, 2).unwrap();
+        assert_eq!(out[1].to_i64s(), expected);
+    }
+    // Long lines are merged: the order is that of a stable sort.
+    let values: Vec<f32> = (0..100).map(|i| (i * 37 % 23) as f32).collect();
+    let out = run_all("topk", &[f32s(&[100], &values), i64s(&[40])], Params::new(), 2).unwrap();
+    let mut ids: Vec<i64> = (0..100).collect();
+    ids.sort_by(|a, b| values[*b as usize].total_cmp(&values[*a as usize]));
+    assert_eq!(out[1].to_i64s(), ids[..40]);
+}
+
+#[test]
+fn products() {
+    let none = Params::new;
+    expect("matmul", &[count(&[2, 2]), count(&[2, 2])], none(), &[2, 2], &[7., 10., 15., 22.]);
+    expect("matmul", &[count(&[2]), count(&[2, 2, 1])], none(), &[2, 1], &[5., 11.]);
+    expect("matmul", &[count(&[2]), count(&[2])], none(), &[], &[5.]);
+    let gemm = none().with("transB", ParamValue::Bool(true)).with("alpha", ParamValue::Float(2.0));
+    expect("gemm", &[count(&[1, 2]), count(&[2, 2]), count(&[2])], gemm, &[1, 2], &[11., 24.]);
+    let equation = |e: &str| none().with("equation", text(e));
+    expect("einsum", &[count(&[2, 2])], equation("ii->i"), &[2], &[1., 4.]);
+    expect("einsum", &[count(&[2, 2])], equation("ij->"), &[], &[10.]);
+    let three = [count(&[2]), count(&[2, 2]), count(&[2])];
+    expect("einsum", &three, equation("i,ij,j"), &[], &[27.]);
+    expect("einsum", &[count(&[1, 2, 2]), count(&[2, 1])], equation("...ij,jk->...ki"), &[1, 1, 2], &[5., 11.]);
+}
+
+#[test]
+fn convolutions() {
+    let none = Params::new;
+    let pads = none().with("pads", ints(&[1, 1])).with("strides", ints(&[2]));
+    expect("conv", &[count(&[1, 1, 4]), count(&[1, 1, 3])], pads, &[1, 1, 2], &[8., 20.]);
+    let grouped = none().with("group", ParamValue::Int(2));
+    let operands = [count(&[1, 2, 2]), count(&[2, 1, 1]), f32s(&[2], &[10., 20.])];
+    expect("conv", &operands, grouped, &[1, 2, 2], &[11., 12., 26., 28.]);
+    // Overlapping windows, and windows that tile the result.
+    let transposed = [count(&[1, 1, 2]), count(&[1, 1, 3])];
+    expect("conv_transpose", &transposed, none().with("strides", ints(&[2])), &[1, 1, 5], &[1., 2., 5., 4., 6.]);
+    let tiles = none().with("strides", ints(&[3]));
+    expect("conv_transpose", &transposed, tiles, &[1, 1, 6], &[1., 2., 3., 2., 4., 6.]);
+}
+
+#[test]
+fn pools() {
+    let kernel = || Params::new().with("kernel_shape", ints(&[2])).with("strides", ints(&[2]));
+    let x = count(&[1, 1, 5]);
+    expect(
+        "max_pool",
+        std::slice::from_ref(&x),
+        kernel().with("ceil_mode", ParamValue::Bool(true)),
+        &[1, 1, 3],
+        &[2., 4., 5.],
+    );
+    let ceil = kernel().with("ceil_mode", ParamValue::Bool(true)).with("count_include_pad", ParamValue::Bool(true));
+    expect("average_pool", std::slice::from_ref(&x), ceil, &[1, 1, 3], &[1.5, 3.5, 5.]);
+    let out = run_all("max_pool", std::slice::from_ref(&x), kernel().with("pads", ints(&[1, 0])), 2).unwrap();
+    assert_eq!(out[1].to_i64s(), [0, 2, 4]);
+    expect("global_average_pool", &[x], Params::new(), &[1, 1, 1], &[3.]);
+}
+
+#[test]
+fn resampling() {
+    let sizes = |n: i64| [count(&[2]), None, None, i64s(&[n])];
+    let nearest = Params::new().with("coordinate_transformation_mode", text("asymmetric"));
+    expect("resize", &sizes(4), nearest, &[4], &[1., 1., 2., 2.]);
+    let linear = Params::new().with("mode", text("linear"));
+    expect("resize", &sizes(4), linear, &[4], &[1., 1.25, 1.75, 2.]);
+}
+
+#[test]
+fn filling() {
+    expect("range", &[f32s(&[], &[1.]), f32s(&[], &[6.]), f32s(&[], &[2.])], Params::new(), &[3], &[1., 3., 5.]);
+    expect(
+        "trilu",
+        &[count(&[2, 2])],
+        Params::new().with("upper", ParamValue::Bool(false)),
+        &[2, 2],
+        &[1., 0., 3., 4.],
+    );
+    let hot = [i64s(&[1, -1]), i64s(&[3]), f32s(&[2], &[0., 5.])];
+    expect("one_hot", &hot, Params::new(), &[2, 3], &[0., 5., 0., 0., 0., 5.]);
+}
+
+#[test]
+fn shapes_flow_through_symbols() {
+    let registry = registry();
+    let mut graph = Graph::new("test");
+    let (n, h) = (graph.dims.named("n"), graph.dims.named("h"));
+    let dims = [n, Dim::Const(3), h].into_iter().collect();
+    let x = graph.add_input("x", TensorType::new(DType::F32, Shape::Ranked(dims)));
+    let w = graph.add_const("w", count(&[8, 3, 3]).unwrap());
+    let params = Params::new().with("pads", ints(&[1, 1]));
+    let node = graph.add_op("conv", registry.get("conv").unwrap(), &[Some(x), Some(w)], params, 1).unwrap();
+    let value_of = |g: &Graph, v: Value| g.constant(v).cloned();
+    while infer_node(&mut graph, node, &value_of).unwrap() {}
+    let out = graph.resolved(Value { node, port: 0 });
+    let out = out.shape.dims().unwrap().to_vec();
+    assert_eq!(out[0], graph.dims.resolve(n));
+    assert_eq!(out[1], Dim::Const(8));
+    let origin = tensorc_ir::dim::Origin("test".into());
+    graph.dims.unify(h, Dim::Const(10), &origin).unwrap();
+    graph.dims.solve().unwrap();
+    assert_eq!(graph.dims.resolve(out[2]), Dim::Const(10));
+}
+
+#[test]
+fn mistakes_are_named() {
+    let fails = |op: &str, operands: &[Option<TensorData>], params: Params, part: &str| {
+        let why = run_all(op, operands, params, 1).unwrap_err();
+        assert!(why.contains(part), "{why}");
+    };
+    fails("matmul", &[count(&[2, 3]), count(&[2, 3])], Params::new(), "operand `b`, axis 0");
+    fails("conv", &[count(&[1, 2, 4]), count(&[1, 3, 1])], Params::new(), "operand `W`, axis 1");
+    fails("reshape", &[count(&[4]), i64s(&[-1, 3])], Params::new(), "reshape");
+    fails("einsum", &[count(&[4])], Params::new().with("equation", text("ij->i")), "does not fit rank 1");
+    fails("gather", &[count(&[4]), i64s(&[0])], Params::new().with("axis", ParamValue::Int(2)), "axis 2");
+}
