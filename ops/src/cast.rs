@@ -27,6 +27,11 @@ pub fn ops() -> Vec<OpDef> {
         cx.same_dtype(0, 1)
     });
     vec![
+        define("identity", "x.", first(), Infer::Derived)
+            .operand("x", &[])
+            .onnx("Identity", 1)
+            .mxnet("_copy")
+            .mxnet("identity"),
         define("stop_gradient", "x, constant to differentiation.", first(), Infer::Derived)
             .operand("x", &[])
             .mxnet("BlockGrad")
