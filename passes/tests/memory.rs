@@ -1,0 +1,143 @@
+//! The memory plan against a brute-force check of what may overlap.
+
+mod common;
+
+use common::Rng;
+use proptest::prelude::*;
+use tensorc_abi::{Arg, Buffer, BufferId, DType, Home, KernelId, Plan, Step, StepOp};
+use tensorc_ir::lowered::{InPlace, Lowered};
+use tensorc_passes::plan_memory;
+
+fn step(reads: &[u32], writes: &[u32]) -> Step {
+    let args = reads.iter().map(|b| (b, false)).chain(writes.iter().map(|b| (b, true)));
+    let args = args.map(|(b, writes)| Arg { buffer: BufferId(*b), writes }).collect();
+    Step { name: "step".into(), op: StepOp::Launch { kernel: KernelId(0), args, extent: 1 }, flops: 0, bytes: 0 }
+}
+
+fn buffer(bytes: u64, home: Home) -> Buffer {
+    Buffer { name: "b".into(), dtype: DType::U8, dims: vec![bytes], home }
+}
+
+/// Steps that each write one or two new buffers and read some of the recent ones.
+fn random(seed: u64, steps: usize) -> Lowered {
+    let mut rng = Rng(seed);
+    let mut l = Lowered::default();
+    l.plan.buffers.push(buffer(64, Home::Input(0)));
+    for i in 0..steps {
+        let known = l.plan.buffers.len() as u64;
+        let reads: Vec<u32> = (0..1 + rng.next(3))
+            .map(|_| {
+                let back = if rng.next(8) == 0 { rng.next(known) } else { rng.next(known.min(4)) };
+                (known - 1 - back) as u32
+            })
+            .collect();
+        let mut writes = vec![];
+        for _ in 0..1 + rng.next(2) {
+            let bytes = match rng.next(4) {
+                0 => l.plan.buffers[reads[0] as usize].bytes(),
+                1 => rng.next(100),
+                _ => 1 + rng.next(64) * 640,
+            };
+            let id = l.plan.buffers.len() as u32;
+            l.plan.buffers.push(buffer(bytes, if rng.next(10) == 0 { Home::Output(0) } else { Home::Arena(0) }));
+            if bytes == l.plan.buffers[reads[0] as usize].bytes() {
+                l.in_place.push(InPlace { step: i, input: BufferId(reads[0]), output: BufferId(id) });
+            }
+            writes.push(id);
+        }
+        l.plan.steps.push(step(&reads, &writes));
+    }
+    l
+}
+
+/// First and last use of each arena buffer.
+fn lives(plan: &Plan) -> Vec<Option<(usize, usize)>> {
+    let mut lives: Vec<Option<(usize, usize)>> = vec![None; plan.buffers.len()];
+    for (i, s) in plan.steps.iter().enumerate() {
+        for a in s.op.args() {
+            let life = &mut lives[a.buffer.0 as usize];
+            *life = Some((life.map_or(i, |l| l.0), i));
+        }
+    }
+    lives
+}
+
+fn check(l: &Lowered) {
+    let plan = &l.plan;
+    let lives = lives(plan);
+    let arena = |i: usize| match plan.buffers[i].home {
+        Home::Arena(offset) if plan.buffers[i].bytes() > 0 => lives[i].map(|life| (offset, life)),
+        _ => None,
+    };
+    for i in 0..plan.buffers.len() {
+        let Some((a, life_a)) = arena(i) else { continue };
+        assert_eq!(a % Plan::ALIGN, 0);
+        assert!(a + plan.buffers[i].bytes() <= plan.arena_bytes);
+        for j in 0..i {
+            let Some((b, life_b)) = arena(j) else { continue };
+            let in_time = life_a.0 <= life_b.1 && life_b.0 <= life_a.1;
+            let in_space = a < b + plan.buffers[j].bytes() && b < a + plan.buffers[i].bytes();
+            if in_time && in_space {
+                let (first, second) = if life_a.0 < life_b.0 { (i, j) } else { (j, i) };
+                let at = lives[second].unwrap().0;
+                assert_eq!(lives[first].unwrap().1, at, "{first} and {second} overlap and live together");
+                let allowed = InPlace { step: at, input: BufferId(first as u32), output: BufferId(second as u32) };
+                assert!(l.in_place.contains(&allowed), "{first} and {second} overlap");
+                assert_eq!(a, b);
+            }
+        }
+    }
+    assert!(plan.lower_bound_bytes <= plan.arena_bytes);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+    #[test]
+    fn live_buffers_never_overlap(seed in any::<u64>(), steps in 1usize..60) {
+        let mut l = random(seed, steps);
+        plan_memory(&mut l).unwrap();
+        check(&l);
+        let again = {
+            let mut l = random(seed, steps);
+            plan_memory(&mut l).unwrap();
+            l
+        };
+        prop_assert_eq!(l.plan, again.plan);
+    }
+}
+
+#[test]
+fn chains_run_in_place() {
+    let mut l = Lowered::default();
+    l.plan.buffers = (0..4).map(|_| buffer(1000, Home::Arena(0))).collect();
+    l.plan.steps = vec![step(&[], &[0]), step(&[0], &[1]), step(&[1], &[2]), step(&[2], &[3])];
+    l.in_place =
+        (1..4).map(|i| InPlace { step: i, input: BufferId(i as u32 - 1), output: BufferId(i as u32) }).collect();
+    plan_memory(&mut l).unwrap();
+    assert_eq!((l.plan.arena_bytes, l.plan.lower_bound_bytes), (1024, 1024));
+    // The first result is read again at the end: nothing may overwrite it.
+    l.plan.steps.push(step(&[0], &[]));
+    plan_memory(&mut l).unwrap();
+    check(&l);
+    assert_eq!(l.plan.arena_bytes, 2048);
+}
+
+#[test]
+fn reading_before_writing_is_an_error() {
+    let mut l = Lowered::default();
+    l.plan.buffers = vec![buffer(8, Home::Arena(0))];
+    l.plan.steps = vec![step(&[0], &[])];
+    assert!(plan_memory(&mut l).unwrap_err().message.contains("before it is written"));
+}
+
+#[test]
+fn large_plans_are_close_to_the_bound() {
+    let mut worst: f64 = 1.0;
+    for seed in 0..4 {
+        let mut l = random(seed, 10_000);
+        plan_memory(&mut l).unwrap();
+        worst = worst.max(l.plan.arena_bytes as f64 / l.plan.lower_bound_bytes as f64);
+    }
+    assert!(worst < 1.05, "{worst}");
+}
