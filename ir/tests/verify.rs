@@ -1,4 +1,5 @@
 //! The verifiers accept what is right and name what is wrong.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use tensorc_ir::DType;
 use tensorc_ir::Module;
