@@ -215,6 +215,19 @@ impl Graph {
         args.into_iter().map(|(_, v)| v).collect()
     }
 
+    /// Every incoming edge as (operand port, value), sorted: what the verifier checks.
+    pub fn arg_ports(&self, node: NodeId) -> Vec<(u16, Value)> {
+        let edges = self.g.edges_directed(index(node), Direction::Incoming);
+        let mut ports: Vec<(u16, Value)> = edges
+            .map(|e| {
+                let edge = e.weight();
+                (edge.to_port, Value { node: NodeId(e.source().index() as u32), port: edge.from_port })
+            })
+            .collect();
+        ports.sort();
+        ports
+    }
+
     /// The operands of an operator by formal position, `None` where absent; of any other node, its
     /// arguments.
     pub fn operands(&self, node: NodeId) -> Vec<Option<Value>> {

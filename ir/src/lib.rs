@@ -24,6 +24,7 @@ mod tensor;
 pub mod testing;
 pub mod text;
 mod types;
+pub mod verify;
 
 pub use module::Module;
 pub use tensor::TensorData;

@@ -1,4 +1,5 @@
 //! Printing and parsing are inverse, and the parser survives anything.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::OnceLock;
 

@@ -124,7 +124,7 @@ impl Random<'_> {
         match self.rng.below(if clusters { 8 } else { 6 }) {
             0 => {
                 let (dense, dtype) = (self.dense(), *self.rng.pick(&DTYPES));
-                let seed = self.rng.next();
+                let seed = self.rng.next_u64();
                 let mut elements = Rng::new(seed);
                 let ty = DenseType::new(dtype, &dense.dims);
                 let data = TensorData::from_fn(ty.clone(), |_| elements.element(dtype));
@@ -198,7 +198,7 @@ impl Random<'_> {
     fn contract(&mut self, i: usize, v: Value, ty: &DenseType) {
         let Some((&k, outer)) = ty.dims.split_last() else { return };
         let cols = 1 + self.rng.below(4);
-        let mut elements = Rng::new(self.rng.next());
+        let mut elements = Rng::new(self.rng.next_u64());
         let weight = DenseType::new(ty.dtype, &[k, cols]);
         let data = TensorData::from_fn(weight, |_| elements.element(ty.dtype));
         let w = self.g.add_const(format!("w{i}"), data);
@@ -223,7 +223,7 @@ impl Random<'_> {
             }
             return;
         }
-        let mut elements = Rng::new(self.rng.next());
+        let mut elements = Rng::new(self.rng.next_u64());
         let count = 1 + self.rng.below(3);
         let data = TensorData::from_fn(DenseType::new(DType::I64, &[count]), |_| elements.element(DType::I64));
         let gather = Gather { axis };

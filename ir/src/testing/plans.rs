@@ -13,23 +13,18 @@ pub fn random_plan(rng: &mut Rng) -> Plan {
     let steps = 1 + rng.below(6);
     let mut plan = Plan { name: "main".into(), ..Plan::default() };
     plan.kernels = vec!["relu".into(), "odd name".into()];
-    for i in 0..1 + rng.below(3) {
-        let packing = match rng.below(3) {
-            0 => Packing::Plain,
-            1 => Packing::GemmB { k: 64, n: 64, offset: 3, row_stride: -1, col_stride: 64 },
-            _ => Packing::Conv(conv(rng)),
-        };
-        plan.weights.push(Weight { name: format!("w/{i}"), constant: i as u32, packing });
+    let gemm = Packing::GemmB { k: 64, n: 64, offset: 3, row_stride: -1, col_stride: 64 };
+    for (i, packing) in [Packing::Plain, gemm, Packing::Conv(conv(rng))].into_iter().enumerate() {
+        plan.weights.push(Weight { name: format!("w/{}", i / 2), constant: i as u32, packing });
         plan.buffers.push(buffer("w", Home::Weight(i as u32)));
     }
-    let weight = BufferId(0);
     let mut current = push(&mut plan, "x", Home::Input(0));
     plan.inputs.push(current);
     for i in 0..steps {
         let last = i + 1 == steps;
         let home = if last { Home::Output(0) } else { Home::Arena(i * 16384) };
         let next = push(&mut plan, if rng.one_in(2) { "h" } else { "t.1" }, home);
-        let op = step(rng, current, weight, next);
+        let op = step(rng, current, next);
         let name = if rng.one_in(2) { format!("layer/{i}") } else { format!("n{i}") };
         plan.steps.push(Step { name, op, flops: rng.below(1 << 40), bytes: rng.below(1 << 40) });
         current = next;
@@ -64,7 +59,7 @@ fn conv(rng: &mut Rng) -> Conv2d {
     }
 }
 
-fn step(rng: &mut Rng, from: BufferId, weight: BufferId, to: BufferId) -> StepOp {
+fn step(rng: &mut Rng, from: BufferId, to: BufferId) -> StepOp {
     let read = Arg { buffer: from, writes: false };
     let write = Arg { buffer: to, writes: true };
     let epilogue = rng.one_in(2).then(|| Epilogue { kernel: KernelId(1), args: vec![write, read] });
@@ -75,9 +70,9 @@ fn step(rng: &mut Rng, from: BufferId, weight: BufferId, to: BufferId) -> StepOp
             let packed = rng.one_in(2);
             let call =
                 BatchedGemm { batch: [1; 3], m: 64, n: 64, k: 64, a: layout, b: layout, c: layout, b_packed: packed };
-            StepOp::Gemm { call, a: from, b: weight, c: to, epilogue }
+            StepOp::Gemm { call, a: from, b: BufferId(packed.into()), c: to, epilogue }
         }
-        2 => StepOp::Conv { call: conv(rng), x: from, w: weight, y: to, epilogue },
+        2 => StepOp::Conv { call: conv(rng), x: from, w: BufferId(2), y: to, epilogue },
         _ => StepOp::Copy { src: from, dst: to },
     }
 }

@@ -13,7 +13,7 @@ impl Rng {
         Rng(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,7 +23,7 @@ impl Rng {
 
     /// Uniform in `0..n` (0 for `n == 0`), up to a bias of n/2⁶⁴.
     pub fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+        ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
 
     /// True with probability `1 / n`.
@@ -38,7 +38,7 @@ impl Rng {
 
     /// Floats uniform in [-1, 1), signed integers in -8..8, unsigned ones in 0..16, bools.
     pub fn element(&mut self, dtype: DType) -> Scalar {
-        let bits = self.next();
+        let bits = self.next_u64();
         match dtype {
             DType::Bool => Scalar::bool(bits >> 63 == 1),
             d if d.is_float() => Scalar::from_f64(d, (bits >> 11) as f64 / (1u64 << 52) as f64 - 1.0),

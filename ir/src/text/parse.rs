@@ -305,7 +305,7 @@ impl Parser<'_> {
         }
         let atom = self.index_atom(var)?;
         let factor: i128 = match self.eat('*') {
-            true => i128::from(self.number::<i64>("a factor")?),
+            true => self.number("a factor")?,
             false => 1,
         };
         let factor = i64::try_from(if negative { -factor } else { factor }).map_err(|_| overflow(pos))?;

@@ -1,0 +1,225 @@
+//! Rules of tensor graphs, stage by stage.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::prim::check_prim;
+use crate::diag::{Code, Diagnostic, Result};
+use crate::graph::{Fused, FusionClass, Graph, Node, NodeId, NodeKind, OpNode, Value};
+use crate::op::Compute;
+use crate::prim::Prim;
+use crate::types::{DenseType, Shape};
+
+/// How far a graph has come; each stage adds rules to those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Structure only: types may be unknown.
+    Imported,
+    /// Every element type and rank is known; extents may be symbolic.
+    Typed,
+    /// Only inputs, constants, primitives and host operators; every type is dense, that of a
+    /// primitive follows from its operands.
+    Primitive,
+    /// Only inputs, constants, clusters, concatenations, kernels, views and host operators; the
+    /// body of every cluster fits its class.
+    Fused,
+}
+
+/// Checks a graph against the rules of a stage.
+///
+/// At every stage: acyclic; operand ports dense and assigned once; every value used exists;
+/// operators have operands, parameters and results as registered; the signature lists exactly the
+/// input nodes; constants have the type of their data. Primitives and clusters whose types are
+/// dense are checked at any stage.
+pub fn verify_graph(graph: &Graph, stage: Stage) -> Result<()> {
+    signature(graph)?;
+    for id in graph.node_ids() {
+        let n = graph.node(id);
+        structure(graph, id).and_then(|()| node(graph, id, stage)).map_err(|why| fail(why).at(&n.name))?;
+    }
+    acyclic(graph)
+}
+
+fn fail(why: impl Into<String>) -> Diagnostic {
+    Diagnostic::new(Code::Verify, why)
+}
+
+fn exists(graph: &Graph, v: Value) -> bool {
+    graph.contains(v.node) && usize::from(v.port) < graph.node(v.node).types.len()
+}
+
+fn signature(graph: &Graph) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for &id in graph.inputs() {
+        if !graph.contains(id) || !matches!(graph.node(id).kind, NodeKind::Input) || !seen.insert(id) {
+            return Err(fail("the signature lists something other than an input, or an input twice"));
+        }
+    }
+    for (name, v) in graph.outputs() {
+        if !exists(graph, *v) {
+            return Err(fail(format!("output `{name}` is a value that does not exist")));
+        }
+    }
+    Ok(())
+}
+
+fn acyclic(graph: &Graph) -> Result<()> {
+    let mut position: BTreeMap<NodeId, usize> = BTreeMap::new();
+    for (i, id) in graph.order().into_iter().enumerate() {
+        if let Some(v) = graph.args(id).iter().find(|v| !position.contains_key(&v.node)) {
+            let operand = &graph.node(v.node).name;
+            return Err(fail(format!("the node depends on itself through `{operand}`")).at(&graph.node(id).name));
+        }
+        position.insert(id, i);
+    }
+    Ok(())
+}
+
+/// What holds of any node at any stage.
+fn structure(graph: &Graph, id: NodeId) -> Result<(), String> {
+    let n = graph.node(id);
+    let ports = graph.arg_ports(id);
+    if let Some((i, (port, _))) = ports.iter().enumerate().find(|(i, (port, _))| usize::from(*port) != *i) {
+        return Err(format!("operand port {i} is missing or assigned twice (found port {port})"));
+    }
+    if let Some((port, v)) = ports.iter().find(|(_, v)| !exists(graph, *v)) {
+        return Err(format!("operand {port} is result {} of a node that does not have it", v.port));
+    }
+    match &n.kind {
+        NodeKind::Input | NodeKind::Const(_) if !ports.is_empty() || n.types.len() != 1 => {
+            Err("an input or constant has one result and no operands".into())
+        }
+        NodeKind::Input if !graph.inputs().contains(&id) => Err("an input that is not in the signature".into()),
+        NodeKind::Const(data) if n.types[0].dense().as_ref() != Some(&data.ty) => {
+            Err(format!("the type of the constant is not that of its value, {}", data.ty))
+        }
+        NodeKind::Op(op) => operator(graph, id, op, ports.len()),
+        _ => Ok(()),
+    }
+}
+
+fn operator(graph: &Graph, id: NodeId, op: &OpNode, args: usize) -> Result<(), String> {
+    let name = op.def.name;
+    if op.slots.len() != args || op.slots.windows(2).any(|w| w[0] >= w[1]) {
+        return Err(format!("{name}: the formal positions of the operands are not ascending, one for each"));
+    }
+    op.def.check_operands(&graph.operands(id)).map_err(|why| format!("{name}: {why}"))?;
+    let (least, most) = op.def.outputs;
+    let results = graph.node(id).types.len();
+    if !(least..=most).contains(&results) {
+        return Err(format!("{name}: {results} results, expected {least} to {most}"));
+    }
+    op.params.clone().complete(&op.def.params).map_err(|why| format!("{name}: {why}"))
+}
+
+/// The rules of the stage, and of primitives and clusters with known types.
+fn node(graph: &Graph, id: NodeId, stage: Stage) -> Result<(), String> {
+    let n = graph.node(id);
+    types_known(graph, id, stage)?;
+    allowed(n, stage)?;
+    let values = |ports: usize| (0..ports as u16).map(|port| Value { node: id, port });
+    let dense = |v: Value| graph.resolved(v).dense();
+    let inputs: Option<Vec<DenseType>> = graph.args(id).iter().map(|v| dense(*v)).collect();
+    let outputs: Option<Vec<DenseType>> = values(n.types.len()).map(dense).collect();
+    let (Some(inputs), Some(outputs)) = (inputs, outputs) else { return Ok(()) };
+    match &n.kind {
+        NodeKind::Prim(prim) => check_prim(prim, &inputs, &outputs),
+        NodeKind::Fused(f) => cluster(f, &inputs, &outputs),
+        _ => Ok(()),
+    }
+}
+
+fn types_known(graph: &Graph, id: NodeId, stage: Stage) -> Result<(), String> {
+    for port in 0..graph.node(id).types.len() as u16 {
+        let ty = graph.resolved(Value { node: id, port });
+        if stage >= Stage::Typed && (ty.dtype.is_none() || ty.shape == Shape::Unranked) {
+            return Err(format!("the element type or rank of result {port} is unknown"));
+        }
+        if stage >= Stage::Primitive && ty.dense().is_none() && !is_host(graph.node(id)) {
+            return Err(format!("an extent of result {port} is unknown"));
+        }
+    }
+    Ok(())
+}
+
+fn is_host(n: &Node) -> bool {
+    matches!(&n.kind, NodeKind::Op(op) if matches!(op.def.compute, Compute::Host(_)))
+}
+
+fn allowed(n: &Node, stage: Stage) -> Result<(), String> {
+    let kept = |prim: &Prim| matches!(prim, Prim::Concat { .. } | Prim::Kernel(_) | Prim::View(_));
+    match &n.kind {
+        NodeKind::Op(op) if stage >= Stage::Primitive && !is_host(n) => {
+            Err(format!("operator `{}` is not decomposed", op.def.name))
+        }
+        NodeKind::Prim(prim) if stage >= Stage::Fused && !kept(prim) => Err("the primitive is in no cluster".into()),
+        NodeKind::Fused(_) if stage < Stage::Fused => Err("a cluster before fusion".into()),
+        _ => Ok(()),
+    }
+}
+
+/// A cluster: its signature fits the node, its body is primitive and fits its class.
+fn cluster(f: &Fused, inputs: &[DenseType], outputs: &[DenseType]) -> Result<(), String> {
+    let body = &*f.body;
+    verify_graph(body, Stage::Primitive).map_err(|d| format!("in the cluster: {d}"))?;
+    let dense = |v: Value| body.resolved(v).dense();
+    let found: Vec<_> = body.inputs().iter().map(|&node| dense(Value { node, port: 0 })).collect();
+    if found != inputs.iter().cloned().map(Some).collect::<Vec<_>>() {
+        return Err("the inputs of the cluster are not of the types of its operands".into());
+    }
+    let found: Vec<_> = body.outputs().iter().map(|(_, v)| dense(*v)).collect();
+    if found != outputs.iter().cloned().map(Some).collect::<Vec<_>>() {
+        return Err("the outputs of the cluster are not of the types of its results".into());
+    }
+    let mut prims: Vec<(NodeId, &Prim)> = vec![];
+    for id in body.node_ids() {
+        match &body.node(id).kind {
+            NodeKind::Prim(p) => prims.push((id, p)),
+            NodeKind::Op(_) | NodeKind::Fused(_) => return Err("a cluster may hold primitives only".into()),
+            NodeKind::Input | NodeKind::Const(_) => {}
+        }
+    }
+    match f.class {
+        FusionClass::Map => map_class(&prims, outputs),
+        FusionClass::Reduce => reduce_class(body, &prims),
+        FusionClass::Contract => contract_class(&prims),
+    }
+}
+
+fn map_class(prims: &[(NodeId, &Prim)], outputs: &[DenseType]) -> Result<(), String> {
+    match prims.iter().all(|(_, p)| matches!(p, Prim::Map(_) | Prim::View(_) | Prim::Gather(_))) {
+        false => Err("a map cluster holds maps, views and gathers only".into()),
+        true if outputs.windows(2).any(|w| w[0].dims != w[1].dims) => {
+            Err("the results of a map cluster differ in shape".into())
+        }
+        true => Ok(()),
+    }
+}
+
+fn reduce_class(body: &Graph, prims: &[(NodeId, &Prim)]) -> Result<(), String> {
+    let mut space: Option<(&[usize], Vec<u64>)> = None;
+    for (id, prim) in prims {
+        match prim {
+            Prim::Reduce(r) => {
+                let dims = body.args(*id).first().and_then(|v| body.resolved(*v).dense()).map_or(vec![], |t| t.dims);
+                let here = (&r.axes[..], dims);
+                if space.get_or_insert_with(|| here.clone()) != &here {
+                    return Err("the reductions of a cluster differ in axes or operand shape".into());
+                }
+            }
+            Prim::Map(_) | Prim::View(_) | Prim::Gather(_) => {}
+            _ => return Err("a reduce cluster holds reductions, maps, views and gathers only".into()),
+        }
+    }
+    space.map(|_| ()).ok_or_else(|| "a reduce cluster without a reduction".into())
+}
+
+fn contract_class(prims: &[(NodeId, &Prim)]) -> Result<(), String> {
+    let count = |f: fn(&Prim) -> bool| prims.iter().filter(|(_, p)| f(p)).count();
+    let contractions = count(|p| matches!(p, Prim::Contract(_)));
+    let views = count(|p| matches!(p, Prim::View(_)));
+    let maps = count(|p| matches!(p, Prim::Map(_)));
+    match contractions == 1 && views <= 1 && contractions + views + maps == prims.len() {
+        true => Ok(()),
+        false => Err("a contract cluster holds one contraction, maps and at most one view".into()),
+    }
+}

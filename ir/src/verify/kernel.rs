@@ -1,0 +1,290 @@
+//! Rules of kernels.
+
+use smallvec::SmallVec;
+use tensorc_abi::DType;
+
+use crate::diag::{Code, Diagnostic, Result};
+use crate::index::{Index, Interval};
+use crate::kir::{Buf, Kernel, LoopKind, Operand, Space, Stmt, Var};
+use crate::scalar::{Scalar, ScalarOp};
+
+/// An interval that says nothing.
+const UNKNOWN: Interval = (i64::MIN / 4, i64::MAX / 4);
+
+/// Checks a kernel.
+///
+/// - Every variable is bound once, before its uses, and used only in the rest of its block; so is
+///   every local buffer by its allocation. The range parameters of a parallel kernel are not visible.
+/// - Operation, load, store, guard and condition types fit; no function of [`ScalarOp::Math`] on f32.
+/// - Indices mention i64 variables only; stores go to writable buffers.
+/// - Steps are positive. A parallel loop is the kernel's only statement, over `0..constant` by 1. A
+///   vector loop has a constant extent and holds neither another one, nor an `if`, nor an
+///   allocation. An unrolled loop has a constant extent.
+/// - A register buffer is indexed by a constant, by variables of unrolled loops, and at most once by
+///   the variable of the enclosing vector loop.
+/// - No access that certainly happens is certainly out of bounds.
+pub fn verify_kernel(kernel: &Kernel) -> Result<()> {
+    let mut v = Verifier {
+        k: kernel,
+        vars: vec![None; kernel.vars.len()],
+        bound: vec![false; kernel.vars.len()],
+        buffers: vec![false; kernel.buffers.len()],
+        allocated: vec![false; kernel.buffers.len()],
+        vector: None,
+        certain: true,
+    };
+    v.kernel().map_err(|why| Diagnostic::new(Code::Verify, format!("kernel {}: {why}", kernel.name)))
+}
+
+/// What is known of a visible variable.
+#[derive(Clone, Copy)]
+struct Known {
+    range: Interval,
+    /// The loop that binds it, if one does.
+    kind: Option<LoopKind>,
+}
+
+struct Verifier<'k> {
+    k: &'k Kernel,
+    /// Visible variables.
+    vars: Vec<Option<Known>>,
+    bound: Vec<bool>,
+    /// Visible buffers.
+    buffers: Vec<bool>,
+    allocated: Vec<bool>,
+    /// The variable of the enclosing vector loop.
+    vector: Option<Var>,
+    /// Whether the statement at hand is executed whenever the kernel is.
+    certain: bool,
+}
+
+type Check<T = ()> = std::result::Result<T, String>;
+
+impl Verifier<'_> {
+    fn kernel(&mut self) -> Check {
+        let k = self.k;
+        if k.params > k.buffers.len() {
+            return Err("fewer buffers than parameters".into());
+        }
+        for (i, info) in k.buffers.iter().enumerate() {
+            if (i < k.params) != (info.space == Space::Global) {
+                return Err(format!("buffer `{}`: exactly parameters are global", info.name));
+            }
+            if i >= k.params && !info.writable {
+                return Err(format!("local buffer `{}` is read-only", info.name));
+            }
+            self.buffers[i] = i < k.params;
+        }
+        for &v in &k.scalars {
+            self.bind(v, DType::I64, Known { range: UNKNOWN, kind: None })?;
+            if k.is_parallel() {
+                self.vars[v.0 as usize] = None;
+            }
+        }
+        if k.is_parallel() && (k.body.len() != 1 || k.scalars.len() != 2) {
+            return Err("a parallel loop must be the only statement, with two range parameters".into());
+        }
+        if let (true, Some(Stmt::For { lo, hi, step, .. })) = (k.is_parallel(), k.body.first())
+            && (lo.as_constant() != Some(0) || hi.as_constant().is_none() || *step != 1)
+        {
+            return Err("the parallel loop must run over 0..constant by 1".into());
+        }
+        k.body.iter().try_for_each(|s| self.stmt(s, true))
+    }
+
+    fn bind(&mut self, v: Var, dtype: DType, known: Known) -> Check {
+        let Some(info) = self.k.vars.get(v.0 as usize) else { return Err(format!("variable {} is not declared", v.0)) };
+        if info.dtype != dtype {
+            return Err(format!("`{}` is declared {}, bound to {dtype}", info.name, info.dtype));
+        }
+        if std::mem::replace(&mut self.bound[v.0 as usize], true) {
+            return Err(format!("`{}` is bound twice", info.name));
+        }
+        self.vars[v.0 as usize] = Some(known);
+        Ok(())
+    }
+
+    fn known(&self, v: Var) -> Check<Known> {
+        match self.vars.get(v.0 as usize) {
+            Some(Some(known)) => Ok(*known),
+            Some(None) => Err(format!("`{}` is used where it is not visible", self.k.var(v).name)),
+            None => Err(format!("variable {} is not declared", v.0)),
+        }
+    }
+
+    fn operand(&self, o: Operand) -> Check<DType> {
+        match o {
+            Operand::Var(v) => self.known(v).map(|_| self.k.var(v).dtype),
+            Operand::Const(c) => Ok(c.dtype),
+        }
+    }
+
+    /// The interval of an index over visible i64 variables.
+    fn index(&self, index: &Index) -> Check<Interval> {
+        let mut result = Ok(());
+        index.visit_vars(&mut |v| {
+            let here = self.known(Var(v)).and_then(|_| match self.k.var(Var(v)).dtype {
+                DType::I64 => Ok(()),
+                d => Err(format!("`{}` of type {d} in an index", self.k.var(Var(v)).name)),
+            });
+            if result.is_ok() {
+                result = here;
+            }
+        });
+        result?;
+        let range = |v: u32| self.vars[v as usize].map_or(UNKNOWN, |k| k.range);
+        let (lo, hi) = index.interval(&range);
+        Ok((lo.max(UNKNOWN.0), hi.min(UNKNOWN.1)))
+    }
+
+    /// A visible buffer accessed at an index that may be in bounds.
+    fn place(&self, buf: Buf, index: &Index, guarded: bool) -> Check<DType> {
+        let Some(info) = self.k.buffers.get(buf.0 as usize) else { return Err("a buffer is not declared".into()) };
+        if !self.buffers[buf.0 as usize] {
+            return Err(format!("`{}` is used where it is not allocated", info.name));
+        }
+        let (lo, hi) = self.index(index)?;
+        let len = i64::try_from(info.len).unwrap_or(i64::MAX);
+        if self.certain && !guarded && (hi < 0 || lo >= len) {
+            return Err(format!("`{}` of {len} elements is accessed at {lo} or above", info.name));
+        }
+        match info.space == Space::Register && !self.register_form(index) {
+            true => Err(format!("register buffer `{}` is indexed by more than constants and the lane", info.name)),
+            false => Ok(info.dtype),
+        }
+    }
+
+    fn register_form(&self, index: &Index) -> bool {
+        let mut fits = true;
+        index.visit_vars(&mut |v| {
+            let kind = self.vars[v as usize].and_then(|k| k.kind);
+            fits &= match kind {
+                Some(LoopKind::Unroll) => true,
+                Some(LoopKind::Vector) => self.vector == Some(Var(v)) && index.coefficient(v) == Some(1),
+                _ => false,
+            };
+        });
+        fits
+    }
+
+    fn block(&mut self, block: &[Stmt]) -> Check {
+        block.iter().try_for_each(|s| self.stmt(s, false))?;
+        for stmt in block {
+            match stmt {
+                Stmt::Let { var, .. } | Stmt::LetIndex { var, .. } | Stmt::Load { var, .. } => {
+                    self.vars[var.0 as usize] = None;
+                }
+                Stmt::Alloc { buf } => self.buffers[buf.0 as usize] = false,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn stmt(&mut self, stmt: &Stmt, outermost: bool) -> Check {
+        let plain = Known { range: UNKNOWN, kind: None };
+        match stmt {
+            Stmt::For { .. } => self.for_loop(stmt, outermost),
+            Stmt::Let { var, op, args } => {
+                let dtypes = args.iter().map(|a| self.operand(*a)).collect::<Check<SmallVec<[DType; 3]>>>()?;
+                let dtype = op.result(&dtypes)?;
+                if let (ScalarOp::Math(f), DType::F32) = (op, dtype) {
+                    return Err(format!("{} on f32 is not expanded", f.name()));
+                }
+                self.bind(*var, dtype, plain)
+            }
+            Stmt::LetIndex { var, index } => {
+                let range = self.index(index)?;
+                self.bind(*var, DType::I64, Known { range, kind: None })
+            }
+            Stmt::Load { var, buf, index, guard } => {
+                let dtype = self.place(*buf, index, guard.is_some())?;
+                if let Some((cond, fill)) = guard {
+                    self.condition(*cond)?;
+                    self.same(dtype, fill)?;
+                }
+                self.bind(*var, dtype, plain)
+            }
+            Stmt::Store { buf, index, value } => {
+                let dtype = self.place(*buf, index, false)?;
+                let found = self.operand(*value)?;
+                let info = self.k.buf(*buf);
+                match () {
+                    _ if !info.writable => Err(format!("a store to read-only `{}`", info.name)),
+                    _ if found != dtype => Err(format!("a store of {found} to `{}` of {dtype}", info.name)),
+                    _ => Ok(()),
+                }
+            }
+            Stmt::Alloc { buf } => self.alloc(*buf),
+            Stmt::If { cond, then, otherwise } => {
+                if self.vector.is_some() {
+                    return Err("an `if` in a vector loop".into());
+                }
+                self.condition(*cond)?;
+                let certain = std::mem::replace(&mut self.certain, false);
+                self.block(then)?;
+                self.block(otherwise)?;
+                self.certain = certain;
+                Ok(())
+            }
+        }
+    }
+
+    fn same(&self, dtype: DType, fill: &Scalar) -> Check {
+        match fill.dtype == dtype {
+            true => Ok(()),
+            false => Err(format!("a load of {dtype} is filled with {}", fill.dtype)),
+        }
+    }
+
+    fn condition(&self, cond: Operand) -> Check {
+        match self.operand(cond)? {
+            DType::Bool => Ok(()),
+            d => Err(format!("a condition of type {d}")),
+        }
+    }
+
+    fn alloc(&mut self, buf: Buf) -> Check {
+        let i = buf.0 as usize;
+        let Some(info) = self.k.buffers.get(i) else { return Err("a buffer is not declared".into()) };
+        if i < self.k.params || std::mem::replace(&mut self.allocated[i], true) {
+            return Err(format!("`{}` is a parameter or allocated twice", info.name));
+        }
+        if self.vector.is_some() {
+            return Err(format!("`{}` is allocated in a vector loop", info.name));
+        }
+        self.buffers[i] = true;
+        Ok(())
+    }
+
+    fn for_loop(&mut self, stmt: &Stmt, outermost: bool) -> Check {
+        let Stmt::For { var, lo, hi, step, kind, body } = stmt else { return Ok(()) };
+        let ((lo_min, lo_max), (hi_min, hi_max)) = (self.index(lo)?, self.index(hi)?);
+        let extent = hi.sub(lo).as_constant();
+        match kind {
+            _ if *step < 1 => return Err(format!("a loop has step {step}")),
+            LoopKind::Parallel if !(outermost && self.k.is_parallel()) => {
+                return Err("a parallel loop must be outermost".into());
+            }
+            LoopKind::Unroll | LoopKind::Vector if extent.is_none() => {
+                return Err("the extent of an unrolled or vector loop must be constant".into());
+            }
+            LoopKind::Vector if self.vector.is_some() => return Err("a vector loop in a vector loop".into()),
+            _ => {}
+        }
+        let runs = lo_max < hi_min || extent.is_some_and(|n| n > 0);
+        let range = (lo_min, (hi_max - 1).max(lo_min));
+        self.bind(*var, DType::I64, Known { range, kind: Some(*kind) })?;
+        let certain = self.certain;
+        self.certain &= runs;
+        let vector = self.vector;
+        if *kind == LoopKind::Vector {
+            self.vector = Some(*var);
+        }
+        self.block(body)?;
+        self.vector = vector;
+        self.certain = certain;
+        self.vars[var.0 as usize] = None;
+        Ok(())
+    }
+}
