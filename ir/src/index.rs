@@ -115,8 +115,8 @@ impl Index {
         whole.constant = self.constant.div_euclid(d) * d;
         rest.constant = self.constant.rem_euclid(d);
         let (lo, hi) = rest.interval(ranges);
-        let shift = lo.div_euclid(d) * d;
-        if hi - shift >= d {
+        let shift = lo.div_euclid(d).saturating_mul(d);
+        if hi.saturating_sub(shift) >= d {
             return None;
         }
         whole.constant += shift;
