@@ -12,7 +12,7 @@ use crate::tiers::{MR, NR, Tier, Tile};
 
 /// Most terms of k in one block: a panel of A of this depth stays in the first-level cache, and a
 /// panel of B streams from the second at a tenth of its speed.
-pub(crate) const KC: usize = 512;
+pub(crate) const KC: usize = 576;
 
 /// Elements of C in one epilogue call, about.
 const EPILOGUE_ELEMENTS: usize = 24 * 1024;

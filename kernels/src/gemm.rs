@@ -8,7 +8,7 @@ use crate::blocking::{KC, Left, Operands, Rect, Right, Split, Target, multiply, 
 use crate::tiers::{MR, NR, Panel, SKINNY_ROWS, Skinny, Tier, tier};
 use crate::{EpilogueCall, Isa, isa};
 
-/// Most row panels of one task: 384 KiB of A for each block of k.
+/// Most row panels of one task: 432 KiB of A for each block of k.
 const TASK_ROW_PANELS: usize = 16;
 /// Most column panels of one task.
 const TASK_COL_PANELS: usize = 8;

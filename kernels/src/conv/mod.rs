@@ -17,7 +17,7 @@ use crate::{EpilogueCall, Isa, isa};
 
 pub(crate) use planar::is_planar;
 
-/// Most row panels of one task: with 256 terms of k, 288 KiB of filters.
+/// Most row panels of one task: 648 KiB of filters for each block of k.
 const TASK_ROW_PANELS: usize = 24;
 /// Most column panels of one task.
 const TASK_COL_PANELS: usize = 8;

@@ -38,11 +38,15 @@ pub(super) unsafe fn fetch(
     // Planes a multiple of 2 KiB apart share sets of the first-level cache: few are read at a time,
     // so that the lines one filter tap brings in are still there for the next.
     let together = if shape.plane().is_multiple_of(512) { 8 } else { channels.len().max(1) };
-    for (v, first) in (0..NR / LANES).flat_map(|v| channels.clone().step_by(together).map(move |c| (v, c))) {
+    let vectors: [_; NR / LANES] = std::array::from_fn(|v| {
         let start = pixels.start + v * LANES;
-        let (segments, count) = segments(shape, start..pixels.end.min(start + LANES));
+        segments(shape, start..pixels.end.min(start + LANES))
+    });
+    let blocks = channels.clone().step_by(together).flat_map(|first| (0..NR / LANES).map(move |v| (first, v)));
+    for (first, v) in blocks {
+        let (segments, count) = &vectors[v];
         let window = Window {
-            segments: &segments[..count.max(1)],
+            segments: &segments[..(*count).max(1)],
             input: shape.input,
             kernel: shape.kernel,
             strides: shape.strides,
