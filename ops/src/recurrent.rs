@@ -162,25 +162,39 @@ struct Recurrence {
     scale: f64,
 }
 
+impl Recurrence {
+    /// The operands that are present, with their names.
+    fn operands(&self) -> Vec<(&'static str, Value)> {
+        [
+            Some(("q", self.q)),
+            Some(("k", self.k)),
+            Some(("v", self.v)),
+            self.past.map(|v| ("past", v)),
+            self.decay.map(|v| ("decay", v)),
+            self.beta.map(|v| ("beta", v)),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+/// `buffer[0] += term`.
+fn accumulate(kb: &mut KernelBuilder, buffer: tensorc_ir::kir::Buf, term: Operand) {
+    let old = kb.load(buffer, Index::default());
+    let new = kb.bin(ScalarOp::Add, old, term);
+    kb.store(buffer, Index::default(), new);
+}
+
 /// The results (by query head) and the final state.
-fn recur(b: &mut Builder<'_>, r: &Recurrence) -> Result<[Value; 2]> {
-    let given: Vec<(&str, Value)> = [
-        Some(("q", r.q)),
-        Some(("k", r.k)),
-        Some(("v", r.v)),
-        r.past.map(|v| ("past", v)),
-        r.decay.map(|v| ("decay", v)),
-        r.beta.map(|v| ("beta", v)),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+fn recur(b: &mut Builder<'_>, r: &Recurrence) -> Result<Vec<Value>> {
+    let given = r.operands();
     let types = given.iter().map(|(n, v)| b.ty(*v).map(|t| (*n, t))).collect::<Result<Vec<_>>>()?;
     let (q, k, v) = (types[0].1.dims.clone(), types[1].1.dims.clone(), types[2].1.dims.clone());
     let out = DenseType::new(DType::F32, &[q[0], q[1], q[2], v[3]]);
     let state = DenseType::new(DType::F32, &[k[0], k[1], k[3], v[3]]);
     let mut kernel = KernelBuilder::new("linear_attention");
-    let inputs: Vec<(&str, &DenseType)> = types.iter().map(|(n, t)| (*n, t)).collect();
+    let inputs: Vec<_> = types.iter().map(|(n, t)| (*n, t)).collect();
     let bufs = buffers(&mut kernel, &inputs, &[("out", &out), ("state", &state)]);
     let find = |name: &str| types.iter().position(|(n, _)| *n == name).map(|i| (bufs[i], types[i].1.dims.clone()));
     let (y, s) = (bufs[types.len()], bufs[types.len() + 1]);
@@ -199,11 +213,6 @@ fn recur(b: &mut Builder<'_>, r: &Recurrence) -> Result<[Value; 2]> {
             Ok(())
         })?;
         let acc = kb.alloc("acc", DType::F32, 1, Space::Stack);
-        let sum = |kb: &mut KernelBuilder, term: Operand| {
-            let old = kb.load(acc, Index::default());
-            let new = kb.bin(ScalarOp::Add, old, term);
-            kb.store(acc, Index::default(), new);
-        };
         kb.for_range("t", k[2], LoopKind::Serial, |kb, t| {
             serial(kb, &[v[3]], &mut |kb, m| {
                 let m = &m[0];
@@ -218,7 +227,7 @@ fn recur(b: &mut Builder<'_>, r: &Recurrence) -> Result<[Value; 2]> {
                     }
                     let key = kb.load(bufs[1], at(&[&t, &d[0]], &k));
                     let term = kb.bin(ScalarOp::Mul, old, key);
-                    sum(kb, term);
+                    accumulate(kb, acc, term);
                     Ok(())
                 })?;
                 let mut value = kb.load(bufs[2], at(&[&t, m], &v));
@@ -244,7 +253,7 @@ fn recur(b: &mut Builder<'_>, r: &Recurrence) -> Result<[Value; 2]> {
                         let query = kb.load(bufs[0], flat(&[&head[..], &d[..1]].concat(), &q));
                         let held = kb.load(s, at(&[&d[0], m], &state.dims));
                         let term = kb.bin(ScalarOp::Mul, query, held);
-                        sum(kb, term);
+                        accumulate(kb, acc, term);
                         Ok(())
                     })?;
                     let total = kb.load(acc, Index::default());
@@ -257,8 +266,7 @@ fn recur(b: &mut Builder<'_>, r: &Recurrence) -> Result<[Value; 2]> {
     };
     parallel(&mut kernel, &k[..2], body).or_fail(b)?;
     let args: Vec<Value> = given.iter().map(|(_, v)| *v).collect();
-    let results = b.kernel(kernel.finish(), &args, &[out.clone(), state.clone()]);
-    Ok([results[0], results[1]])
+    Ok(b.kernel(kernel.finish(), &args, &[out, state]))
 }
 
 fn linear_attention_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
@@ -295,7 +303,8 @@ fn linear_attention_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<V
         0.0 => 1.0 / (size as f64).sqrt(),
         s => s,
     };
-    let [y, state] = recur(b, &Recurrence { q, k, v, past, decay, beta, scale })?;
+    let results = recur(b, &Recurrence { q, k, v, past, decay, beta, scale })?;
+    let (y, state) = (results[0], results[1]);
     let y = b.permuted(y, &[0, 2, 1, 3])?;
     let y = b.reshaped(y, &cx.outputs[0].dims)?;
     let y = b.converted(y, cx.outputs[0].dtype)?;

@@ -1,5 +1,7 @@
 //! Values and shapes of the structural operators through the reference interpreter.
 
+#![allow(clippy::unwrap_used)]
+
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::infer::infer_node;
 use tensorc_ir::interp::eval_graph;
