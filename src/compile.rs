@@ -72,12 +72,12 @@ fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Com
     let Lowered { plan, kernels, constants, .. } = lowered;
     let threads = compiler.pool().threads();
     compiler.progress("generate code");
-    let code = report.timed("codegen", || {
-        Ok(Arc::new(compile_kernels(&kernels, threads, compiler.kernels(), &math64::symbol)?))
-    })?;
+    let code = report
+        .timed("codegen", || Ok(Arc::new(compile_kernels(&kernels, threads, compiler.kernels(), &math64::symbol)?)))?;
     compiler.progress("pack weights");
     let weights = report.timed("pack-weights", || {
-        let slots: Vec<Mutex<Option<Result<WeightStorage, Error>>>> = plan.weights.iter().map(|_| Mutex::default()).collect();
+        let slots: Vec<Mutex<Option<Result<WeightStorage, Error>>>> =
+            plan.weights.iter().map(|_| Mutex::default()).collect();
         let pack = |i: usize| {
             let weight = &plan.weights[i];
             let data = &constants[weight.constant as usize];

@@ -40,7 +40,8 @@ impl Session {
     pub fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let refs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::as_ref).collect();
         let plan = self.plan();
-        let shapes: Vec<_> = plan.outputs.iter().map(|id| plan.buffer(*id)).map(|b| (b.dtype, b.dims.clone())).collect();
+        let shapes: Vec<_> =
+            plan.outputs.iter().map(|id| plan.buffer(*id)).map(|b| (b.dtype, b.dims.clone())).collect();
         let mut data: Vec<Vec<u8>> =
             plan.outputs.iter().map(|id| vec![0u8; plan.buffer(*id).bytes() as usize]).collect();
         let mut outputs: Vec<TensorMut<'_>> =

@@ -55,7 +55,9 @@ impl Tensor {
     /// The tensor holds another type.
     pub fn to_f32(&self) -> Result<Vec<f32>, Error> {
         match self.dtype() {
-            DType::F32 => Ok(self.0.bytes().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
+            DType::F32 => {
+                Ok(self.0.bytes().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+            }
             found => Err(Error::TensorType { found, expected: DType::F32 }),
         }
     }

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use tensorc_abi::{Arg, Buffer, BufferId, Epilogue, Home, KernelId, Packing, Plan, Step, StepOp, Weight};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
-use tensorc_ir::index::{Index, linearize};
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::lowered::{InPlace, Lowered};
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::MathLibrary;
+use tensorc_ir::views::keeps_linear_order;
 use tensorc_ir::{DenseType, TensorData};
 
 use crate::emit::{self, Emitted, Library, emit_concat_part, emit_epilogue, library_form};
@@ -131,7 +131,7 @@ impl Lowering<'_> {
     fn view(&mut self, node: NodeId, view: &View) -> Result<()> {
         let graph = self.graph;
         let (arg, v) = (graph.args(node)[0], Value { node, port: 0 });
-        if keeps_order(view, &graph.dense(arg)?, &graph.dense(v)?) {
+        if keeps_linear_order(view, &graph.dense(arg)?, &graph.dense(v)?.dims) {
             let id = self.operand(arg)?;
             self.values.insert(v, id);
             return Ok(());
@@ -298,14 +298,6 @@ impl Lowering<'_> {
         }
         Ok(())
     }
-}
-
-/// Whether position p of the result is position p of the operand.
-fn keeps_order(view: &View, input: &DenseType, output: &DenseType) -> bool {
-    let coords: Vec<Index> = (0..output.rank() as u32).map(Index::var).collect();
-    let (from, to) = (linearize(&view.map, &input.dims), linearize(&coords, &output.dims));
-    let difference = from.sub(&to).recombine();
-    input.len() == output.len() && view.fill.is_none() && difference.interval(&output.dims[..]) == (0, 0)
 }
 
 /// Floating-point operations of a body.

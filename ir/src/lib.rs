@@ -25,6 +25,7 @@ pub mod testing;
 pub mod text;
 mod types;
 pub mod verify;
+pub mod views;
 
 pub use module::Module;
 pub use tensor::TensorData;

@@ -99,14 +99,16 @@ fn widen(input: &TensorData, output: &DenseType) -> Option<TensorData> {
 
 /// A view whose position in the operand is affine in the result's coordinates, by strides.
 fn fast_view(view: &View, input: &TensorData, output: &DenseType) -> Option<TensorData> {
-    if view.is_identity(input.dims(), &output.dims) || crate::views::keeps_linear_order(view, &input.ty, &output.dims) {
+    if view.is_identity(input.dims(), &output.dims)
+        || tensorc_ir::views::keeps_linear_order(view, &input.ty, &output.dims)
+    {
         return input.reshape(&output.dims);
     }
     if view.fill.is_some() || output.is_empty() || output.rank() == 0 {
         return None;
     }
     let flat = tensorc_ir::index::linearize(&view.map, input.dims());
-    if !flat.is_affine() || !crate::views::in_bounds(&view.map, input.dims(), &output.dims) {
+    if !flat.is_affine() || !tensorc_ir::views::in_bounds(&view.map, input.dims(), &output.dims) {
         return None;
     }
     let strides: Vec<i64> = (0..output.rank() as u32).map(|v| flat.coefficient(v)).collect::<Option<_>>()?;

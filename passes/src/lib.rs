@@ -13,7 +13,6 @@ pub mod pipeline;
 pub mod simplify;
 pub mod stage;
 pub mod values;
-pub mod views;
 
 pub use manager::{Options, Pass, PassCx, PrintWhen, Printer, Timing};
 pub use memory::plan_memory;

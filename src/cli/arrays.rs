@@ -31,9 +31,10 @@ pub fn inputs(model: &Model, args: &InputArgs) -> Result<Inputs, Failure> {
         }
         None => {
             let given = shapes(&args.shapes)?;
-            let arrays = signature.iter().enumerate().map(|(i, (name, ty))| {
-                Ok((name.clone(), random(model, name, ty, &given, i as u64 + 1)?))
-            });
+            let arrays = signature
+                .iter()
+                .enumerate()
+                .map(|(i, (name, ty))| Ok((name.clone(), random(model, name, ty, &given, i as u64 + 1)?)));
             Ok(Inputs { arrays: arrays.collect::<Result<_, Failure>>()?, random: true })
         }
     }
@@ -100,12 +101,13 @@ fn extent(model: &Model, dim: Dim, given: &BTreeMap<String, Vec<u64>>) -> u64 {
 pub fn summary(t: &Tensor) -> String {
     const SHOWN: usize = 8;
     let size = t.dtype().size();
-    let values: Vec<f64> = t
-        .bytes()
-        .chunks_exact(size)
-        .map(|b| tensorc::ir::scalar::Scalar::read(t.dtype(), b).as_f64())
+    let values: Vec<f64> =
+        t.bytes().chunks_exact(size).map(|b| tensorc::ir::scalar::Scalar::read(t.dtype(), b).as_f64()).collect();
+    let shown: Vec<String> = values
+        .iter()
+        .take(SHOWN)
+        .map(|v| format!("{v:.6}").trim_end_matches('0').trim_end_matches('.').to_owned())
         .collect();
-    let shown: Vec<String> = values.iter().take(SHOWN).map(|v| format!("{v:.6}").trim_end_matches('0').trim_end_matches('.').to_owned()).collect();
     let more = if values.len() > SHOWN { ", …" } else { "" };
     let range = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), v| (lo.min(*v), hi.max(*v)));
     match values.len() {

@@ -123,7 +123,13 @@ fn profile(
         let seconds = time.as_secs_f64().max(1e-9);
         let share = seconds / total.as_secs_f64().max(1e-9) * 100.0;
         let (gflops, gbs) = (step.flops as f64 / seconds / 1e9, step.bytes as f64 / seconds / 1e9);
-        writeln!(text, "{:>10.1} {share:>6.1} {gflops:>9.1} {gbs:>8.1}  {} {}", seconds * 1e6, kind(plan, &step.op), step.name)?;
+        writeln!(
+            text,
+            "{:>10.1} {share:>6.1} {gflops:>9.1} {gbs:>8.1}  {} {}",
+            seconds * 1e6,
+            kind(plan, &step.op),
+            step.name
+        )?;
     }
     Ok(())
 }
@@ -133,7 +139,13 @@ fn kind(plan: &Plan, op: &StepOp) -> String {
         StepOp::Launch { kernel, extent, .. } => format!("kernel[{extent}] #{}", kernel.0),
         StepOp::Gemm { call, epilogue, .. } => {
             let batch: u64 = call.batch.iter().product();
-            format!("gemm {batch}x{}x{}x{}{}", call.m, call.n, call.k, if epilogue.is_some() { " + epilogue" } else { "" })
+            format!(
+                "gemm {batch}x{}x{}x{}{}",
+                call.m,
+                call.n,
+                call.k,
+                if epilogue.is_some() { " + epilogue" } else { "" }
+            )
         }
         StepOp::Conv { call, epilogue, .. } => format!(
             "conv {}x{} {}->{} s{} g{}{}",

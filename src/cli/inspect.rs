@@ -1,6 +1,8 @@
 //! `tensorc inspect`.
-use clap::Args;
 use super::Failure;
+use clap::Args;
 #[derive(Args)]
 pub struct InspectArgs {}
-pub fn run(_: &InspectArgs) -> Result<(), Failure> { Ok(()) }
+pub fn run(_: &InspectArgs) -> Result<(), Failure> {
+    Ok(())
+}

@@ -101,7 +101,8 @@ pub fn write(path: &Path, arrays: &[(String, Tensor)]) -> Result<(), Failure> {
                     .begin_nd()
                     .map_err(wrap)?;
                 let size = size_of::<$t>();
-                let values = t.bytes().chunks_exact(size).map(|b| <$t>::from_le_bytes(b.try_into().unwrap_or_default()));
+                let values =
+                    t.bytes().chunks_exact(size).map(|b| <$t>::from_le_bytes(b.try_into().unwrap_or_default()));
                 writer.extend(values).map_err(wrap)?;
                 writer.finish().map_err(wrap)?;
             }};

@@ -1,6 +1,8 @@
 //! `tensorc opt`.
-use clap::Args;
 use super::Failure;
+use clap::Args;
 #[derive(Args)]
 pub struct OptArgs {}
-pub fn run(_: &OptArgs) -> Result<(), Failure> { Ok(()) }
+pub fn run(_: &OptArgs) -> Result<(), Failure> {
+    Ok(())
+}

@@ -1,8 +1,6 @@
 //! Buffers: loads and stores of scalars and lanes, arrays kept in registers.
 
-use cranelift_codegen::ir::{
-    BlockArg, InstBuilder, MemFlagsData, StackSlotData, StackSlotKind, Type, Value, types,
-};
+use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, StackSlotData, StackSlotKind, Type, Value, types};
 use cranelift_frontend::Variable;
 use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
@@ -112,13 +110,7 @@ impl Gen<'_, '_> {
         internal(format!("buffer `{}` is used before its allocation", self.kernel.buf(buf).name))
     }
 
-    fn load_memory(
-        &mut self,
-        base: Value,
-        buf: Buf,
-        index: &Index,
-        guard: Option<(Operand, Scalar)>,
-    ) -> Result<Bind> {
+    fn load_memory(&mut self, base: Value, buf: Buf, index: &Index, guard: Option<(Operand, Scalar)>) -> Result<Bind> {
         let dtype = self.buf_dtype(buf);
         let uniform_guard = match guard {
             Some((operand, fill)) => self.scalar_operand(operand)?.map(|c| (c.v, fill)),

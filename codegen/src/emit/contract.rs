@@ -8,8 +8,9 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, LoopKind};
-use tensorc_ir::prim::Prim;
+use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::MathLibrary;
+use tensorc_ir::views::strides_in_result;
 
 use super::cluster::{Cluster, Uses, group_axes, internal};
 use super::inline::{Bound, Inliner};
@@ -32,26 +33,39 @@ pub struct Epilogue {
 /// filters constant, and everything after the contraction element-wise on its shape.
 pub fn library_form(body: &Graph, is_constant: &dyn Fn(usize) -> bool) -> Result<Option<Library>> {
     let (node, c) = contraction(body)?;
+    let [(_, output)] = body.outputs() else { return Ok(None) };
+    let (result, moved) = split_final_view(body, *output)?;
     let out = body.dense(Value { node, port: 0 })?;
-    let same_shape = |v: Value| Ok(body.dense(v)?.dims == out.dims);
-    for (_, v) in body.outputs() {
-        if body.outputs().len() != 1 || body.dense(*v)?.dtype != DType::F32 || !same_shape(*v)? {
-            return Ok(None);
-        }
-    }
+    let element_wise = body.dense(result)?.dims == out.dims && body.dense(result)?.dtype == DType::F32;
+    let strides = match moved {
+        None => None,
+        Some(view) => match strides_in_result(view, &out.dims, &body.dense(*output)?.dims) {
+            Some(strides) => Some(strides),
+            None => return Ok(None),
+        },
+    };
     let position = |v: Value| body.inputs().iter().position(|n| *n == v.node);
     let args = body.args(node);
-    let (Some(l), Some(r)) = (position(args[0]), position(args[1])) else { return Ok(None) };
+    let (Some(l), Some(r), true) = (position(args[0]), position(args[1]), element_wise) else { return Ok(None) };
     let (lhs, rhs) = (body.dense(args[0])?, body.dense(args[1])?);
     if is_constant(r)
+        && strides.is_none()
         && let Some(conv) = as_conv(&c, &lhs, &rhs)
     {
         return Ok(Some(Library::Conv { conv, x: l, w: r }));
     }
-    Ok(as_gemm(&c, &lhs, &rhs, None).map(|gemm| {
+    Ok(as_gemm(&c, &lhs, &rhs, strides.as_deref()).map(|gemm| {
         let (a, b) = if gemm.swapped { (r, l) } else { (l, r) };
         Library::Gemm { gemm, a, b }
     }))
+}
+
+/// The value before a last view, and that view.
+fn split_final_view(body: &Graph, output: Value) -> Result<(Value, Option<&View>)> {
+    match &body.node(output.node).kind {
+        NodeKind::Prim(Prim::View(view)) => Ok((body.args(output.node)[0], Some(view))),
+        _ => Ok((output, None)),
+    }
 }
 
 fn contraction(body: &Graph) -> Result<(tensorc_ir::graph::NodeId, std::sync::Arc<tensorc_ir::prim::Contraction>)> {
@@ -67,7 +81,7 @@ fn contraction(body: &Graph) -> Result<(tensorc_ir::graph::NodeId, std::sync::Ar
 pub fn emit_epilogue(body: &Graph, library: &Library, name: &str, math: &dyn MathLibrary) -> Result<Option<Epilogue>> {
     let (node, c) = contraction(body)?;
     let accumulated = Value { node, port: 0 };
-    let result = body.outputs()[0].1;
+    let (result, _) = split_final_view(body, body.outputs()[0].1)?;
     if result == accumulated {
         return Ok(None);
     }

@@ -7,7 +7,7 @@ use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{ScalarFn, ScalarNode, ScalarOp};
 
 use super::plan::{FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
-use crate::views::keeps_linear_order;
+use tensorc_ir::views::keeps_linear_order;
 
 /// At most this much work per element may be done more than once.
 const CHEAP: u64 = 2;

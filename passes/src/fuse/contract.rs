@@ -6,7 +6,7 @@ use tensorc_ir::graph::{FusionClass, NodeId};
 use tensorc_ir::prim::Prim;
 
 use super::plan::{FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
-use crate::views::{keeps_linear_order, strides_in_result};
+use tensorc_ir::views::{keeps_linear_order, strides_in_result};
 
 /// Forms a cluster around every contraction.
 pub fn form(plan: &mut FusionPlan<'_>, grow: bool) {

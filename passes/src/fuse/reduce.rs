@@ -8,7 +8,7 @@ use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Prim, View};
 
 use super::plan::{FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
-use crate::views::{keeps_linear_order, without_unit_vars};
+use tensorc_ir::views::{keeps_linear_order, without_unit_vars};
 
 /// Fewer rows than this over more elements than [`LARGE`] leave too little to run in parallel when
 /// everything about a row happens in one kernel.

@@ -11,7 +11,7 @@ use tensorc_ir::prim::{Contraction, Prim, View};
 use tensorc_ir::scalar::Scalar;
 
 use super::{prim_of, replace, single_user};
-use crate::views::{compose, in_bounds, keeps_linear_order};
+use tensorc_ir::views::{compose, in_bounds, keeps_linear_order};
 
 pub fn run(graph: &mut Graph) -> Result<bool> {
     let mut changed = false;

@@ -11,7 +11,7 @@ use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::ScalarFn;
 
 use super::{prim_of, single_user};
-use crate::views::keeps_linear_order;
+use tensorc_ir::views::keeps_linear_order;
 
 pub fn run(graph: &mut Graph) -> Result<bool> {
     let mut changed = false;

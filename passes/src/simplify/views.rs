@@ -9,7 +9,7 @@ use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Gather, Prim, View};
 
 use super::{forward, prim_of, replace};
-use crate::views::{compose, in_bounds};
+use tensorc_ir::views::{compose, in_bounds};
 
 pub fn run(graph: &mut Graph) -> Result<bool> {
     let mut changed = false;

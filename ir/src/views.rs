@@ -1,8 +1,8 @@
 //! Facts about views: composition, whether linear order survives, where each element lands.
 
-use tensorc_ir::DenseType;
-use tensorc_ir::index::{Atom, Index, Ranges, linearize};
-use tensorc_ir::prim::View;
+use crate::DenseType;
+use crate::index::{Atom, Index, Ranges, linearize};
+use crate::prim::View;
 
 /// The identity on a shape of rank `rank`.
 pub fn identity_map(rank: usize) -> Vec<Index> {
@@ -157,7 +157,7 @@ fn outside_stays_outside(first: &View, first_input: &[u64], second: &View, middl
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorc_ir::index::delinearize;
+    use crate::index::delinearize;
 
     fn reshape(from: &[u64], to: &[u64]) -> View {
         let offset = linearize(&identity_map(to.len()), to);
@@ -207,14 +207,14 @@ mod tests {
 
     #[test]
     fn fills_compose_only_when_nothing_inside_becomes_fill() {
-        let zero = Some(tensorc_ir::scalar::Scalar::f32(0.0));
+        let zero = Some(crate::scalar::Scalar::f32(0.0));
         let shift = |by: i64, fill| View { map: vec![Index::var(0).offset(by)], fill };
         // pad 2 in front, then pad 1 more: one pad of 3.
         let padded = compose(&shift(-2, zero), &[4], &shift(-1, zero), &[8], &[10]).unwrap();
         assert_eq!(padded, shift(-3, zero));
         // Slice, then pad: the sliced-away elements must not come back.
         assert_eq!(compose(&shift(2, None), &[6], &shift(-1, zero), &[3], &[5]), None);
-        let one = Some(tensorc_ir::scalar::Scalar::f32(1.0));
+        let one = Some(crate::scalar::Scalar::f32(1.0));
         assert_eq!(compose(&shift(-2, one), &[4], &shift(-1, zero), &[8], &[10]), None);
     }
 }
