@@ -1,5 +1,6 @@
 //! Random kernels, run by the interpreter and as machine code. A failing one is reduced by deleting
 //! statements before it is shown.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 
@@ -102,7 +103,11 @@ impl Generator {
         }
         // Recent values, so that programs are deep rather than wide.
         let recent = fitting.len().min(4);
-        if self.random.chance(70) { fitting[fitting.len() - 1 - self.random.next(recent)] } else { self.random.pick(&fitting) }
+        if self.random.chance(70) {
+            fitting[fitting.len() - 1 - self.random.next(recent)]
+        } else {
+            self.random.pick(&fitting)
+        }
     }
 
     fn interval(&self, v: u32) -> Interval {
@@ -196,9 +201,9 @@ impl Generator {
         }
         let base = match usable.by_lane {
             Some(base) => base,
-            None if usable.space == Space::Register => {
-                Index::constant(self.random.next((usable.len - lanes) as usize + 1) as i64 & self.random.pick(&[-1, !3]))
-            }
+            None if usable.space == Space::Register => Index::constant(
+                self.random.next((usable.len - lanes) as usize + 1) as i64 & self.random.pick(&[-1, !3]),
+            ),
             None => {
                 let base = self.index(outside);
                 self.within(base, usable.len - lanes + 1)
@@ -256,7 +261,8 @@ impl Generator {
         let len = if self.vector.is_some() { 1 + self.random.next(3) } else { self.random.pick(&[1, 3, 4, 8, 16, 20]) };
         let buf = b.alloc("local", dtype, len as u64, space);
         for i in 0..len {
-            let v = if self.random.chance(50) { Operand::Const(self.random.scalar(dtype)) } else { self.operand(dtype) };
+            let v =
+                if self.random.chance(50) { Operand::Const(self.random.scalar(dtype)) } else { self.operand(dtype) };
             b.store(buf, Index::constant(i as i64), v);
         }
         let private = self.vector.is_some();
@@ -401,8 +407,14 @@ fn smaller(body: &[Stmt]) -> Vec<Vec<Stmt>> {
         match stmt {
             Stmt::For { var, lo, hi, step, kind, body } => {
                 let (var, lo, hi, step, kind) = (*var, lo.clone(), hi.clone(), *step, *kind);
-                let rebuilt =
-                    smaller(body).into_iter().map(|body| Stmt::For { var, lo: lo.clone(), hi: hi.clone(), step, kind, body });
+                let rebuilt = smaller(body).into_iter().map(|body| Stmt::For {
+                    var,
+                    lo: lo.clone(),
+                    hi: hi.clone(),
+                    step,
+                    kind,
+                    body,
+                });
                 out.extend(rebuilt.map(|s| with(&[s])));
             }
             Stmt::If { cond, then, .. } => {
@@ -465,8 +477,12 @@ fn machine_code_matches_the_interpreter() {
 }
 
 fn show(kernel: &Kernel) -> String {
-    let buffers: Vec<String> =
-        kernel.buffers.iter().enumerate().map(|(i, b)| format!("b{i}: {} x {} {:?}", b.dtype, b.len, b.space)).collect();
+    let buffers: Vec<String> = kernel
+        .buffers
+        .iter()
+        .enumerate()
+        .map(|(i, b)| format!("b{i}: {} x {} {:?}", b.dtype, b.len, b.space))
+        .collect();
     let mut out = format!("{}\n", buffers.join(", "));
     lines(&kernel.body, 1, &mut out);
     out

@@ -1,4 +1,5 @@
 //! Every scalar operation on every type and the edge values of it, against its definition.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 
@@ -12,25 +13,39 @@ fn edges(dtype: DType, few: bool) -> Vec<Scalar> {
         return vec![Scalar::bool(false), Scalar::bool(true)];
     }
     if dtype.is_float() {
-        let mut values = vec![
-            0.0,
-            -0.0,
-            1.0,
-            -1.5,
-            0.5,
-            2.5,
-            f64::NAN,
-            f64::INFINITY,
-            f64::NEG_INFINITY,
-            3.0e9,
-            -7.25,
-            1e-40,
-        ];
+        let mut values =
+            vec![0.0, -0.0, 1.0, -1.5, 0.5, 2.5, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 3.0e9, -7.25, 1e-40];
         if !few {
             values.extend([
-                1e-7, -3e-6, 6.1e-5, 65504.0, 65519.0, 65520.0, -65536.0, 1e38, -1e39, 127.5, 128.5, -128.9, 255.5,
-                256.0, 32767.9, 2147483648.0, -2147483649.0, 4294967295.5, 1.8e19, -9.3e18, 1.0009765625, 1.00048828125,
-                0.1, 3.5, 5e-324, 1.17549435e-38, 0.333333333333, -2.0, 100.7,
+                1e-7,
+                -3e-6,
+                6.1e-5,
+                65504.0,
+                65519.0,
+                65520.0,
+                -65536.0,
+                1e38,
+                -1e39,
+                127.5,
+                128.5,
+                -128.9,
+                255.5,
+                256.0,
+                32767.9,
+                2147483648.0,
+                -2147483649.0,
+                4294967295.5,
+                1.8e19,
+                -9.3e18,
+                1.0009765625,
+                1.00048828125,
+                0.1,
+                3.5,
+                5e-324,
+                1.17549435e-38,
+                0.333333333333,
+                -2.0,
+                100.7,
             ]);
         }
         return values.into_iter().map(|x| Scalar::from_f64(dtype, x)).collect();
@@ -168,10 +183,8 @@ fn operations_match_their_definition() {
     let cases = cases();
     assert!(cases.len() > 4000, "only {} cases", cases.len());
     for group in cases.chunks(256) {
-        let kernels: Vec<Kernel> = group
-            .iter()
-            .map(|c| kernel(c.op, &c.types, &c.constants, c.inputs[0].len() as u64, c.lanes))
-            .collect();
+        let kernels: Vec<Kernel> =
+            group.iter().map(|c| kernel(c.op, &c.types, &c.constants, c.inputs[0].len() as u64, c.lanes)).collect();
         let module = common::compile(&kernels);
         for (i, case) in group.iter().enumerate() {
             check(case, &module, i);

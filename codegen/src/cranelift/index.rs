@@ -273,4 +273,3 @@ impl Gen<'_, '_> {
         Ok(self.at_lane(index, lane)?.as_constant())
     }
 }
-

@@ -1,8 +1,6 @@
 //! Buffers: loads and stores of scalars and lanes, arrays kept in registers.
 
-use cranelift_codegen::ir::{
-    BlockArg, InstBuilder, MemFlagsData, StackSlotData, StackSlotKind, Type, Value, types,
-};
+use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, StackSlotData, StackSlotKind, Type, Value, types};
 use cranelift_frontend::Variable;
 use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
@@ -112,13 +110,7 @@ impl Gen<'_, '_> {
         internal(format!("buffer `{}` is used before its allocation", self.kernel.buf(buf).name))
     }
 
-    fn load_memory(
-        &mut self,
-        base: Value,
-        buf: Buf,
-        index: &Index,
-        guard: Option<(Operand, Scalar)>,
-    ) -> Result<Bind> {
+    fn load_memory(&mut self, base: Value, buf: Buf, index: &Index, guard: Option<(Operand, Scalar)>) -> Result<Bind> {
         let dtype = self.buf_dtype(buf);
         let uniform_guard = match guard {
             Some((operand, fill)) => self.scalar_operand(operand)?.map(|c| (c.v, fill)),
@@ -301,7 +293,7 @@ impl Gen<'_, '_> {
                 return Ok(element.iter().map(|v| self.b.use_var(*v)).collect());
             }
             Storage::Packed(vars) if self.is_contiguous(index) => {
-                let chunk = first.filter(|i| *i >= 0 && *i as usize % per == 0).map(|i| i as usize / per);
+                let chunk = first.filter(|i| *i >= 0 && (*i as usize).is_multiple_of(per)).map(|i| i as usize / per);
                 if let Some(found) = chunk.and_then(|c| vars.get(c..c + lanes / per)) {
                     return Ok(found.iter().map(|v| self.b.use_var(*v)).collect());
                 }
@@ -389,7 +381,7 @@ impl Gen<'_, '_> {
                 Some(element.ok_or_else(|| self.out_of_range(buf, first))?.clone())
             }
             Storage::Packed(vars) if self.is_contiguous(index) => {
-                let chunk = first.filter(|i| *i >= 0 && *i as usize % per == 0).map(|i| i as usize / per);
+                let chunk = first.filter(|i| *i >= 0 && (*i as usize).is_multiple_of(per)).map(|i| i as usize / per);
                 chunk.and_then(|c| vars.get(c..c + lanes / per)).map(<[Variable]>::to_vec)
             }
             _ => None,
