@@ -115,3 +115,63 @@ fn a_maximum_by_comparison_is_one_instruction() {
     let code = dump(&b.finish()).unwrap();
     assert!(code.assembly.contains("maxps") || !cfg!(target_arch = "x86_64"), "{}", code.assembly);
 }
+
+/// Quotient and remainder of 64 consecutive indices from `lo`.
+fn division(lo: i64, d: i64) -> Kernel {
+    let range = move |_: u32| (lo, lo + 63);
+    let mut b = KernelBuilder::new("division");
+    let out = b.param("out", DType::I64, 128, true);
+    b.for_loop("i", (Index::constant(lo), Index::constant(lo + 64), 1), LoopKind::Serial, |b, i| {
+        let at = i.offset(-lo).scale(2);
+        let quotient = b.index_value(i.floor_div(d, &range));
+        b.store(out, at.clone(), quotient);
+        let remainder = b.index_value(i.modulo(d, &range));
+        b.store(out, at.offset(1), remainder);
+        Ok::<(), ()>(())
+    })
+    .unwrap();
+    b.finish()
+}
+
+#[test]
+fn index_divisions_are_exact_at_the_ends_of_their_range() {
+    let mut kernels = vec![];
+    for d in [2, 3, 5, 7, 10, 64, 641, 1000, 65537, 1 << 20, (1 << 30) + 1, (1 << 31) - 1, 1 << 31, (1 << 33) + 3] {
+        let largest_multiple = ((1 << 31) - 1) / d * d;
+        for lo in [0, -40, (1 << 31) - 64, (1 << 31) - 10, (largest_multiple - 32).max(0), -(1 << 40), 1 << 40] {
+            kernels.push(division(lo, d));
+        }
+    }
+    let module = common::compile(&kernels);
+    for (i, kernel) in kernels.iter().enumerate() {
+        if let Err(why) = common::difference(kernel, &module, i, &[vec![0; 1024]], &[]) {
+            panic!("{why}: {:?}", kernel.body);
+        }
+    }
+}
+
+#[test]
+fn padded_rows_read_whole_vectors_or_single_lanes() {
+    let mut b = KernelBuilder::new("padded");
+    let (x, y) = (b.param("x", DType::F32, 30, false), b.param("y", DType::F32, 40, true));
+    b.for_range("i", 5, LoopKind::Serial, |b, i| {
+        b.for_range("l", 8, LoopKind::Vector, |b, l| {
+            let at = i.scale(8).add(&l);
+            let from = at.offset(-5);
+            let inside = b.in_range(&from, 0, 30);
+            let v = b.load_guarded(x, from, Some((inside, Scalar::f32(-1.0))));
+            b.store(y, at, v);
+            Ok::<(), ()>(())
+        })
+    })
+    .unwrap();
+    let kernel = b.finish();
+    let values: Vec<f32> = (0..30).map(|i| i as f32).collect();
+    let buffers = [bytes(&values), bytes(&[0.0; 40])];
+    let module = common::compile(std::slice::from_ref(&kernel));
+    assert_eq!(common::difference(&kernel, &module, 0, &buffers, &[]), Ok(()));
+    let mut buffers = buffers;
+    common::call(&module, 0, &mut buffers, &[]);
+    let expected: Vec<f32> = (0..40).map(|i| if (5..35).contains(&i) { (i - 5) as f32 } else { -1.0 }).collect();
+    assert_eq!(buffers[1], bytes(&expected));
+}
