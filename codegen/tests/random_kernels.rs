@@ -1,5 +1,6 @@
 //! Random kernels, run by the interpreter and as machine code. A failing one is reduced by deleting
 //! statements before it is shown.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 

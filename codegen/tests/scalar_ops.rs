@@ -1,4 +1,5 @@
 //! Every scalar operation on every type and the edge values of it, against its definition.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 

@@ -293,7 +293,7 @@ impl Gen<'_, '_> {
                 return Ok(element.iter().map(|v| self.b.use_var(*v)).collect());
             }
             Storage::Packed(vars) if self.is_contiguous(index) => {
-                let chunk = first.filter(|i| *i >= 0 && *i as usize % per == 0).map(|i| i as usize / per);
+                let chunk = first.filter(|i| *i >= 0 && (*i as usize).is_multiple_of(per)).map(|i| i as usize / per);
                 if let Some(found) = chunk.and_then(|c| vars.get(c..c + lanes / per)) {
                     return Ok(found.iter().map(|v| self.b.use_var(*v)).collect());
                 }
@@ -381,7 +381,7 @@ impl Gen<'_, '_> {
                 Some(element.ok_or_else(|| self.out_of_range(buf, first))?.clone())
             }
             Storage::Packed(vars) if self.is_contiguous(index) => {
-                let chunk = first.filter(|i| *i >= 0 && *i as usize % per == 0).map(|i| i as usize / per);
+                let chunk = first.filter(|i| *i >= 0 && (*i as usize).is_multiple_of(per)).map(|i| i as usize / per);
                 chunk.and_then(|c| vars.get(c..c + lanes / per)).map(<[Variable]>::to_vec)
             }
             _ => None,

@@ -4,6 +4,7 @@
 //! bit-equal to [`tensorc_ir::scalar::ScalarOp::eval`], except for the payload of NaNs.
 
 mod analysis;
+mod half;
 mod index;
 mod jit;
 mod kernel;

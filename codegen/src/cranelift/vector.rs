@@ -73,7 +73,7 @@ impl Gen<'_, '_> {
         }
         let Operand::Var(var) = operand else { return Err(internal("a constant that differs by lane")) };
         match self.vars[var.0 as usize].clone() {
-            Bind::Lanes(chunks) if dtype == DType::Bool => Ok(self.to_mask(&chunks, mask_bits)),
+            Bind::Lanes(chunks) if dtype == DType::Bool => Ok(self.resize_mask(&chunks, mask_bits)),
             Bind::Lanes(chunks) => Ok(chunks),
             Bind::Lane => self.index_lanes(&Index::var(var.0)),
             Bind::Index(index) => self.index_lanes(&index),
@@ -91,7 +91,7 @@ impl Gen<'_, '_> {
     }
 
     /// Changes the width of a mask's lanes.
-    pub(super) fn to_mask(&mut self, mask: &[Value], bits: u32) -> Chunks {
+    pub(super) fn resize_mask(&mut self, mask: &[Value], bits: u32) -> Chunks {
         let now = mask.first().map_or(bits, |m| self.ty(*m).lane_type().bits());
         match (now, bits) {
             (32, 64) => self.widen(mask, true),
@@ -273,7 +273,7 @@ impl Gen<'_, '_> {
         let now = self.ty(chunks[0]).lane_type().bits();
         let (half, wanted) = (matches!(from, DType::F16 | DType::BF16), carrier(to).bits());
         if from == DType::Bool && to != DType::Bool {
-            let mask = self.to_mask(chunks, wanted);
+            let mask = self.resize_mask(chunks, wanted);
             return self.each(from, to, &mask);
         }
         if to == DType::Bool || now == wanted {

@@ -1,4 +1,5 @@
 //! Running one kernel by the interpreter and as machine code on the same bytes.
+#![allow(dead_code, reason = "each test uses a part")]
 
 use tensorc_abi::DType;
 use tensorc_codegen::cranelift::{JitModule, KernelCache, compile_kernels};
