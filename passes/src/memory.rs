@@ -27,8 +27,11 @@ struct Interval {
     buffers: Vec<BufferId>,
 }
 
-/// Placements tried beyond the greedy ones, times intervals.
-const SEARCH_BUDGET: usize = 400_000;
+/// Pairs of overlapping intervals to look at before the best placement so far is taken.
+const WORK_LIMIT: usize = 20_000_000;
+
+/// Placements tried beyond the greedy ones.
+const SEARCH_ROUNDS: usize = 2000;
 
 /// Assigns every arena buffer its offset, and sets `arena_bytes` and `lower_bound_bytes` of the
 /// plan. In-place options are taken whenever the input dies at that step.
@@ -80,7 +83,11 @@ fn intervals(lowered: &Lowered) -> Result<Vec<Interval>> {
     for option in options {
         let (Some(&from), Some(&to)) = (group.get(&option.input), group.get(&option.output)) else { continue };
         let fits = match (&groups[from], &groups[to]) {
-            (Some(a), Some(b)) => from != to && a.last == option.step && b.first == option.step && a.bytes == b.bytes,
+            (Some(a), Some(b)) => {
+                // The group ends with this very input: no other output has taken its place.
+                let tail = a.buffers.last() == Some(&option.input);
+                from != to && tail && a.last == option.step && b.first == option.step && a.bytes == b.bytes
+            }
             _ => false,
         };
         if let (true, Some(b)) = (fits, if fits { groups[to].take() } else { None })
@@ -133,11 +140,11 @@ fn pack(intervals: &[Interval], steps: usize, bound: u64) -> (Vec<u64>, u64) {
             if best.as_ref().is_none_or(|(_, t, _)| total < *t) {
                 best = Some((offsets, total, order.clone()));
             }
-            if total == bound {
+            if total == bound || placer.work > WORK_LIMIT {
                 break;
             }
         }
-        if best.as_ref().is_some_and(|(_, t, _)| *t == bound) {
+        if best.as_ref().is_some_and(|(_, t, _)| *t == bound) || placer.work > WORK_LIMIT {
             break;
         }
     }
@@ -163,7 +170,10 @@ fn search(
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % below.max(1)
     };
-    for round in 0..(SEARCH_BUDGET / n.max(1)).clamp(1, 2000) {
+    for round in 0..SEARCH_ROUNDS {
+        if placer.work > WORK_LIMIT {
+            break;
+        }
         let top: Vec<usize> =
             (0..n).filter(|&at| offsets[order[at]] + placer.intervals[order[at]].bytes == total).collect();
         let Some(&from) = top.get(random(top.len())) else { break };
@@ -187,18 +197,19 @@ struct Placer<'i> {
     intervals: &'i [Interval],
     /// Placed intervals by the steps they cover.
     live: Vec<Vec<u32>>,
-    /// The last placement that saw each interval.
-    seen: Vec<u32>,
+    /// Placed intervals by their first step.
+    starting: Vec<Vec<u32>>,
+    /// Pairs of overlapping intervals looked at so far.
+    work: usize,
 }
 
 impl<'i> Placer<'i> {
     fn new(intervals: &'i [Interval], steps: usize) -> Placer<'i> {
-        Placer { intervals, live: vec![vec![]; steps], seen: vec![] }
+        Placer { intervals, live: vec![vec![]; steps], starting: vec![vec![]; steps], work: 0 }
     }
 
     fn place(&mut self, order: &[usize], best_fit: bool) -> (Vec<u64>, u64) {
-        self.live.iter_mut().for_each(Vec::clear);
-        self.seen = vec![u32::MAX; self.intervals.len()];
+        self.live.iter_mut().chain(&mut self.starting).for_each(Vec::clear);
         let mut offsets = vec![0u64; self.intervals.len()];
         let mut total = 0;
         let mut taken: Vec<(u64, u64)> = vec![];
@@ -207,17 +218,17 @@ impl<'i> Placer<'i> {
             if interval.bytes == 0 {
                 continue;
             }
+            let later = self.starting[interval.first + 1..=interval.last].iter().flatten();
+            let overlapping = self.live[interval.first].iter().chain(later);
             taken.clear();
-            for step in interval.first..=interval.last {
-                for &other in &self.live[step] {
-                    if std::mem::replace(&mut self.seen[other as usize], id as u32) != id as u32 {
-                        let start = offsets[other as usize];
-                        taken.push((start, start + self.intervals[other as usize].bytes));
-                    }
-                }
-                self.live[step].push(id as u32);
-            }
+            taken.extend(overlapping.map(|&other| {
+                let start = offsets[other as usize];
+                (start, start + self.intervals[other as usize].bytes)
+            }));
             taken.sort_unstable();
+            self.work += taken.len() + interval.last - interval.first + 1;
+            self.live[interval.first..=interval.last].iter_mut().for_each(|l| l.push(id as u32));
+            self.starting[interval.first].push(id as u32);
             offsets[id] = choose(&taken, interval.bytes, best_fit);
             total = total.max(offsets[id] + interval.bytes);
         }

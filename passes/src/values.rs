@@ -130,12 +130,12 @@ impl<'r> Values<'r> {
         if operands.iter().zip(&values).all(|(v, value)| v.is_some() == value.is_some()) {
             return eval_node(graph, node, self.registry, &values).ok();
         }
-        self.from_types(graph, node, outputs?, &values)
+        self.evaluate_from_types(graph, node, outputs?, &values)
     }
 
     /// Expands the operator by itself, over operands of known type but unknown value, and sees
     /// whether its results are constant.
-    fn from_types(
+    fn evaluate_from_types(
         &self,
         graph: &Graph,
         node: NodeId,

@@ -1,4 +1,5 @@
 //! Fusion: what joins what, and that values stay the same.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 

@@ -66,7 +66,8 @@ fn apply(
     let mut patch = graph.patch("fold-scale");
     args[port] = patch.graph.add_const(weight_name, weights);
     let name = patch.graph.node(node).name.clone();
-    let contract = patch.graph.add_prim(name.clone(), Prim::Contract(Arc::new(c.clone())), &args, &[ty.clone()]);
+    let contract =
+        patch.graph.add_prim(name.clone(), Prim::Contract(Arc::new(c.clone())), &args, std::slice::from_ref(ty));
     let mut result = Value { node: contract, port: 0 };
     if chain.shift.iter().any(|b| *b != 0.0) {
         let mut dims = vec![1; ty.rank()];
@@ -74,7 +75,7 @@ fn apply(
         let shift: Vec<f32> = chain.shift.iter().map(|b| *b as f32).collect();
         if let (Some(bias), Ok(add)) = (TensorData::f32s(&dims, &shift), addition()) {
             let bias = patch.graph.add_const(name.clone(), bias);
-            let node = patch.graph.add_prim(name, Prim::Map(Arc::new(add)), &[result, bias], &[ty.clone()]);
+            let node = patch.graph.add_prim(name, Prim::Map(Arc::new(add)), &[result, bias], std::slice::from_ref(ty));
             result = Value { node, port: 0 };
         }
     }

@@ -324,7 +324,8 @@ fn random_prim(p: &mut Prims, rng: &mut Rng, choice: u32, a: Value, b: Value) ->
         }
         7 => {
             let len: u64 = da.iter().product();
-            let first = [1, 2, 3, 4, 6].into_iter().filter(|d| len % d == 0).nth(rng.next(3) as usize).unwrap_or(1);
+            let first =
+                [1, 2, 3, 4, 6].into_iter().filter(|d| len.is_multiple_of(*d)).nth(rng.next(3) as usize).unwrap_or(1);
             p.reshape(a, &[first, len / first])
         }
         8 if rank >= 1 => {
