@@ -56,6 +56,8 @@ fn registry() -> &'static Registry {
         ];
         let ops = [
             op("add", &[("a", false), ("b", false)], (1, 1), vec![]),
+            op("matmul", &[("a", false), ("b", false)], (1, 1), vec![]),
+            op("softplus", &[("x", false)], (1, 1), vec![]),
             op("clip", &[("x", false), ("lo", true), ("hi", true)], (1, 1), vec![]),
             op("split", &[("x", false)], (1, 8), every),
         ];
@@ -347,4 +349,15 @@ fn single_items_print_as_in_a_file() {
     assert!(text.contains(&print_graph(&module.graphs[0], &PrintOptions::exact())));
     assert!(text.contains(&print_kernel(&module.kernels[0])));
     assert!(text.contains(&print_plan(&module.plans[0])));
+}
+
+/// The specification's example is in the language it specifies.
+#[test]
+fn the_documented_example_parses() {
+    let document = include_str!("../../docs/ir.md");
+    let example = document.rsplit("```\n").nth(1).unwrap();
+    let module = parse(example);
+    assert_eq!((module.name.as_str(), module.graphs.len(), module.kernels.len()), ("mlp", 1, 1));
+    assert!(example.ends_with(&print_kernel(&module.kernels[0])));
+    tensorc_ir::verify::verify_kernel(&module.kernels[0]).unwrap();
 }
