@@ -390,7 +390,7 @@ fn contents(kernel: &Kernel, seed: u64) -> Vec<Vec<u8>> {
 
 /// Whether the kernel runs in the interpreter and differs as machine code.
 fn fails(kernel: &Kernel, buffers: &[Vec<u8>], scalars: &[i64]) -> Option<String> {
-    tensorc_ir::interp::run_kernel(kernel, &mut buffers.to_vec(), scalars).ok()?;
+    tensorc_ir::interp::run_kernel(kernel, &mut buffers.to_vec(), scalars, &*common::LIBRARY).ok()?;
     let kernels = std::slice::from_ref(kernel);
     match compile_kernels(kernels, 1, &KernelCache::verifying(), &common::library) {
         Err(e) => (!e.message.contains("before")).then(|| e.to_string()),
@@ -513,6 +513,9 @@ fn lines(body: &[Stmt], depth: usize, out: &mut String) {
                 out.push_str(&format!("d{} = b{}[{index}]{guard}\n", var.0, buf.0));
             }
             Stmt::Store { buf, index, value } => out.push_str(&format!("b{}[{index}] = {}\n", buf.0, operand(value))),
+            Stmt::Apply { f, buf, start, len } => {
+                out.push_str(&format!("b{}[{start}..+{len}] = {}\n", buf.0, f.name()));
+            }
             Stmt::Alloc { buf } => out.push_str(&format!("alloc b{}\n", buf.0)),
             Stmt::If { cond, then, .. } => {
                 out.push_str(&format!("if {}\n", operand(cond)));
