@@ -148,13 +148,16 @@ impl Block {
                 row_stride: gemm.call.c.row_stride,
                 cols: gemm.call.n,
             },
-            Library::Conv { .. } => {
-                let pixels: u64 = dims[2..].iter().product();
+            Library::Conv { conv, .. } => {
+                // Channels are one axis, or a group axis and one within the group.
+                let channels = conv.groups * conv.out_channels;
+                let first_pixel = if dims[1] == channels { 2 } else { 3 };
+                let pixels: u64 = dims[first_pixel..].iter().product();
                 Block {
                     batch_axes: [vec![0], vec![], vec![]],
-                    row_axes: vec![1],
-                    col_axes: (2..dims.len()).collect(),
-                    batch_strides: [(dims[1] * pixels) as i64, 0, 0],
+                    row_axes: (1..first_pixel).collect(),
+                    col_axes: (first_pixel..dims.len()).collect(),
+                    batch_strides: [(channels * pixels) as i64, 0, 0],
                     row_stride: pixels as i64,
                     cols: pixels,
                 }
