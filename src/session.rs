@@ -72,7 +72,9 @@ impl Session {
         })?;
         let (first, rest) = match divided {
             None => (graph, None),
-            Some(Split { first, finished, rest }) => (first, Some(Rest { finished, remainder: rest, compiled: vec![] })),
+            Some(Split { first, finished, rest }) => {
+                (first, Some(Rest { finished, remainder: rest, compiled: vec![] }))
+            }
         };
         let Compiled { executable, report: steps } = compile(&compiler, first)?;
         report.timings.extend(steps.timings);
