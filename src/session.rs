@@ -1,9 +1,16 @@
 //! A model compiled for fixed input shapes, ready to run.
+//!
+//! Where shapes depend on computed values the model is compiled in stages: the first runs, its
+//! results decide the shapes of the next, which is compiled once for every combination seen.
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use tensorc_abi::Plan;
-use tensorc_ir::graph::Graph;
+use tensorc_ir::graph::{Graph, NodeKind};
+use tensorc_ir::{DenseType, TensorData};
+use tensorc_passes::infer::infer_graph;
+use tensorc_passes::stage::{Next, Remainder, Split, split};
 use tensorc_runtime::{Context, TensorMut, TensorRef};
 
 use crate::compile::{Compiled, Report, compile};
@@ -14,21 +21,78 @@ pub struct Session {
     compiler: Compiler,
     context: Context,
     report: Report,
+    rest: Option<Rest>,
+    outputs: usize,
 }
 
+/// The stages after the first.
+struct Rest {
+    /// For each output the first stage delivers: its position among all, and in the stage.
+    finished: Vec<(usize, usize)>,
+    remainder: Remainder,
+    /// Most recently used last.
+    compiled: Vec<Later>,
+}
+
+struct Later {
+    key: Key,
+    /// Keeps the constants named by address in the key alive.
+    _graph: Graph,
+    session: Session,
+}
+
+/// What distinguishes one later stage from another.
+#[derive(PartialEq)]
+struct Key {
+    inputs: Vec<DenseType>,
+    constants: Vec<Constant>,
+}
+
+#[derive(PartialEq)]
+enum Constant {
+    Value(DenseType, Bytes),
+    /// Too large to compare by value; the address is unique as long as the entry lives.
+    Address(usize),
+}
+
+/// Later stages kept compiled.
+const LATER_STAGES: usize = 16;
+/// Constants up to this many bytes are compared by value.
+const COMPARED_BYTES: usize = 4096;
+
 impl Session {
-    pub(crate) fn new(compiler: Compiler, graph: Graph) -> Result<Session, Error> {
-        let Compiled { executable, report } = compile(&compiler, graph)?;
+    /// Compiles a graph whose inputs have concrete types.
+    pub(crate) fn new(compiler: Compiler, mut graph: Graph) -> Result<Session, Error> {
+        let mut report = Report::default();
+        let static_bytes = compiler.options().passes.static_bytes;
+        let outputs = graph.outputs().len();
+        let divided = report.timed("infer", || {
+            infer_graph(&mut graph, compiler.registry(), static_bytes)?;
+            Ok(split(&graph, compiler.registry(), static_bytes)?)
+        })?;
+        let (first, rest) = match divided {
+            None => (graph, None),
+            Some(Split { first, finished, rest }) => {
+                (first, Some(Rest { finished, remainder: rest, compiled: vec![] }))
+            }
+        };
+        let Compiled { executable, report: steps } = compile(&compiler, first)?;
+        report.timings.extend(steps.timings);
         let context = Context::new(executable, compiler.pool())?;
-        Ok(Session { compiler, context, report })
+        Ok(Session { compiler, context, report, rest, outputs })
     }
 
-    /// The schedule this session runs.
+    /// The schedule this session runs; of its first stage if there are several.
     pub fn plan(&self) -> &Plan {
         self.context.executable().plan()
     }
 
-    /// What compiling took.
+    /// Whether shapes depend on values, so that later stages are compiled while running.
+    pub fn is_staged(&self) -> bool {
+        self.rest.is_some()
+    }
+
+    /// What compiling the first stage took.
     pub fn report(&self) -> &Report {
         &self.report
     }
@@ -36,29 +100,59 @@ impl Session {
     /// Runs on inputs in signature order; allocates the outputs.
     ///
     /// # Errors
-    /// An input does not have the type this session was compiled for.
+    /// An input does not have the type this session was compiled for, or a later stage does not
+    /// compile.
     pub fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let refs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::as_ref).collect();
-        let plan = self.plan();
-        let shapes: Vec<_> =
-            plan.outputs.iter().map(|id| plan.buffer(*id)).map(|b| (b.dtype, b.dims.clone())).collect();
-        let mut data: Vec<Vec<u8>> =
-            plan.outputs.iter().map(|id| vec![0u8; plan.buffer(*id).bytes() as usize]).collect();
-        let mut outputs: Vec<TensorMut<'_>> =
-            shapes.iter().zip(&mut data).map(|((dtype, dims), d)| TensorMut::new(*dtype, dims, d)).collect();
-        self.run_into(&refs, &mut outputs)?;
-        shapes.iter().zip(data).map(|((dtype, dims), d)| Tensor::from_bytes(*dtype, dims, d)).collect()
+        let results = self.run_first(&refs)?;
+        let Some(rest) = &mut self.rest else { return Ok(results) };
+        let mut outputs: Vec<Option<Tensor>> = vec![None; self.outputs];
+        for (whole, own) in &rest.finished {
+            outputs[*whole] = Some(results[*own].clone());
+        }
+        let inputs: Vec<TensorData> = inputs.iter().map(|t| t.0.clone()).collect();
+        let results: Vec<TensorData> = results.into_iter().map(|t| t.0).collect();
+        let next = rest.remainder.next(self.compiler.registry(), &inputs, &results)?;
+        let (values, positions) = (next.inputs.iter().cloned().map(Tensor).collect::<Vec<_>>(), next.outputs.clone());
+        let later = rest.later(&self.compiler, next)?.run(&values)?;
+        for (position, tensor) in positions.into_iter().zip(later) {
+            outputs[position] = Some(tensor);
+        }
+        let missing = || Error::Internal("a stage did not deliver its outputs".into());
+        outputs.into_iter().map(|o| o.ok_or_else(missing)).collect()
     }
 
-    /// Runs into memory of the caller's: no allocation.
+    fn run_first(&mut self, inputs: &[TensorRef<'_>]) -> Result<Vec<Tensor>, Error> {
+        let plan = self.plan();
+        let buffers = plan.outputs.iter().map(|id| plan.buffer(*id));
+        let shapes: Vec<_> = buffers.map(|b| (b.dtype, b.dims.clone(), b.bytes())).collect();
+        let mut data: Vec<Vec<u8>> = shapes.iter().map(|(_, _, bytes)| vec![0u8; *bytes as usize]).collect();
+        let mut outputs: Vec<TensorMut<'_>> =
+            shapes.iter().zip(&mut data).map(|((dtype, dims, _), d)| TensorMut::new(*dtype, dims, d)).collect();
+        self.context.run(self.compiler.pool(), inputs, &mut outputs)?;
+        shapes.iter().zip(data).map(|((dtype, dims, _), d)| Tensor::from_bytes(*dtype, dims, d)).collect()
+    }
+
+    /// Runs into memory of the caller's: no allocation unless the session is staged.
     ///
     /// # Errors
-    /// A tensor does not have the type this session was compiled for.
+    /// A tensor does not have the type this session was compiled for, or delivers.
     pub fn run_into(&mut self, inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), Error> {
-        Ok(self.context.run(self.compiler.pool(), inputs, outputs)?)
+        if self.rest.is_none() {
+            return Ok(self.context.run(self.compiler.pool(), inputs, outputs)?);
+        }
+        let owned = inputs.iter().map(|t| Tensor::from_bytes(t.dtype, t.dims, t.data.to_vec()));
+        let results = self.run(&owned.collect::<Result<Vec<_>, _>>()?)?;
+        for (out, result) in outputs.iter_mut().zip(results) {
+            if out.dtype != result.dtype() || out.dims != result.dims() || out.data.len() != result.bytes().len() {
+                return Err(Error::TensorSize { elements: out.data.len(), dims: result.dims().to_vec() });
+            }
+            out.data.copy_from_slice(result.bytes());
+        }
+        Ok(())
     }
 
-    /// As [`Session::run_into`], and returns the time of each step of the plan.
+    /// Runs the first stage and returns the time of each step of its plan.
     ///
     /// # Errors
     /// As [`Session::run_into`].
@@ -68,5 +162,40 @@ impl Session {
         outputs: &mut [TensorMut<'_>],
     ) -> Result<Vec<Duration>, Error> {
         Ok(self.context.run_profiled(self.compiler.pool(), inputs, outputs)?)
+    }
+}
+
+impl Rest {
+    /// The session of a later stage, compiled at its first use.
+    fn later(&mut self, compiler: &Compiler, next: Next) -> Result<&mut Session, Error> {
+        let key = Key::of(&next);
+        let entry = match self.compiled.iter().position(|l| l.key == key) {
+            Some(i) => self.compiled.remove(i),
+            None => {
+                let session = Session::new(compiler.clone(), next.graph.clone())?;
+                Later { key, _graph: next.graph, session }
+            }
+        };
+        if self.compiled.len() == LATER_STAGES {
+            self.compiled.remove(0);
+        }
+        self.compiled.push(entry);
+        match self.compiled.last_mut() {
+            Some(l) => Ok(&mut l.session),
+            None => Err(Error::Internal("the cache of stages is empty".into())),
+        }
+    }
+}
+
+impl Key {
+    fn of(next: &Next) -> Key {
+        let constants = next.graph.node_ids().into_iter().filter_map(|n| match &next.graph.node(n).kind {
+            NodeKind::Const(data) if data.bytes().len() <= COMPARED_BYTES => {
+                Some(Constant::Value(data.ty.clone(), data.bytes().clone()))
+            }
+            NodeKind::Const(data) => Some(Constant::Address(data.bytes().as_ptr() as usize)),
+            _ => None,
+        });
+        Key { inputs: next.inputs.iter().map(|t| t.ty.clone()).collect(), constants: constants.collect() }
     }
 }

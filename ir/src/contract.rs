@@ -155,6 +155,14 @@ fn strides(map: &[Index], ty: &DenseType, extents: &[u64]) -> Option<(Vec<i64>, 
 /// operand `(oc, ic, kernel…)`.
 pub fn as_conv(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
     let spatial = lhs.rank().checked_sub(2)?;
+    let joined;
+    let c = match c.out_rank == spatial + 3 {
+        true => {
+            joined = join_channels(c);
+            &joined
+        }
+        false => c,
+    };
     if lhs.dtype != DType::F32 || rhs.dtype != DType::F32 || rhs.rank() != lhs.rank() || !(1..=2).contains(&spatial) {
         return None;
     }
@@ -208,6 +216,21 @@ pub fn as_conv(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv
         conv.pads[axis] = (-index.constant) as u64;
     }
     Some(conv)
+}
+
+/// The contraction with its axes 1 and 2 joined to one.
+fn join_channels(c: &Contraction) -> Contraction {
+    let mut extents = c.extents.clone();
+    let inner = extents.remove(2);
+    extents[1] *= inner;
+    let split = |v: u32| match v {
+        0 => Index::var(0),
+        1 => Index::var(1).floor_div(inner as i64, &extents[..]),
+        2 => Index::var(1).modulo(inner as i64, &extents[..]),
+        _ => Index::var(v - 1),
+    };
+    let map = |m: &[Index]| m.iter().map(|i| i.substitute(&split, &extents[..]).recombine()).collect();
+    Contraction { lhs: map(&c.lhs), rhs: map(&c.rhs), out_rank: c.out_rank - 1, extents: extents.clone() }
 }
 
 /// Equality of indices whose unit-extent axes are known to be zero.

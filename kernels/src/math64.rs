@@ -31,7 +31,11 @@ macro_rules! wrappers {
                     return Some($two as *const u8);
                 }
             )*
-            None
+            match name {
+                "tc_fma_f32" => Some(tc_fma_f32 as *const u8),
+                "tc_fmod_f32" => Some(tc_fmod_f32 as *const u8),
+                _ => None,
+            }
         }
 
         /// Names of all functions of one argument, then of two.
@@ -74,6 +78,11 @@ wrappers! {
 /// `libm::fmaf`: a fused multiply-add for generated code on machines without the instruction.
 pub extern "C" fn tc_fma_f32(x: f32, y: f32, z: f32) -> f32 {
     libm::fmaf(x, y, z)
+}
+
+/// The exact remainder of C's `fmodf`.
+pub extern "C" fn tc_fmod_f32(x: f32, y: f32) -> f32 {
+    libm::fmodf(x, y)
 }
 
 #[cfg(test)]

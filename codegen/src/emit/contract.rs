@@ -1,5 +1,7 @@
 //! Contractions that a library kernel computes, and the generated epilogue applied to its blocks.
 
+use std::collections::BTreeSet;
+
 use tensorc_abi::Conv2d;
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_ir::DType;
@@ -93,6 +95,12 @@ pub fn emit_epilogue(body: &Graph, library: &Library, name: &str, math: &dyn Mat
     uses.store(result, &dims, &coords);
     let inputs: Vec<usize> =
         (0..body.inputs().len()).filter(|i| uses.flats.iter().any(|(v, _)| v.node == body.inputs()[*i])).collect();
+    let mut after = BTreeSet::from([node]);
+    for &n in &cluster.order {
+        if cluster.body.args(n).iter().any(|a| after.contains(&a.node)) {
+            after.insert(n);
+        }
+    }
     let mut e = Inliner::epilogue(&cluster, name, &dims, &inputs)?;
     let layout = Block::new(library, &dims);
     let scalars: Vec<Index> = ["b0", "b1", "b2", "m0", "m1", "n0", "n1"].iter().map(|n| e.b.scalar_index(n)).collect();
@@ -105,7 +113,7 @@ pub fn emit_epilogue(body: &Graph, library: &Library, name: &str, math: &dyn Mat
     let (n0, n1) = (scalars[5].clone(), scalars[6].clone());
     e.looped("i", rows, LoopKind::Serial, |e, i| {
         place(e, &merged, &dims, &layout.row_axes, &i);
-        e.hoist(&uses, &layout.col_axes)?;
+        e.hoist_if(&uses, &layout.col_axes, &|v| !after.contains(&v.node))?;
         let mut start = i.scale(layout.row_stride);
         for (b, stride) in scalars.iter().zip(layout.batch_strides) {
             start = start.add(&b.scale(stride));
@@ -148,13 +156,16 @@ impl Block {
                 row_stride: gemm.call.c.row_stride,
                 cols: gemm.call.n,
             },
-            Library::Conv { .. } => {
-                let pixels: u64 = dims[2..].iter().product();
+            Library::Conv { conv, .. } => {
+                // Channels are one axis, or a group axis and one within the group.
+                let channels = conv.groups * conv.out_channels;
+                let first_pixel = if dims[1] == channels { 2 } else { 3 };
+                let pixels: u64 = dims[first_pixel..].iter().product();
                 Block {
                     batch_axes: [vec![0], vec![], vec![]],
-                    row_axes: vec![1],
-                    col_axes: (2..dims.len()).collect(),
-                    batch_strides: [(dims[1] * pixels) as i64, 0, 0],
+                    row_axes: (1..first_pixel).collect(),
+                    col_axes: (first_pixel..dims.len()).collect(),
+                    batch_strides: [(channels * pixels) as i64, 0, 0],
                     row_stride: pixels as i64,
                     cols: pixels,
                 }

@@ -22,6 +22,8 @@ struct Schedule {
 
 const BLOCK: u64 = 4096;
 const TILE: u64 = 32;
+/// Columns of a tile: one cache line of f32, so that power-of-two strides do not fill a cache set.
+const TILE_COLUMNS: u64 = 16;
 
 pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Emitted> {
     let outputs = cluster.outputs();
@@ -57,7 +59,7 @@ fn schedule(cluster: &Cluster<'_>, uses: &Uses, outer: &[Group], inner: Option<&
         uses.flats.iter().any(|(_, f)| coefficient(f, g) == 1 && inner.is_some_and(|i| coefficient(f, i).abs() > 1))
     };
     let tile = outer.iter().find(|g| g.extent >= 4 && strided(g)).map(|g| (g.clone(), TILE.min(g.extent)));
-    let block = if tile.is_some() { TILE * 2 } else { BLOCK };
+    let block = if tile.is_some() { TILE_COLUMNS } else { BLOCK };
     // Gathered rows and tails are short; a block never splits them needlessly.
     let block = if extent < block * 2 { extent } else { block };
     Schedule { block, lanes: cluster.lanes(extent), tile }

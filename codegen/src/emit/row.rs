@@ -51,10 +51,14 @@ pub fn fits(cluster: &Cluster<'_>, space: &Space) -> Result<bool> {
     let Some(inner) = plan.reduced.last() else { return Ok(false) };
     let innermost = plan.kept.iter().all(|k| k.axis < inner.axis);
     let contiguous = plan.uses.flats.iter().any(|(_, f)| f.coefficient(inner.axis as u32) == Some(1));
-    let kept_is_contiguous = plan.kept.last().is_some_and(|k| {
-        plan.uses.flats.iter().any(|(_, f)| f.coefficient(k.axis as u32) == Some(1) && f.mentions(inner.axis as u32))
-    });
-    Ok(plan.kept.is_empty() || innermost && contiguous && (inner.extent >= 8 || !kept_is_contiguous))
+    // Windows that overlap, and rows too short for a vector, are better walked across.
+    let overlap =
+        |f: &Index, k: &Group| f.coefficient(k.axis as u32).is_some_and(|c| c != 0 && c.unsigned_abs() < inner.extent);
+    let windowed = plan
+        .kept
+        .last()
+        .is_some_and(|k| plan.uses.flats.iter().any(|(_, f)| f.mentions(inner.axis as u32) && overlap(f, k)));
+    Ok(plan.kept.is_empty() || innermost && contiguous && !windowed && inner.extent >= 8)
 }
 
 pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted> {

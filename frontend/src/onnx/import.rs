@@ -257,7 +257,8 @@ impl Importer<'_> {
         for (axis, dim) in shape.dim.iter().enumerate() {
             dims.push(match &dim.value {
                 Some(DimensionValue::Value(n)) if *n >= 0 => Dim::Const(*n as u64),
-                Some(DimensionValue::Param(name)) if !name.is_empty() => self.graph.dims.named(name),
+                // Exporters write "?" for every unknown extent; it relates nothing.
+                Some(DimensionValue::Param(name)) if !matches!(name.as_str(), "" | "?") => self.graph.dims.named(name),
                 _ => self.graph.dims.fresh(Some(&format!("{}.{axis}", info.name()))),
             });
         }

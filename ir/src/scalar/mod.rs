@@ -2,12 +2,15 @@
 //! fusion, gradients and code generation share.
 
 mod build;
+mod diff;
+mod dual;
 mod eval;
 mod expr;
 mod op;
 mod value;
 
 pub use build::{Ex, ScalarBuilder};
+pub use dual::Dual;
 pub use expr::{MathLibrary, ScalarFn, ScalarId, ScalarNode};
 pub use op::{CmpOp, MathFn, ScalarOp};
 pub use value::Scalar;
