@@ -1,13 +1,19 @@
 //! Emitter for clusters of maps, views and gathers: one loop nest over the output's elements.
 
+use std::collections::BTreeMap;
+
+use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{NodeId, Value};
 use tensorc_ir::index::{Index, linearize};
-use tensorc_ir::kir::LoopKind;
+use tensorc_ir::kir::{Buf, LoopKind, Space};
+use tensorc_ir::scalar::MathFn;
 
 use super::Emitted;
 use super::cluster::{Cluster, Group, Uses, group_axes};
-use super::inline::Inliner;
+use super::inline::{Bound, Inliner};
 use super::nest::parallel;
+use super::strips;
 
 /// How the loops over one cluster are cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +28,8 @@ struct Schedule {
 
 const BLOCK: u64 = 4096;
 const TILE: u64 = 32;
+/// Most elements a library function is applied to at once: results stay in the nearest cache.
+const STRIP: u64 = 1024;
 /// Columns of a tile: one cache line of f32, so that power-of-two strides do not fill a cache set.
 const TILE_COLUMNS: u64 = 16;
 
@@ -65,6 +73,62 @@ fn schedule(cluster: &Cluster<'_>, uses: &Uses, outer: &[Group], inner: Option<&
     Schedule { block, lanes: cluster.lanes(extent), tile }
 }
 
+/// The calls of library functions applied to strips of the innermost loop.
+pub fn strips(cluster: &Cluster<'_>) -> Result<BTreeMap<NodeId, MathFn>> {
+    strips::choose(cluster, &cluster.ty(cluster.outputs()[0])?.dims, strips::MEMORY / (4 * STRIP))
+}
+
+/// The innermost loop from `lo` to `hi`, vectors up to `whole`: library functions are applied to a
+/// strip of elements before the outputs are stored.
+fn innermost(
+    e: &mut Inliner<'_>,
+    axis: usize,
+    (lo, hi, whole): (&Index, &Index, &Index),
+    s: &Schedule,
+    store: &dyn Fn(&mut Inliner<'_>) -> Result<()>,
+) -> Result<()> {
+    let cluster = e.cluster;
+    let stages = match s.tile.is_none() && s.block >= strips::SHORTEST {
+        true => strips::stages(cluster, &cluster.outputs(), &|v| e.is_bound(v)),
+        false => vec![],
+    };
+    if stages.is_empty() {
+        return e.vectorized(axis, (lo.clone(), hi.clone()), whole.clone(), s.lanes, &mut |e, _| store(e));
+    }
+    let length = s.block.min(STRIP);
+    let values: Vec<Value> = stages.iter().flatten().copied().collect();
+    let buffers: BTreeMap<Value, Buf> =
+        values.iter().map(|v| (*v, e.alloc("strip", DType::F32, length, Space::Stack))).collect();
+    let coords: Vec<Index> = (0..cluster.ty(values[0])?.rank() as u32).map(Index::var).collect();
+    let strip = |e: &mut Inliner<'_>, from: &Index, to: &Index, whole: &Index| {
+        for stage in &stages {
+            e.vectorized(axis, (from.clone(), to.clone()), whole.clone(), s.lanes, &mut |e, _| {
+                stage.iter().try_for_each(|v| {
+                    let value = e.value(cluster.body.args(v.node)[0], &coords, None)?;
+                    let at = e.kernel_index(&coords[axis]).sub(from);
+                    e.b.store(buffers[v], at, value);
+                    Ok(())
+                })
+            })?;
+            for v in stage {
+                e.b.apply_strip(cluster.apart[&v.node], buffers[v], Index::default(), to.sub(from));
+                e.bind(*v, Bound::Strip { buf: buffers[v], axis, from: from.clone() });
+            }
+        }
+        e.vectorized(axis, (from.clone(), to.clone()), whole.clone(), s.lanes, &mut |e, _| store(e))
+    };
+    if length == s.block {
+        return strip(e, lo, hi, whole);
+    }
+    e.looped("s", (lo.clone(), hi.clone(), length as i64), LoopKind::Serial, |e, from| {
+        let wide = |_: u32| (0, i64::MAX / 8);
+        let end = from.offset(length as i64);
+        let to = e.b.let_index("to", end.minimum(hi, &wide));
+        let whole = e.b.let_index("whole", end.minimum(whole, &wide));
+        strip(e, &from, &to, &whole)
+    })
+}
+
 fn nest(
     e: &mut Inliner<'_>,
     groups: &[Group],
@@ -93,7 +157,7 @@ fn nest(
         };
         let rows = |e: &mut Inliner<'_>| {
             e.hoist(uses, &[inner.axis])?;
-            e.vectorized(inner.axis, (lo.clone(), hi.clone()), whole.clone(), s.lanes, &mut |e, _| store(e))
+            innermost(e, inner.axis, (&lo, &hi, &whole), s, store)
         };
         match &s.tile {
             None => rows(e),
