@@ -8,7 +8,7 @@ use tensorc_abi::DType;
 use tensorc_codegen::cranelift::{KernelCache, compile_kernels};
 use tensorc_ir::index::{Index, Interval};
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space, Stmt, Var};
-use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+use tensorc_ir::scalar::{CmpOp, MathFn, Scalar, ScalarOp};
 
 struct Random(u64);
 
@@ -218,6 +218,13 @@ impl Generator {
         let usable = self.buffers[at].clone();
         if !usable.writable {
             return;
+        }
+        let in_memory = usable.space != Space::Register && self.vector.is_none();
+        if in_memory && usable.dtype == DType::F32 && self.random.chance(30) {
+            let start = self.random.next(usable.len as usize) as i64;
+            let len = self.random.next(usable.len as usize + 1) as i64 - start;
+            let f = self.random.pick(&[MathFn::Exp, MathFn::Log, MathFn::Tanh, MathFn::Erf]);
+            return b.apply_strip(f, usable.buf, Index::constant(start), Index::constant(len));
         }
         let index = match &self.vector {
             Some(_) if !usable.private => match self.by_lane(at) {

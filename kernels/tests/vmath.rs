@@ -6,7 +6,7 @@ mod generate;
 
 use std::sync::LazyLock;
 
-use tensorc_ir::scalar::{MathFn, MathLibrary, Scalar, ScalarFn};
+use tensorc_ir::scalar::{MathFn, Scalar, ScalarFn};
 use tensorc_kernels::{Isa, vmath};
 use tensorc_ops::math::Library;
 

@@ -19,8 +19,6 @@ pub enum Bound {
     Operand(Operand),
     /// Element `linearize(coords[axes])` of a local buffer.
     Row { buf: Buf, axes: Vec<usize>, dims: Vec<u64> },
-    /// Element `axis - from` of a local buffer, both as they are in the kernel.
-    Strip { buf: Buf, axis: usize, from: Index },
 }
 
 type Key = (Value, Vec<Index>, Option<Operand>);
@@ -215,10 +213,6 @@ impl<'a> Inliner<'a> {
             Some(Bound::Row { buf, axes, dims }) => {
                 let at: Vec<Index> = axes.iter().map(|a| coords[*a].clone()).collect();
                 let (buf, index) = (*buf, self.kernel_index(&linearize(&at, dims)));
-                return self.cached((v, coords.to_vec(), None), |e| Ok(e.b.load(buf, index)));
-            }
-            Some(Bound::Strip { buf, axis, from }) => {
-                let (buf, index) = (*buf, self.kernel_index(&coords[*axis]).sub(from));
                 return self.cached((v, coords.to_vec(), None), |e| Ok(e.b.load(buf, index)));
             }
             None => {}

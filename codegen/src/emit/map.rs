@@ -2,18 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
-use tensorc_ir::graph::{NodeId, Value};
+use tensorc_ir::graph::NodeId;
 use tensorc_ir::index::{Index, linearize};
-use tensorc_ir::kir::{Buf, LoopKind, Space};
+use tensorc_ir::kir::LoopKind;
 use tensorc_ir::scalar::MathFn;
 
 use super::Emitted;
 use super::cluster::{Cluster, Group, Uses, group_axes};
-use super::inline::{Bound, Inliner};
+use super::inline::Inliner;
 use super::nest::parallel;
-use super::strips;
+use super::strips::{self, Strips};
 
 /// How the loops over one cluster are cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +27,6 @@ struct Schedule {
 
 const BLOCK: u64 = 4096;
 const TILE: u64 = 32;
-/// Most elements a library function is applied to at once: results stay in the nearest cache.
-const STRIP: u64 = 1024;
 /// Columns of a tile: one cache line of f32, so that power-of-two strides do not fill a cache set.
 const TILE_COLUMNS: u64 = 16;
 
@@ -55,7 +52,7 @@ pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Emitted> {
     };
     match inner {
         None => parallel(&mut e, &groups, 1, |e, _| store(e))?,
-        Some(inner) => nest(&mut e, &groups, &inner, &schedule, &uses, &store)?,
+        Some(inner) => nest(&mut e, &groups, &inner, &schedule, &uses, &coords, &store)?,
     }
     Ok(Emitted { kernel: e.finish(), in_place: in_place(cluster, &uses, &coords)? })
 }
@@ -75,58 +72,7 @@ fn schedule(cluster: &Cluster<'_>, uses: &Uses, outer: &[Group], inner: Option<&
 
 /// The calls of library functions applied to strips of the innermost loop.
 pub fn strips(cluster: &Cluster<'_>) -> Result<BTreeMap<NodeId, MathFn>> {
-    strips::choose(cluster, &cluster.ty(cluster.outputs()[0])?.dims, strips::MEMORY / (4 * STRIP))
-}
-
-/// The innermost loop from `lo` to `hi`, vectors up to `whole`: library functions are applied to a
-/// strip of elements before the outputs are stored.
-fn innermost(
-    e: &mut Inliner<'_>,
-    axis: usize,
-    (lo, hi, whole): (&Index, &Index, &Index),
-    s: &Schedule,
-    store: &dyn Fn(&mut Inliner<'_>) -> Result<()>,
-) -> Result<()> {
-    let cluster = e.cluster;
-    let stages = match s.tile.is_none() && s.block >= strips::SHORTEST {
-        true => strips::stages(cluster, &cluster.outputs(), &|v| e.is_bound(v)),
-        false => vec![],
-    };
-    if stages.is_empty() {
-        return e.vectorized(axis, (lo.clone(), hi.clone()), whole.clone(), s.lanes, &mut |e, _| store(e));
-    }
-    let length = s.block.min(STRIP);
-    let values: Vec<Value> = stages.iter().flatten().copied().collect();
-    let buffers: BTreeMap<Value, Buf> =
-        values.iter().map(|v| (*v, e.alloc("strip", DType::F32, length, Space::Stack))).collect();
-    let coords: Vec<Index> = (0..cluster.ty(values[0])?.rank() as u32).map(Index::var).collect();
-    let strip = |e: &mut Inliner<'_>, from: &Index, to: &Index, whole: &Index| {
-        for stage in &stages {
-            e.vectorized(axis, (from.clone(), to.clone()), whole.clone(), s.lanes, &mut |e, _| {
-                stage.iter().try_for_each(|v| {
-                    let value = e.value(cluster.body.args(v.node)[0], &coords, None)?;
-                    let at = e.kernel_index(&coords[axis]).sub(from);
-                    e.b.store(buffers[v], at, value);
-                    Ok(())
-                })
-            })?;
-            for v in stage {
-                e.b.apply_strip(cluster.apart[&v.node], buffers[v], Index::default(), to.sub(from));
-                e.bind(*v, Bound::Strip { buf: buffers[v], axis, from: from.clone() });
-            }
-        }
-        e.vectorized(axis, (from.clone(), to.clone()), whole.clone(), s.lanes, &mut |e, _| store(e))
-    };
-    if length == s.block {
-        return strip(e, lo, hi, whole);
-    }
-    e.looped("s", (lo.clone(), hi.clone(), length as i64), LoopKind::Serial, |e, from| {
-        let wide = |_: u32| (0, i64::MAX / 8);
-        let end = from.offset(length as i64);
-        let to = e.b.let_index("to", end.minimum(hi, &wide));
-        let whole = e.b.let_index("whole", end.minimum(whole, &wide));
-        strip(e, &from, &to, &whole)
-    })
+    strips::choose(cluster, &cluster.ty(cluster.outputs()[0])?.dims, strips::STRIPS)
 }
 
 fn nest(
@@ -135,8 +81,10 @@ fn nest(
     inner: &Group,
     s: &Schedule,
     uses: &Uses,
+    coords: &[Index],
     store: &dyn Fn(&mut Inliner<'_>) -> Result<()>,
 ) -> Result<()> {
+    let outputs = e.cluster.outputs();
     let blocks = inner.extent.div_ceil(s.block);
     let (n, lanes) = (inner.extent as i64, s.lanes as i64);
     let tiled = s.tile.as_ref().map(|(g, _)| g.axis);
@@ -155,9 +103,11 @@ fn nest(
             1 => Index::constant(n / lanes * lanes),
             _ => e.b.let_index("whole", lo.offset(s.block as i64).minimum(&Index::constant(n / lanes * lanes), &wide)),
         };
+        let strips = Strips { roots: &outputs, coords, block: s.block, lanes: s.lanes };
         let rows = |e: &mut Inliner<'_>| {
             e.hoist(uses, &[inner.axis])?;
-            innermost(e, inner.axis, (&lo, &hi, &whole), s, store)
+            let range = (lo.clone(), hi.clone(), whole.clone());
+            strips::columns(e, &strips, range, &|e, i| e.set_axis(inner.axis, i), &|e, _| store(e))
         };
         match &s.tile {
             None => rows(e),

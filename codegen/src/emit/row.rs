@@ -206,13 +206,7 @@ impl Row<'_> {
         self.plan.reduced.last().cloned().unwrap_or(Group { axis: self.space.reduced[0], extent: 1 })
     }
 
-    fn fold_pass(
-        &self,
-        e: &mut Inliner<'_>,
-        pass: usize,
-        folds: &[Fold],
-        rows: &BTreeMap<Value, Buf>,
-    ) -> Result<()> {
+    fn fold_pass(&self, e: &mut Inliner<'_>, pass: usize, folds: &[Fold], rows: &BTreeMap<Value, Buf>) -> Result<()> {
         let roots: Vec<Value> = folds.iter().flat_map(|f| e.cluster.body.args(f.node())).collect();
         self.apply_strips(e, &roots, rows)?;
         let lanes = e.cluster.lanes(self.inner().extent);

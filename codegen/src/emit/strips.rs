@@ -6,16 +6,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Buf, LoopKind, Space};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Ex, MathFn, MathLibrary, ScalarBuilder, ScalarFn, ScalarId, ScalarNode, ScalarOp};
 use tensorc_ir::{DType, DenseType};
 
 use super::cluster::{Cluster, internal};
+use super::inline::{Bound, Inliner};
 
 /// Shorter stretches of elements keep the function in the expression.
 pub const SHORTEST: u64 = 32;
 /// Most memory for results of one iteration, in bytes.
 pub const MEMORY: u64 = 128 << 10;
+/// Elements of a strip in a loop that may be longer: its results stay in the nearest cache.
+const STRIP: u64 = 1024;
+/// Most strips of that length.
+pub const STRIPS: u64 = MEMORY / (4 * STRIP);
 
 /// The library function a map node is a call of, if it can be applied to strips.
 pub fn call(f: &ScalarFn, math: &dyn MathLibrary) -> Option<MathFn> {
@@ -77,7 +84,8 @@ fn split_node(graph: &mut Graph, node: NodeId, f: &ScalarFn, math: &dyn MathLibr
         return Ok(());
     }
     let (rest, used) = part(f, &operands, &cuts, &f.outputs)?;
-    let types = (0..f.outputs.len()).map(|p| graph.dense(Value { node, port: p as u16 })).collect::<Result<Vec<_>>>()?;
+    let types =
+        (0..f.outputs.len()).map(|p| graph.dense(Value { node, port: p as u16 })).collect::<Result<Vec<_>>>()?;
     let rest_node = graph.add_prim(name, Prim::Map(rest.into()), &used, &types);
     for (port, id) in f.outputs.iter().enumerate() {
         let port = port as u16;
@@ -155,6 +163,93 @@ pub fn stages(cluster: &Cluster<'_>, roots: &[Value], bound: &dyn Fn(Value) -> b
         walk.depth(*v);
     }
     walk.stages
+}
+
+/// What is computed by a loop over columns.
+pub struct Strips<'a> {
+    pub roots: &'a [Value],
+    /// Coordinates of an element, in axes.
+    pub coords: &'a [Index],
+    /// Most columns of the loop; too few for a strip keep functions in the expression.
+    pub block: u64,
+    pub lanes: u64,
+}
+
+/// A loop over the columns `lo..hi`, in vectors up to `whole`; library functions set apart are
+/// applied to strips of columns first. `place` prepares a column, `last` uses the roots there.
+pub fn columns(
+    e: &mut Inliner<'_>,
+    s: &Strips<'_>,
+    (lo, hi, whole): (Index, Index, Index),
+    place: &dyn Fn(&mut Inliner<'_>, Index),
+    last: &dyn Fn(&mut Inliner<'_>, &Index) -> Result<()>,
+) -> Result<()> {
+    let stages = match s.block >= SHORTEST {
+        true => stages(e.cluster, s.roots, &|v| e.is_bound(v)),
+        false => vec![],
+    };
+    let length = s.block.min(STRIP);
+    let mut strips = Columns { s, place, last, buffers: BTreeMap::new() };
+    for v in stages.iter().flatten() {
+        strips.buffers.insert(*v, e.alloc("strip", DType::F32, length, Space::Stack));
+    }
+    if stages.is_empty() || length == s.block {
+        return strips.strip(e, &stages, &(lo, hi, whole));
+    }
+    e.looped("s", (lo, hi.clone(), length as i64), LoopKind::Serial, |e, from| {
+        let wide = |_: u32| (0, i64::MAX / 8);
+        let end = from.offset(length as i64);
+        let to = e.b.let_index("to", end.minimum(&hi, &wide));
+        let whole = e.b.let_index("whole", end.minimum(&whole, &wide));
+        strips.strip(e, &stages, &(from, to, whole))
+    })
+}
+
+struct Columns<'a> {
+    s: &'a Strips<'a>,
+    place: &'a dyn Fn(&mut Inliner<'_>, Index),
+    last: &'a dyn Fn(&mut Inliner<'_>, &Index) -> Result<()>,
+    buffers: BTreeMap<Value, Buf>,
+}
+
+impl Columns<'_> {
+    fn strip(&self, e: &mut Inliner<'_>, stages: &[Vec<Value>], range: &(Index, Index, Index)) -> Result<()> {
+        let cluster = e.cluster;
+        let (from, to, _) = range;
+        for (i, stage) in stages.iter().enumerate() {
+            self.elements(e, &stages[..i], range, &|e, i| {
+                let at = i.sub(from);
+                stage.iter().try_for_each(|v| {
+                    let value = e.value(cluster.body.args(v.node)[0], self.s.coords, None)?;
+                    e.b.store(self.buffers[v], at.clone(), value);
+                    Ok(())
+                })
+            })?;
+            for v in stage {
+                e.b.apply_strip(cluster.apart[&v.node], self.buffers[v], Index::default(), to.sub(from));
+            }
+        }
+        self.elements(e, stages, range, self.last)
+    }
+
+    /// A loop over the strip, with the results of the given stages at hand.
+    fn elements(
+        &self,
+        e: &mut Inliner<'_>,
+        ready: &[Vec<Value>],
+        (from, to, whole): &(Index, Index, Index),
+        body: &dyn Fn(&mut Inliner<'_>, &Index) -> Result<()>,
+    ) -> Result<()> {
+        e.columns((from.clone(), to.clone()), whole.clone(), self.s.lanes, &mut |e, i| {
+            (self.place)(e, i.clone());
+            let at = i.sub(from);
+            for v in ready.iter().flatten() {
+                let result = e.b.load(self.buffers[v], at.clone());
+                e.bind(*v, Bound::Operand(result));
+            }
+            body(e, &i)
+        })
+    }
 }
 
 struct Walk<'a> {
