@@ -73,8 +73,8 @@ fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Com
     let threads = compiler.pool().threads();
     let resolve = |name: &str| math64::symbol(name).or_else(|| vmath::symbol(name));
     compiler.progress("generate code");
-    let code = report
-        .timed("codegen", || Ok(Arc::new(compile_kernels(&kernels, threads, compiler.kernels(), &resolve)?)))?;
+    let code =
+        report.timed("codegen", || Ok(Arc::new(compile_kernels(&kernels, threads, compiler.kernels(), &resolve)?)))?;
     compiler.progress("pack weights");
     let weights = report.timed("pack-weights", || {
         let slots: Vec<Mutex<Option<Result<WeightStorage, Error>>>> =

@@ -1,5 +1,5 @@
 //! Strips of the math library: generated from its expressions, and equal to them in every bit.
-#![allow(unsafe_code, reason = "calls the strips")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 #[path = "support/generate.rs"]
 mod generate;
