@@ -8,3 +8,4 @@
 mod models;
 mod onnx;
 mod support;
+mod tidy;
