@@ -1,0 +1,1 @@
+//! A memory plan as a drawing.
