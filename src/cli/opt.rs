@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use tensorc::Compiler;
-use tensorc::ir::Module;
 use tensorc::ir::diag::{Code, Diagnostic};
 use tensorc::ir::graph::{Graph, NodeKind};
 use tensorc::ir::kir::Kernel;
 use tensorc::ir::lowered::Lowered;
 use tensorc::ir::text::{PrintOptions, parse_module, print_module};
 use tensorc::ir::verify::{Stage, verify_graph, verify_kernel, verify_plan};
+use tensorc::ir::{DenseType, Module};
 use tensorc::passes::pipeline::known_names;
 use tensorc::passes::{Pass, PassCx, Phase, Pipeline, PrintWhen, Timing, phase_passes, plan_memory};
 use tensorc_codegen::lower::lower;
@@ -281,9 +281,9 @@ impl Job<'_> {
 
     /// Compares the values of a graph before and after the passes.
     fn check(&mut self, graph: &Graph) -> Result<String, Failure> {
+        let inputs = self.input_types(graph)?;
         let mut before = graph.clone();
-        binding::bind_open(&mut before, OPEN_EXTENT)?;
-        let inputs = binding::input_types(&before)?;
+        tensorc::passes::infer::bind(&mut before, &inputs)?;
         // The passes see the graph as it stands, open dimensions included, if they can.
         let jit = self.work.lower || self.args.check_values == Some(CheckValues::Jit);
         let mut after = if jit { before.clone() } else { graph.clone() };
@@ -294,6 +294,18 @@ impl Job<'_> {
         };
         let exact = self.work.exact;
         Comparison { compiler: &self.compiler, before: &before, after: &after, compiled, exact }.run(&inputs)
+    }
+
+    /// Types for the inputs: as stated, as inferred where that says more, small where open.
+    fn input_types(&self, graph: &Graph) -> Result<Vec<DenseType>, Failure> {
+        let mut typed = graph.clone();
+        let mut cx = PassCx::new(self.compiler.registry()).with_options(self.compiler.options().passes);
+        if Pipeline::to(Phase::Type).run(&mut typed, &mut cx).is_err() {
+            // A conflict is reported by the passes, if they look at types.
+            typed = graph.clone();
+        }
+        binding::bind_open(&mut typed, OPEN_EXTENT)?;
+        binding::input_types(&typed)
     }
 
     /// Runs what is left of the default pipeline.
