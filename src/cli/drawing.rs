@@ -132,10 +132,11 @@ fn block(out: &mut String, i: usize, b: &Block<'_>, x: &dyn Fn(usize) -> f64, y:
     let (width, height) = (right - left, bottom - top);
     // The golden angle keeps neighbours apart.
     let hue = (i as f64 * 137.508) % 360.0;
+    let (fill, stroke) = (color(hue, 0.86, 0.12), color(hue, 0.45, 0.25));
     let _ = writeln!(
         out,
         "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
-         fill=\"hsl({hue:.0},55%,75%)\" stroke=\"hsl({hue:.0},45%,40%)\" stroke-width=\"0.6\">\
+         fill=\"{fill}\" stroke=\"{stroke}\" stroke-width=\"0.6\">\
          <title>{name}: {bytes} bytes at {offset}, steps {first} to {last}</title></rect>",
         name = escaped(b.name),
         bytes = b.bytes,
@@ -153,6 +154,15 @@ fn block(out: &mut String, i: usize, b: &Block<'_>, x: &dyn Fn(usize) -> f64, y:
             escaped(&shortened(b.name, room))
         );
     }
+}
+
+/// `#rrggbb` of a hue in degrees: channels lie within `spread` of `level`.
+fn color(hue: f64, level: f64, spread: f64) -> String {
+    let channel = |shift: f64| {
+        let wave = (hue + shift).to_radians().cos();
+        ((level + spread * wave) * 255.0).clamp(0.0, 255.0).round() as u8
+    };
+    format!("#{:02x}{:02x}{:02x}", channel(0.0), channel(-120.0), channel(120.0))
 }
 
 /// The end of a name that is too long: model names differ there.
