@@ -59,7 +59,7 @@ fn array<T: npyz::Deserialize>(path: &Path, name: &str) -> Result<ArrayD<T>> {
     Ok(ArrayD::from_shape_vec(dims, array.into_vec()?)?)
 }
 
-/// Computes `mean(squareplus(x · w + b))` over the rows, with an operator of our own.
+/// Computes `mean(squared_relu(x · w + b))` over the rows, with an operator of our own.
 fn build_a_graph() -> Result<()> {
     let compiler = Compiler::with_registry(registry()?, Options::default())?;
     let mut graph = Graph::new("example");
@@ -77,8 +77,8 @@ fn build_a_graph() -> Result<()> {
     };
     let product = call("matmul", &[x, w])?;
     let sum = call("add", &[product, b])?;
-    let positive = call("squareplus", &[sum])?;
-    let mean = call("reduce_mean", &[positive])?;
+    let activated = call("squared_relu", &[sum])?;
+    let mean = call("reduce_mean", &[activated])?;
     graph.add_output("mean", mean);
 
     let model = compiler.model(graph);
@@ -96,8 +96,9 @@ fn build_a_graph() -> Result<()> {
 /// Every operator of tensorc, and one more: element-wise, so that it fuses like any other.
 fn registry() -> Result<Registry> {
     let mut registry = tensorc::ops::registry()?;
-    registry.add(elementwise("squareplus", "(x + √(x² + 4)) / 2.", FLOATS, &["x"], |_, a| {
-        (&a[0] + (&a[0] * &a[0] + 4.0).sqrt()) * 0.5
+    registry.add(elementwise("squared_relu", "max(x, 0)².", FLOATS, &["x"], |_, a| {
+        let x = a[0].max(&a[0].lit(0.0));
+        &x * &x
     }))?;
     Ok(registry)
 }
