@@ -21,6 +21,16 @@ pub struct Compiled {
     pub report: Report,
 }
 
+impl Compiled {
+    /// Generates code and packs weights for a graph that is lowered and planned.
+    ///
+    /// # Errors
+    /// The plan breaks a rule of the run time, or memory is short.
+    pub fn from_lowered(compiler: &Compiler, lowered: Lowered) -> Result<Compiled, Error> {
+        link(compiler, lowered, Report::default())
+    }
+}
+
 /// What compiling took, by step.
 #[derive(Clone, Debug, Default)]
 pub struct Report {

@@ -103,7 +103,8 @@ fn max_pool() -> OpDef {
         }
         Ok(())
     });
-    let doc = "The maximum of every window, and optionally its position in the operand's row-major order.";
+    let doc =
+        "The maximum of every window (NaN is skipped), and optionally its position in the operand's row-major order.";
     window_params(define("max_pool", doc, compute, infer))
         .operand("X", NUMBERS)
         .param("ceil_mode", ParamValue::Bool(false), "Count windows that reach past the end.")

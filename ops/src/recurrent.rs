@@ -205,8 +205,7 @@ fn recur(b: &mut Builder<'_>, r: &Recurrence) -> Result<Vec<Value>> {
             let own = own.into_iter().zip(dims).map(|(i, n)| if *n == 1 { Index::default() } else { i });
             flat(&own.collect::<Vec<_>>(), dims)
         };
-        let size = [k[3], v[3]];
-        serial(kb, &size, &mut |kb, p| {
+        serial(kb, &[k[3], v[3]], &mut |kb, p| {
             let here = at(&[&p[0], &p[1]], &state.dims);
             let first = past.as_ref().map_or(zero(DType::F32), |(buf, _)| kb.load(*buf, here.clone()));
             kb.store(s, here, first);

@@ -213,11 +213,11 @@ pub fn sum_of(
     Ok(Reduction { axes: axes.to_vec(), keep_dims, init: vec![Scalar::zero(wide)], map, combine, finish })
 }
 
-/// The greatest element.
+/// The greatest element that is not NaN; of equal zeros the first.
 pub fn max_of(dtype: DType, axes: &[usize], keep_dims: bool) -> Result<Reduction, OpError> {
     let wide = compute_type(dtype);
     let map = ScalarFn::build(&[dtype], |_, a| vec![a[0].cast(wide)])?;
-    let combine = ScalarFn::build(&[wide, wide], |_, a| vec![a[0].max(&a[1])])?;
+    let combine = ScalarFn::build(&[wide, wide], |_, a| vec![a[1].gt(&a[0]).select(&a[1], &a[0])])?;
     let finish = ScalarFn::build(&[wide], |_, a| vec![a[0].cast(dtype)])?;
     Ok(Reduction { axes: axes.to_vec(), keep_dims, init: vec![lowest(wide)], map, combine, finish })
 }

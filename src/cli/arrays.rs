@@ -40,7 +40,8 @@ pub fn inputs(model: &Model, args: &InputArgs) -> Result<Inputs, Failure> {
     }
 }
 
-fn shapes(args: &[String]) -> Result<BTreeMap<String, Vec<u64>>, Failure> {
+/// The extents given by `--shape NAME=N,…`, by name.
+pub fn shapes(args: &[String]) -> Result<BTreeMap<String, Vec<u64>>, Failure> {
     let one = |text: &String| -> Result<(String, Vec<u64>), Failure> {
         let bad = || Usage(format!("--shape {text}: expected NAME=N,N,…"));
         let (name, list) = text.rsplit_once('=').ok_or_else(bad)?;

@@ -1,8 +1,237 @@
-//! `tensorc inspect`.
-use super::Failure;
+//! `tensorc inspect`: what a model takes, holds, computes and needs.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+
 use clap::Args;
+use serde_json::{Value as Json, json};
+use tensorc::Compiler;
+use tensorc::abi::{Plan, StepOp};
+use tensorc::ir::graph::{Graph, NodeKind, Value};
+use tensorc::ir::{Shape, TensorType};
+use tensorc::passes::stage::split;
+use tensorc::passes::{PassCx, Phase, Pipeline, plan_memory};
+use tensorc_codegen::lower::lower;
+
+use super::{CompileArgs, Failure, arrays, binding, drawing, print};
+
 #[derive(Args)]
-pub struct InspectArgs {}
-pub fn run(_: &InspectArgs) -> Result<(), Failure> {
-    Ok(())
+pub struct InspectArgs {
+    /// The model: .onnx, or .tc text
+    model: PathBuf,
+    /// Extents of an input or a named dimension: `x=1,3,224,224` or `batch=4`; others are 1
+    #[arg(long = "shape", value_name = "NAME=N,…")]
+    shapes: Vec<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Draw the memory plan
+    #[arg(long, value_name = "SVG")]
+    memory: Option<PathBuf>,
+    #[command(flatten)]
+    compile: CompileArgs,
+}
+
+/// Extent taken for a dimension that the model leaves open.
+const DEFAULT_EXTENT: u64 = 1;
+
+pub fn run(args: &InspectArgs) -> Result<(), Failure> {
+    let shapes = arrays::shapes(&args.shapes)?;
+    let compiler = args.compile.compiler()?;
+    let graph = compiler.load_graph(&args.model)?;
+    let model = Contents::of(&graph, &compiler);
+    let mut bound = graph.clone();
+    binding::bind(&mut bound, &shapes)?;
+    let open = binding::bind_open(&mut bound, DEFAULT_EXTENT)?;
+    let (plan, staged) = plan(&compiler, bound)?;
+    super::progress::clear();
+    if let Some(path) = &args.memory {
+        std::fs::write(path, drawing::svg(&plan)).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    let mut notes = vec![];
+    if !open.is_empty() {
+        notes.push(format!("{} taken as {DEFAULT_EXTENT}", open.join(", ")));
+    }
+    if staged {
+        notes.push("shapes depend on computed values: cost and memory are those of the first stage".to_owned());
+    }
+    let cost = Cost::of(&plan);
+    match args.json {
+        true => print(&format!("{}\n", json(&model, &cost, &notes))),
+        false => print(&table(&model, &cost, &notes)?),
+    }
+}
+
+/// The plan for a bound graph, or for its first stage; whether there are more.
+fn plan(compiler: &Compiler, mut graph: Graph) -> Result<(Plan, bool), Failure> {
+    let run = |graph: &mut Graph, phase| {
+        let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
+        Pipeline::to(phase).run(graph, &mut cx)
+    };
+    run(&mut graph, Phase::Type)?;
+    let divided = split(&graph, compiler.registry(), compiler.options().passes.static_bytes)?;
+    let staged = divided.is_some();
+    let mut graph = divided.map_or(graph, |s| s.first);
+    run(&mut graph, Phase::Fuse)?;
+    let mut lowered = lower(&graph, compiler.registry().math())?;
+    plan_memory(&mut lowered)?;
+    Ok((lowered.plan, staged))
+}
+
+/// What the imported graph holds.
+struct Contents {
+    inputs: Vec<(String, String)>,
+    outputs: Vec<(String, String)>,
+    /// Most frequent first.
+    operators: Vec<(&'static str, usize)>,
+    /// Tensors, elements, bytes.
+    parameters: (usize, u64, u64),
+}
+
+impl Contents {
+    fn of(graph: &Graph, compiler: &Compiler) -> Contents {
+        let mut typed = graph.clone();
+        let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
+        if Pipeline::to(Phase::Type).run(&mut typed, &mut cx).is_err() {
+            // What is wrong is reported when the bound graph is compiled.
+            typed = graph.clone();
+        }
+        let named = |name: &str, v| (name.to_owned(), type_text(&typed, &typed.resolved(v)));
+        let inputs = typed.inputs().iter().map(|&n| named(&typed.node(n).name, Value { node: n, port: 0 })).collect();
+        let outputs = typed.outputs().iter().map(|(name, v)| named(name, *v)).collect();
+        let (mut counts, mut parameters) = (BTreeMap::new(), (0, 0, 0));
+        for id in graph.node_ids() {
+            match &graph.node(id).kind {
+                NodeKind::Op(op) => *counts.entry(op.def.name).or_insert(0) += 1,
+                NodeKind::Const(data) => {
+                    parameters = (parameters.0 + 1, parameters.1 + data.len(), parameters.2 + data.ty.bytes());
+                }
+                NodeKind::Prim(_) => *counts.entry("(primitive)").or_insert(0) += 1,
+                NodeKind::Fused(_) => *counts.entry("(cluster)").or_insert(0) += 1,
+                NodeKind::Input => {}
+            }
+        }
+        let mut operators: Vec<(&'static str, usize)> = counts.into_iter().collect();
+        operators.sort_by_key(|(name, n)| (std::cmp::Reverse(*n), *name));
+        Contents { inputs, outputs, operators, parameters }
+    }
+}
+
+fn type_text(graph: &Graph, ty: &TensorType) -> String {
+    let dtype = ty.dtype.map_or("?", |d| d.name());
+    match &ty.shape {
+        Shape::Unranked => format!("{dtype}[*]"),
+        Shape::Ranked(dims) => {
+            let dims: Vec<String> = dims.iter().map(|d| graph.dims.display(*d)).collect();
+            format!("{dtype}[{}]", dims.join(", "))
+        }
+    }
+}
+
+/// What running the plan once takes.
+struct Cost {
+    flops: u64,
+    /// Bytes moved, each operand of a step counted once.
+    traffic: u64,
+    steps: usize,
+    kernels: usize,
+    gemms: usize,
+    convolutions: usize,
+    copies: usize,
+    weight_bytes: u64,
+    peak: u64,
+    bound: u64,
+}
+
+impl Cost {
+    fn of(plan: &Plan) -> Cost {
+        let count = |is: fn(&StepOp) -> bool| plan.steps.iter().filter(|s| is(&s.op)).count();
+        let weights = plan.buffers.iter().filter(|b| matches!(b.home, tensorc::abi::Home::Weight(_)));
+        Cost {
+            flops: plan.steps.iter().map(|s| s.flops).sum(),
+            traffic: plan.steps.iter().map(|s| s.bytes).sum(),
+            steps: plan.steps.len(),
+            kernels: count(|op| matches!(op, StepOp::Launch { .. })),
+            gemms: count(|op| matches!(op, StepOp::Gemm { .. })),
+            convolutions: count(|op| matches!(op, StepOp::Conv { .. })),
+            copies: count(|op| matches!(op, StepOp::Copy { .. })),
+            weight_bytes: weights.map(|b| b.bytes()).sum(),
+            peak: plan.arena_bytes,
+            bound: plan.lower_bound_bytes,
+        }
+    }
+
+    /// Planned peak over its lower bound; 1 if nothing is planned.
+    fn ratio(&self) -> f64 {
+        if self.bound == 0 { 1.0 } else { self.peak as f64 / self.bound as f64 }
+    }
+}
+
+fn json(model: &Contents, cost: &Cost, notes: &[String]) -> Json {
+    let signature = |side: &[(String, String)]| -> Vec<Json> {
+        side.iter().map(|(name, ty)| json!({ "name": name, "type": ty })).collect()
+    };
+    let operators: serde_json::Map<String, Json> =
+        model.operators.iter().map(|(name, n)| ((*name).to_owned(), json!(n))).collect();
+    json!({
+        "inputs": signature(&model.inputs),
+        "outputs": signature(&model.outputs),
+        "operators": operators,
+        "constants": model.parameters.0,
+        "parameters": model.parameters.1,
+        "parameter_bytes": model.parameters.2,
+        "flops": cost.flops,
+        "traffic_bytes": cost.traffic,
+        "steps": cost.steps,
+        "kernels": cost.kernels,
+        "library_calls": { "gemm": cost.gemms, "conv": cost.convolutions },
+        "copies": cost.copies,
+        "weight_bytes": cost.weight_bytes,
+        "planned_peak_bytes": cost.peak,
+        "lower_bound_bytes": cost.bound,
+        "peak_to_lower_bound": cost.ratio(),
+        "notes": notes,
+    })
+}
+
+fn table(model: &Contents, cost: &Cost, notes: &[String]) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    for (title, side) in [("inputs", &model.inputs), ("outputs", &model.outputs)] {
+        writeln!(text, "{title}")?;
+        let width = side.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        for (name, ty) in side {
+            writeln!(text, "  {name:<width$}  {ty}")?;
+        }
+    }
+    let total: usize = model.operators.iter().map(|(_, n)| n).sum();
+    writeln!(text, "operators  {total}")?;
+    for (name, n) in &model.operators {
+        writeln!(text, "  {n:>6}  {name}")?;
+    }
+    let (tensors, elements, bytes) = model.parameters;
+    writeln!(text, "parameters   {elements} in {tensors} constants, {}", megabytes(bytes))?;
+    writeln!(text, "arithmetic   {:.3} GFLOP, {} moved", cost.flops as f64 / 1e9, megabytes(cost.traffic))?;
+    writeln!(
+        text,
+        "steps        {}: {} kernels, {} matrix products, {} convolutions, {} copies",
+        cost.steps, cost.kernels, cost.gemms, cost.convolutions, cost.copies
+    )?;
+    writeln!(text, "weights      {} as the kernels read them, before packing", megabytes(cost.weight_bytes))?;
+    writeln!(
+        text,
+        "activations  {} planned, lower bound {}, ratio {:.3}",
+        megabytes(cost.peak),
+        megabytes(cost.bound),
+        cost.ratio()
+    )?;
+    notes.iter().try_for_each(|note| writeln!(text, "note: {note}"))?;
+    Ok(text)
+}
+
+fn megabytes(bytes: u64) -> String {
+    match bytes {
+        0..100_000 => format!("{bytes} B"),
+        _ => format!("{:.2} MB", bytes as f64 / 1e6),
+    }
 }

@@ -3,12 +3,15 @@
 
 mod arrays;
 mod bench;
+mod binding;
+mod drawing;
 mod inspect;
 mod npz;
 mod operators;
 mod opt;
 mod progress;
 mod run;
+mod values;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

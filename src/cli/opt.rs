@@ -1,8 +1,347 @@
-//! `tensorc opt`.
-use super::Failure;
-use clap::Args;
+//! `tensorc opt`: runs passes over a model or text file and prints the IR.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use tensorc::Compiler;
+use tensorc::ir::diag::{Code, Diagnostic};
+use tensorc::ir::graph::{Graph, NodeKind};
+use tensorc::ir::kir::Kernel;
+use tensorc::ir::lowered::Lowered;
+use tensorc::ir::text::{PrintOptions, parse_module, print_module};
+use tensorc::ir::verify::{Stage, verify_graph, verify_kernel, verify_plan};
+use tensorc::ir::{DenseType, Module};
+use tensorc::passes::pipeline::known_names;
+use tensorc::passes::{Pass, PassCx, Phase, Pipeline, PrintWhen, Timing, phase_passes, plan_memory};
+use tensorc_codegen::lower::lower;
+
+use super::values::Comparison;
+use super::{CompileArgs, Failure, Usage, arrays, binding, print};
+
 #[derive(Args)]
-pub struct OptArgs {}
-pub fn run(_: &OptArgs) -> Result<(), Failure> {
-    Ok(())
+pub struct OptArgs {
+    /// A model (.onnx), or a text file of graphs, kernels or plans (.tc)
+    file: PathBuf,
+    /// Passes to run: `name{option=value},…`, ending in `lower` or `lower,plan-memory` if wanted
+    #[arg(long, value_name = "PIPELINE", conflicts_with = "to")]
+    passes: Option<String>,
+    /// Run the default pipeline up to a phase: import, type, simplify, fuse, lower or plan
+    #[arg(long, value_name = "PHASE")]
+    to: Option<String>,
+    /// Print the IR to standard error after these passes
+    #[arg(long, value_name = "PASS,…", value_delimiter = ',')]
+    print_after: Vec<String>,
+    /// Print the IR to standard error after each pass that changed it
+    #[arg(long)]
+    print_changed: bool,
+    /// Print how long each pass took to standard error
+    #[arg(long)]
+    time_passes: bool,
+    /// Check the rules of the IR after each pass
+    #[arg(long, default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true,
+          action = clap::ArgAction::Set)]
+    verify_each: bool,
+    /// Print no IR but compare values before and after, in the interpreter and, if lowered or asked
+    /// for, compiled
+    #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true,
+          default_missing_value = "auto")]
+    check_values: Option<CheckValues>,
+    /// Bind an input or a named dimension: `x=1,3,224,224` or `batch=4`
+    #[arg(long = "shape", value_name = "NAME=N,…")]
+    shapes: Vec<String>,
+    /// Print every constant in full, also on standard output
+    #[arg(long)]
+    full: bool,
+    /// Write the IR to a file, constants in full
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    compile: CompileArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CheckValues {
+    /// Compiled if the pipeline lowers, else interpreted
+    Auto,
+    /// Interpreted, and compiled whatever the pipeline is
+    Jit,
+}
+
+/// Extent of a dimension that `--check-values` finds open.
+const OPEN_EXTENT: u64 = 3;
+
+/// Name of the step from clusters to kernels in pipelines.
+const LOWER: &str = "lower";
+/// Name of memory planning in pipelines.
+const PLAN_MEMORY: &str = "plan-memory";
+
+pub fn run(args: &OptArgs) -> Result<(), Failure> {
+    let work = Work::new(args)?;
+    let shapes = arrays::shapes(&args.shapes)?;
+    let compiler = args.compile.compiler()?;
+    let mut module = read(&compiler, &args.file)?;
+    module.graphs.iter_mut().try_for_each(|g| binding::bind(g, &shapes))?;
+    let named = |d: Diagnostic| Failure::from(format!("{}: {d}", args.file.display()));
+    verify_module(&module).map_err(named)?;
+    let mut job = Job { args, work, compiler, timings: vec![] };
+    if args.check_values.is_some() {
+        let mut text = String::new();
+        for graph in &module.graphs {
+            text += &job.check(graph).map_err(|f| format!("{}: {f}", args.file.display()))?;
+        }
+        return print(&text);
+    }
+    job.transform(&mut module).map_err(named)?;
+    if args.time_passes {
+        eprint!("{}", job.table());
+    }
+    match &args.output {
+        Some(path) => {
+            let write = std::fs::write(path, print_module(&module, &PrintOptions::exact()));
+            Ok(write.map_err(|e| format!("{}: {e}", path.display()))?)
+        }
+        None => print(&print_module(&module, &PrintOptions { elide: !args.full, ..PrintOptions::default() })),
+    }
+}
+
+fn read(compiler: &Compiler, path: &Path) -> Result<Module, Failure> {
+    if path.extension().is_none_or(|e| e != "tc") {
+        let graph = compiler.load_graph(path)?;
+        return Ok(Module { graphs: vec![graph], ..Module::default() });
+    }
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    parse_module(&text, compiler.registry()).map_err(|d| format!("{}: {d}", path.display()).into())
+}
+
+/// What the command line asks for.
+struct Work {
+    passes: Vec<Box<dyn Pass>>,
+    lower: bool,
+    plan: bool,
+    /// Whether no pass may change a bit of a result.
+    exact: bool,
+}
+
+impl Work {
+    fn new(args: &OptArgs) -> Result<Work, Usage> {
+        let usage = |why: String| Usage(Diagnostic::new(Code::Pipeline, why).to_string());
+        let known = [&known_names()[..], &[LOWER, PLAN_MEMORY]].concat();
+        if let Some(name) = args.print_after.iter().find(|n| !known.contains(&n.as_str())) {
+            return Err(usage(format!("--print-after: unknown pass `{name}`; known passes: {}", known.join(", "))));
+        }
+        let mut work = Work { passes: vec![], lower: false, plan: false, exact: true };
+        if let Some(name) = &args.to {
+            let phase = Phase::from_name(name).ok_or_else(|| {
+                let known: Vec<&str> = Phase::ALL.iter().map(|p| p.name()).collect();
+                usage(format!("unknown phase `{name}`; phases: {}", known.join(", ")))
+            })?;
+            work.passes = phase_passes(phase);
+            (work.lower, work.plan) = (phase >= Phase::Lower, phase >= Phase::Plan);
+            work.exact = args.compile.exact || phase < Phase::Simplify;
+        }
+        if let Some(text) = &args.passes {
+            let mut rest = text.trim();
+            (work.plan, rest) = strip_last(rest, PLAN_MEMORY);
+            (work.lower, rest) = strip_last(rest, LOWER);
+            work.passes = Pipeline::parse(rest).map_err(|e| usage(e.to_string()))?.passes;
+            let reassociates = match rest.contains("reassociate") {
+                true => !rest.contains("reassociate=false"),
+                false => !args.compile.exact,
+            };
+            work.exact = !(reassociates && work.passes.iter().any(|p| p.name() == "simplify"));
+        }
+        Ok(work)
+    }
+}
+
+/// Whether a pipeline text ends in the pass of that name, and what stands before it.
+fn strip_last<'t>(text: &'t str, pass: &str) -> (bool, &'t str) {
+    let Some(before) = text.strip_suffix(pass) else { return (false, text) };
+    let before = before.trim_end();
+    match before.strip_suffix(',') {
+        Some(before) => (true, before.trim_end()),
+        None if before.is_empty() => (true, before),
+        None => (false, text),
+    }
+}
+
+/// Checks everything a file holds before anything is done with it.
+fn verify_module(module: &Module) -> Result<(), Diagnostic> {
+    module.graphs.iter().try_for_each(|g| verify_graph(g, Stage::Imported))?;
+    module.kernels.iter().try_for_each(verify_kernel)?;
+    module.plans.iter().try_for_each(|plan| {
+        let find = |name: &String| module.kernels.iter().find(|k| k.name == *name).cloned();
+        let kernels: Option<Vec<Kernel>> = plan.kernels.iter().map(find).collect();
+        verify_plan(plan, kernels.as_deref())
+    })
+}
+
+/// The strongest rules a graph that was read may be expected to keep.
+fn stage_of(graph: &Graph) -> Stage {
+    let operators = graph.node_ids().iter().any(|n| matches!(graph.node(*n).kind, NodeKind::Op(_)));
+    let typed = if operators { Stage::Imported } else { Stage::Primitive };
+    if verify_graph(graph, typed).is_ok() { typed } else { Stage::Imported }
+}
+
+struct Job<'a> {
+    args: &'a OptArgs,
+    work: Work,
+    compiler: Compiler,
+    timings: Vec<(String, Duration, bool)>,
+}
+
+impl Job<'_> {
+    /// Runs everything asked for over all graphs; plans of the file are planned anew if planning is
+    /// asked for.
+    fn transform(&mut self, module: &mut Module) -> Result<(), Diagnostic> {
+        if self.work.plan {
+            for plan in &mut module.plans {
+                let mut lowered = Lowered { plan: std::mem::take(plan), ..Lowered::default() };
+                self.timed(PLAN_MEMORY, |_| plan_memory(&mut lowered))?;
+                *plan = lowered.plan;
+            }
+        }
+        for graph in &mut module.graphs {
+            self.passes(graph)?;
+        }
+        if self.work.lower {
+            for graph in std::mem::take(&mut module.graphs) {
+                let lowered = self.lower(&graph, self.work.plan)?;
+                module.kernels.extend(lowered.kernels);
+                module.plans.push(lowered.plan);
+            }
+        }
+        Ok(())
+    }
+
+    fn timed<T>(&mut self, name: &str, f: impl FnOnce(&mut Self) -> Result<T, Diagnostic>) -> Result<T, Diagnostic> {
+        let start = Instant::now();
+        let result = f(self)?;
+        self.timings.push((name.to_owned(), start.elapsed(), true));
+        Ok(result)
+    }
+
+    fn passes(&mut self, graph: &mut Graph) -> Result<(), Diagnostic> {
+        let options = PrintOptions { elide: !self.args.full, history: self.args.print_changed, ..Default::default() };
+        let mut printer = |pass: &str, graph: &Graph| {
+            eprintln!("// after {pass}\n{}", tensorc::ir::text::print_graph(graph, &options));
+        };
+        let mut stage = stage_of(graph);
+        let mut verifier = |pass: &str, graph: &Graph| {
+            stage = match pass {
+                "decompose" => Stage::Primitive,
+                "fuse" => Stage::Fused,
+                _ => stage,
+            };
+            verify_graph(graph, stage).map_err(|d| d.note(format!("after pass `{pass}`")))
+        };
+        let compiler = self.compiler.clone();
+        let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
+        cx.print_when = match self.args.print_changed {
+            true => PrintWhen::Changed,
+            false => PrintWhen::After(self.args.print_after.clone()),
+        };
+        cx.printer = Some(&mut printer);
+        if self.args.verify_each {
+            cx.verifier = Some(&mut verifier);
+        }
+        let result = tensorc::passes::manager::run_passes(&self.work.passes, graph, &mut cx);
+        let timings = cx.timings.iter().map(|Timing { pass, time, changed }| ((*pass).to_owned(), *time, *changed));
+        self.timings.extend(timings);
+        result.map(drop)
+    }
+
+    fn lower(&mut self, graph: &Graph, plan: bool) -> Result<Lowered, Diagnostic> {
+        let mut lowered = self.timed(LOWER, |job| lower(graph, job.compiler.registry().math()))?;
+        if self.args.verify_each {
+            lowered.kernels.iter().try_for_each(verify_kernel)?;
+            verify_plan(&lowered.plan, Some(&lowered.kernels))?;
+        }
+        self.show(LOWER, &lowered);
+        if plan {
+            self.timed(PLAN_MEMORY, |_| plan_memory(&mut lowered))?;
+            if self.args.verify_each {
+                tensorc::runtime::plan::verify(&lowered.plan)
+                    .map_err(|e| Diagnostic::new(Code::Internal, e.to_string()))?;
+            }
+            self.show(PLAN_MEMORY, &lowered);
+        }
+        Ok(lowered)
+    }
+
+    fn show(&self, pass: &str, lowered: &Lowered) {
+        if self.args.print_changed || self.args.print_after.iter().any(|n| n == pass) {
+            let (kernels, plans) = (lowered.kernels.clone(), vec![lowered.plan.clone()]);
+            let module = Module { kernels, plans, ..Module::default() };
+            eprintln!("// after {pass}\n{}", print_module(&module, &PrintOptions::default()));
+        }
+    }
+
+    /// Compares the values of a graph before and after the passes.
+    fn check(&mut self, graph: &Graph) -> Result<String, Failure> {
+        let inputs = self.input_types(graph)?;
+        let mut before = graph.clone();
+        tensorc::passes::infer::bind(&mut before, &inputs)?;
+        // The passes see the graph as it stands, open dimensions included, if they can.
+        let jit = self.work.lower || self.args.check_values == Some(CheckValues::Jit);
+        let mut after = if jit { before.clone() } else { graph.clone() };
+        self.passes(&mut after)?;
+        let compiled = match jit {
+            true => Some(self.compiled(&after)?),
+            false => None,
+        };
+        let exact = self.work.exact;
+        Comparison { compiler: &self.compiler, before: &before, after: &after, compiled, exact }.run(&inputs)
+    }
+
+    /// Types for the inputs: as stated, as inferred where that says more, small where open.
+    fn input_types(&self, graph: &Graph) -> Result<Vec<DenseType>, Failure> {
+        let mut typed = graph.clone();
+        let mut cx = PassCx::new(self.compiler.registry()).with_options(self.compiler.options().passes);
+        if Pipeline::to(Phase::Type).run(&mut typed, &mut cx).is_err() {
+            // A conflict is reported by the passes, if they look at types.
+            typed = graph.clone();
+        }
+        binding::bind_open(&mut typed, OPEN_EXTENT)?;
+        binding::input_types(&typed)
+    }
+
+    /// Runs what is left of the default pipeline.
+    fn compiled(&mut self, graph: &Graph) -> Result<Lowered, Diagnostic> {
+        let mut graph = graph.clone();
+        let fused = self.work.passes.iter().any(|p| p.name() == "fuse");
+        if !fused {
+            let mut cx = PassCx::new(self.compiler.registry()).with_options(self.compiler.options().passes);
+            cx.options.reassociate &= !self.work.exact;
+            Pipeline::parse("infer,decompose,fuse")?.run(&mut graph, &mut cx)?;
+        }
+        self.lower(&graph, true)
+    }
+
+    fn table(&self) -> String {
+        let mut text = String::new();
+        let total: Duration = self.timings.iter().map(|(_, t, _)| *t).sum();
+        for (pass, time, changed) in &self.timings {
+            let note = if *changed { "" } else { "  (no change)" };
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{:>10.3} ms  {pass}{note}", time.as_secs_f64() * 1e3);
+        }
+        let _ = writeln!(text, "{:>10.3} ms  total", total.as_secs_f64() * 1e3);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_pipeline_is_recognised() {
+        assert_eq!(strip_last("infer, lower", LOWER), (true, "infer"));
+        assert_eq!(strip_last("lower", LOWER), (true, ""));
+        assert_eq!(strip_last("infer,slower", LOWER), (false, "infer,slower"));
+        assert_eq!(strip_last("infer", LOWER), (false, "infer"));
+    }
 }

@@ -139,6 +139,11 @@ impl Gen<'_, '_> {
             };
             return Ok(Bind::Lanes(chunks));
         }
+        if guard.is_none() && dtype.size() == 4 && self.lane_stride(index) == Some(2) {
+            let first = self.at_lane(index, 0)?;
+            let (address, offset) = self.address(base, buf, &first)?;
+            return Ok(Bind::Lanes(self.load_alternate(dtype, address, offset, lanes)));
+        }
         let mask = match (by_lane, guard) {
             (true, Some((operand, _))) => Some(self.lane_operand(operand, 32)?),
             _ => None,
@@ -154,6 +159,20 @@ impl Gen<'_, '_> {
             values.push(self.load_one(dtype, address, offset, guard));
         }
         Ok(Bind::Lanes(self.assemble(dtype, &values)))
+    }
+
+    /// Every second element of 32 bits. The two loads of a chunk overlap in one element, so that
+    /// nothing beyond the last lane's is read.
+    fn load_alternate(&mut self, dtype: DType, address: Value, offset: i32, lanes: usize) -> Chunks {
+        let ty = chunk_type(dtype, 32);
+        let chunk = |g: &mut Self, i: usize| {
+            let at = offset + i as i32 * 32;
+            let low = g.b.ins().load(ty, unaligned(), address, at);
+            let high = g.b.ins().load(ty, unaligned(), address, at + 12);
+            let picked = g.shuffle(low, high, [0, 2, 5, 7]);
+            g.reinterpret(ty, picked)
+        };
+        (0..lanes / 4).map(|i| chunk(self, i)).collect()
     }
 
     /// Consecutive elements of which some are replaced by `fill`. All lanes are read at once where

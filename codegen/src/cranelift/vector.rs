@@ -39,12 +39,17 @@ impl Gen<'_, '_> {
         self.lanes.as_ref().map(|l| l.lanes).ok_or_else(|| internal("lanes outside of a vector loop"))
     }
 
-    /// Whether lane `l` has the index of lane 0 plus `l`.
-    pub(super) fn is_contiguous(&self, index: &Index) -> bool {
-        let Some(current) = &self.lanes else { return false };
+    /// The distance, in elements, between what neighbouring lanes access, if it is fixed.
+    pub(super) fn lane_stride(&self, index: &Index) -> Option<i64> {
+        let current = self.lanes.as_ref()?;
         let mut other = false;
         index.visit_vars(&mut |v| other |= matches!(self.vars[v as usize], Bind::Lanes(_)));
-        !other && index.coefficient(current.var) == Some(1)
+        if other { None } else { index.coefficient(current.var) }
+    }
+
+    /// Whether neighbouring lanes access neighbouring elements.
+    pub(super) fn is_contiguous(&self, index: &Index) -> bool {
+        self.lane_stride(index) == Some(1)
     }
 
     /// The same value in every lane.
@@ -125,7 +130,7 @@ impl Gen<'_, '_> {
     }
 
     /// Picks 32-bit lanes out of two chunks, as `i32x4`.
-    fn shuffle(&mut self, a: Value, b: Value, lanes: [u8; 4]) -> Value {
+    pub(super) fn shuffle(&mut self, a: Value, b: Value, lanes: [u8; 4]) -> Value {
         let (a, b) = (self.reinterpret(types::I8X16, a), self.reinterpret(types::I8X16, b));
         let mask: Vec<u8> = lanes.iter().flat_map(|l| (0..4).map(move |i| l * 4 + i)).collect();
         let mask = self.b.func.dfg.immediates.push(mask.into());

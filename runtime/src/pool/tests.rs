@@ -1,3 +1,5 @@
+//! Tests of the pool on real threads: every iteration once, panics, nesting.
+
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 

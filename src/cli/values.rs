@@ -1,0 +1,243 @@
+//! `--check-values`: the same inputs through the reference interpreter before and after the passes,
+//! and through the compiled plan.
+
+use tensorc::ir::graph::Graph;
+use tensorc::ir::interp::eval_graph;
+use tensorc::ir::lowered::Lowered;
+use tensorc::ir::scalar::Scalar;
+use tensorc::ir::testing::Rng;
+use tensorc::ir::{DType, DenseType, TensorData};
+use tensorc::runtime::{Context, TensorMut, TensorRef};
+use tensorc::{Compiled, Compiler};
+
+use super::Failure;
+
+/// What random inputs hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mix {
+    /// Small numbers of either sign.
+    Plain,
+    /// A quarter of zeros, ones and tiny numbers.
+    Small,
+    /// An eighth of infinities, NaN and the extremes of integers.
+    Extreme,
+}
+
+const MIXES: [Mix; 3] = [Mix::Plain, Mix::Small, Mix::Extreme];
+
+/// Largest error of a reassociated result, relative to the largest finite element of its tensor.
+const TOLERANCE: f64 = 1e-5;
+
+/// Compares a graph before the passes with one after them.
+pub struct Comparison<'a> {
+    pub compiler: &'a Compiler,
+    pub before: &'a Graph,
+    pub after: &'a Graph,
+    /// The lowered and planned form of `after`, if that is to be run as well.
+    pub compiled: Option<Lowered>,
+    /// Whether the passes keep every bit. Compiled reductions never do: they fold in lanes.
+    pub exact: bool,
+}
+
+impl Comparison<'_> {
+    /// Runs all forms on the same inputs of the given types; returns one line that sums up.
+    ///
+    /// # Errors
+    /// A form cannot be run, or the first difference.
+    pub fn run(self, inputs: &[DenseType]) -> Result<String, Failure> {
+        let folds = self.after.node_ids().iter().any(|n| folds(self.after, *n));
+        let compiled_exact = self.exact && !folds;
+        let mut compiled = match self.compiled {
+            Some(lowered) => {
+                let executable = Compiled::from_lowered(self.compiler, lowered)?.executable;
+                Some(Context::new(executable, self.compiler.pool())?)
+            }
+            None => None,
+        };
+        let registry = self.compiler.registry();
+        let names: Vec<&str> = self.before.outputs().iter().map(|(name, _)| &**name).collect();
+        for (seed, mix) in MIXES.into_iter().enumerate() {
+            let given = random(inputs, mix, seed as u64);
+            let expected = eval_graph(self.before, registry, &given)?;
+            let found = eval_graph(self.after, registry, &given)?;
+            declared(self.after, &found)?;
+            compare("after the passes", &names, &expected, &found, self.exact).map_err(|e| with_run(e, mix))?;
+            if let Some(context) = &mut compiled {
+                let found = execute(self.compiler, context, &given)?;
+                compare("compiled", &names, &expected, &found, compiled_exact).map_err(|e| with_run(e, mix))?;
+            }
+        }
+        let how = |exact| if exact { "bit for bit" } else { "within tolerance" };
+        let mut line = format!("// values agree {}", how(self.exact));
+        if compiled.is_some() {
+            line += &format!(", compiled {}", how(compiled_exact));
+        }
+        Ok(format!("{line}: {} outputs, {} runs\n", names.len(), MIXES.len()))
+    }
+}
+
+fn with_run(difference: String, mix: Mix) -> Failure {
+    format!("{difference} (inputs: {mix:?})").into()
+}
+
+/// Whether a node folds floating-point numbers, so that the order of folding shows in its result.
+fn folds(graph: &Graph, node: tensorc::ir::graph::NodeId) -> bool {
+    use tensorc::ir::graph::NodeKind;
+    use tensorc::ir::prim::Prim;
+    match &graph.node(node).kind {
+        NodeKind::Prim(Prim::Reduce(_) | Prim::Contract(_)) => {
+            graph.node(node).types.iter().any(|t| t.dtype.is_none_or(DType::is_float))
+        }
+        NodeKind::Fused(f) => f.body.node_ids().iter().any(|n| folds(&f.body, *n)),
+        _ => false,
+    }
+}
+
+fn random(types: &[DenseType], mix: Mix, seed: u64) -> Vec<TensorData> {
+    let mut rng = Rng::new(seed);
+    types.iter().map(|t| TensorData::from_fn(t.clone(), |_| element(&mut rng, t.dtype, mix))).collect()
+}
+
+fn element(rng: &mut Rng, dtype: DType, mix: Mix) -> Scalar {
+    let small: &[f64] = match dtype {
+        d if d.is_float() => &[0.0, -0.0, 1.0, -1.0, 0.5, 1e-7, -1e-40, 3.0],
+        _ => &[0.0, 1.0, -1.0, 2.0],
+    };
+    let extreme: &[f64] = match dtype {
+        d if d.is_float() => &[f64::INFINITY, f64::NEG_INFINITY, f64::NAN],
+        _ => &[f64::INFINITY, f64::NEG_INFINITY],
+    };
+    match mix {
+        Mix::Small if rng.one_in(4) => Scalar::from_f64(dtype, *rng.pick(small)),
+        // Float to integer saturates, so infinities give the extremes.
+        Mix::Extreme if rng.one_in(8) => Scalar::from_f64(DType::F64, *rng.pick(extreme)).cast(dtype),
+        _ => rng.element(dtype),
+    }
+}
+
+/// Checks that the types the graph states for its outputs are those of the values.
+fn declared(graph: &Graph, values: &[TensorData]) -> Result<(), Failure> {
+    for ((name, v), data) in graph.outputs().iter().zip(values) {
+        let ty = graph.resolved(*v);
+        let dims = ty.shape.dims().map(|dims| dims.iter().map(|d| d.as_const()).collect::<Vec<_>>());
+        let fits = ty.dtype.is_none_or(|d| d == data.dtype())
+            && dims.is_none_or(|dims| {
+                dims.len() == data.dims().len() && dims.iter().zip(data.dims()).all(|(d, n)| d.is_none_or(|d| d == *n))
+            });
+        if !fits {
+            return Err(format!("output `{name}` has the value of type {}, the graph states another", data.ty).into());
+        }
+    }
+    Ok(())
+}
+
+fn execute(compiler: &Compiler, context: &mut Context, inputs: &[TensorData]) -> Result<Vec<TensorData>, Failure> {
+    let plan = context.executable().plan().clone();
+    let types: Vec<DenseType> =
+        plan.outputs.iter().map(|id| plan.buffer(*id)).map(|b| DenseType::new(b.dtype, &b.dims)).collect();
+    let mut data: Vec<Vec<u8>> = types.iter().map(|t| vec![0; t.bytes() as usize]).collect();
+    let refs: Vec<TensorRef<'_>> = inputs.iter().map(|t| TensorRef::new(t.dtype(), t.dims(), t.bytes())).collect();
+    let mut outputs: Vec<TensorMut<'_>> =
+        types.iter().zip(&mut data).map(|(t, d)| TensorMut::new(t.dtype, &t.dims, d)).collect();
+    context.run(compiler.pool(), &refs, &mut outputs)?;
+    let wrong = || Failure::from("a compiled output does not have its declared size");
+    types.into_iter().zip(data).map(|(t, d)| TensorData::new(t, d.into()).ok_or_else(wrong)).collect()
+}
+
+fn compare(
+    form: &str,
+    names: &[&str],
+    expected: &[TensorData],
+    found: &[TensorData],
+    exact: bool,
+) -> Result<(), String> {
+    for ((name, a), b) in names.iter().zip(expected).zip(found) {
+        if a.ty != b.ty {
+            return Err(format!("output `{name}`: {} before, {} {form}", a.ty, b.ty));
+        }
+        let tolerance = if exact { 0.0 } else { tolerance(a) };
+        let differs = |i: &u64| !agree(a.get(*i), b.get(*i), tolerance);
+        if let Some(i) = (0..a.len()).find(differs) {
+            let (x, y) = (a.get(i), b.get(i));
+            return Err(format!(
+                "output `{name}` differs at {:?}: {} (0x{:x}) before, {} (0x{:x}) {form}",
+                coordinates(i, a.dims()),
+                x.as_f64(),
+                x.bits,
+                y.as_f64(),
+                y.bits
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn tolerance(reference: &TensorData) -> f64 {
+    let epsilon = match reference.dtype() {
+        DType::F16 => 1.0 / 1024.0,
+        DType::BF16 => 1.0 / 128.0,
+        _ => TOLERANCE,
+    };
+    let largest = reference.iter().map(|s| s.as_f64().abs()).filter(|x| x.is_finite()).fold(0.0, f64::max);
+    epsilon * largest
+}
+
+/// Equal bits, two NaNs, or floats not farther apart than `tolerance`.
+fn agree(a: Scalar, b: Scalar, tolerance: f64) -> bool {
+    let close = tolerance > 0.0 && a.dtype.is_float() && (a.as_f64() - b.as_f64()).abs() <= tolerance;
+    a.bits == b.bits || a.dtype.is_float() && a.is_nan() && b.is_nan() || close || zeros(a, b, tolerance)
+}
+
+/// Reassociation may change the sign of a zero.
+fn zeros(a: Scalar, b: Scalar, tolerance: f64) -> bool {
+    tolerance > 0.0 && a.dtype.is_float() && a.as_f64() == 0.0 && b.as_f64() == 0.0
+}
+
+fn coordinates(position: u64, dims: &[u64]) -> Vec<u64> {
+    let mut rest = position;
+    let mut at: Vec<u64> = dims
+        .iter()
+        .rev()
+        .map(|n| {
+            let c = rest % n;
+            rest /= n;
+            c
+        })
+        .collect();
+    at.reverse();
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exact_comparison_sees_signs_of_zero_and_joins_nans() {
+        let f = Scalar::f32;
+        assert!(!agree(f(0.0), f(-0.0), 0.0));
+        assert!(agree(f(0.0), f(-0.0), 1e-5));
+        assert!(agree(f(f32::NAN), f(-f32::NAN), 0.0));
+        assert!(!agree(f(f32::NAN), f(1.0), 1.0));
+        assert!(!agree(f(f32::INFINITY), f(1.0), 1.0));
+        assert!(agree(f(1.0), f(1.000_001), 1e-5) && !agree(f(1.0), f(1.000_001), 0.0));
+        assert!(!agree(Scalar::i64(1), Scalar::i64(2), 5.0));
+    }
+
+    #[test]
+    fn a_difference_is_named_by_coordinates() {
+        let a = TensorData::f32s(&[2, 3], &[0.0; 6]).unwrap();
+        let b = TensorData::f32s(&[2, 3], &[0.0, 0.0, 0.0, 0.0, 0.0, 2.0]).unwrap();
+        let message = compare("compiled", &["y"], &[a], &[b], true).unwrap_err();
+        assert!(message.contains("`y` differs at [1, 2]: 0 (0x0) before, 2 "), "{message}");
+    }
+
+    #[test]
+    fn extreme_inputs_hold_extremes() {
+        let types = [DenseType::new(DType::F32, &[256]), DenseType::new(DType::I8, &[256])];
+        let given = random(&types, Mix::Extreme, 1);
+        let floats = given[0].to_f64s();
+        assert!(floats.iter().any(|x| x.is_nan()) && floats.contains(&f64::NEG_INFINITY));
+        assert!(given[1].to_i64s().contains(&-128) && given[1].to_i64s().contains(&127));
+    }
+}

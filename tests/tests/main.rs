@@ -1,0 +1,11 @@
+//! The integration tests of the workspace, as one program.
+//!
+//! They see tensorc from outside, through its public interface: test cases of other projects
+//! ([`onnx`]), real models ([`models`]).
+//! rules about the sources ([`tidy`]).
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod models;
+mod onnx;
+mod support;
+mod tidy;

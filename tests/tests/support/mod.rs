@@ -1,0 +1,4 @@
+//! What several tests share.
+
+pub mod cache;
+pub mod compare;

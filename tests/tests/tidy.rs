@@ -1,0 +1,330 @@
+//! Rules about the sources that no compiler checks: which crate may use which, what may be named
+//! where, and sizes.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Crate folder and the workspace crates it may depend on. The run-time half (`kernels`, `runtime`)
+/// sees nothing of the compiler.
+const ALLOWED: [(&str, &[&str]); 9] = [
+    ("abi", &[]),
+    ("ir", &["abi"]),
+    ("ops", &["abi", "ir"]),
+    ("passes", &["abi", "ir"]),
+    ("codegen", &["abi", "ir"]),
+    ("frontend", &["abi", "ir", "ops"]),
+    ("kernels", &["abi"]),
+    ("runtime", &["abi", "kernels"]),
+    ("filecheck", &[]),
+];
+
+/// Crates that join both halves.
+const JOINING: [&str; 2] = ["tests", "."];
+
+/// Files that may hold `unsafe`, by prefix.
+const UNSAFE: [&str; 6] = [
+    "kernels/",
+    "runtime/",
+    "codegen/src/cranelift/",
+    "codegen/tests/",
+    "frontend/src/onnx/external.rs",
+    "src/compile.rs",
+];
+
+/// Files that may be longer than [`FILE_LINES`], and why.
+const LONG_FILES: [(&str, &str); 0] = [];
+
+/// Functions that may be longer than [`FUNCTION_LINES`], as file and name, and why.
+const LONG_FUNCTIONS: [(&str, &str, &str); 1] =
+    [("kernels/examples/bench_kernels.rs", "main", "a flat list of measurements that share nothing")];
+
+/// Literals that read like operators: file, literal and what it is.
+const NOT_OPERATORS: [(&str, &str, &str); 4] = [
+    ("codegen/src/cranelift/symbols.rs", "ceil", "a function of libm"),
+    ("codegen/src/cranelift/symbols.rs", "floor", "a function of libm"),
+    ("codegen/src/cranelift/symbols.rs", "trunc", "a function of libm"),
+    ("codegen/src/emit/map.rs", "tile", "a loop index"),
+];
+
+const FILE_LINES: usize = 600;
+const FUNCTION_LINES: usize = 80;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(root().join(path.as_ref())).unwrap_or_else(|e| panic!("{}: {e}", path.as_ref().display()))
+}
+
+/// Every Rust source below `folder`, relative to the root, with its text.
+fn sources(folder: &str) -> Vec<(String, String)> {
+    let mut found = vec![];
+    let mut open = vec![root().join(folder)];
+    while let Some(dir) = open.pop() {
+        let Ok(entries) = fs::read_dir(&dir) else { continue };
+        for path in entries.map(|e| e.unwrap().path()) {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() && name != "target" && !name.starts_with('.') {
+                open.push(path);
+            } else if name.ends_with(".rs") {
+                let relative = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+                found.push((relative, fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The text before the unit tests of a file, which come last.
+fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod ").next().unwrap_or(text)
+}
+
+/// Lines with code, numbered from 1; comments are left out.
+fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().map(|(i, l)| (i + 1, l)).filter(|(_, l)| !l.trim_start().starts_with("//"))
+}
+
+#[track_caller]
+fn assert_none(what: &str, found: &[String]) {
+    assert!(found.is_empty(), "{what}:\n{}", found.join("\n"));
+}
+
+/// Entries of a section of a manifest.
+fn section<'t>(manifest: &'t str, name: &str) -> Vec<&'t str> {
+    let header = format!("[{name}]");
+    let inside = manifest.lines().skip_while(|l| l.trim() != header).skip(1).take_while(|l| !l.starts_with('['));
+    inside.filter_map(|l| l.split(['.', '=', ' ']).next().filter(|n| !n.is_empty() && !n.starts_with('#'))).collect()
+}
+
+#[test]
+fn crates_depend_only_on_what_their_layer_allows() {
+    let mut found = vec![];
+    for (folder, allowed) in ALLOWED {
+        let manifest = read(format!("{folder}/Cargo.toml"));
+        for dependency in section(&manifest, "dependencies") {
+            let ours = dependency == "tensorc" || dependency.starts_with("tensorc-");
+            let name = dependency.trim_start_matches("tensorc-");
+            if ours && !allowed.contains(&name) {
+                found.push(format!("{folder} must not depend on {name}"));
+            }
+        }
+        assert!(!manifest.contains("build-dependencies"), "{folder}: a build script is not a layer");
+    }
+    assert_none("edges between crates that the architecture does not have", &found);
+}
+
+#[test]
+fn every_crate_has_a_layer() {
+    let manifest = read("Cargo.toml");
+    let members = manifest.lines().find(|l| l.starts_with("members")).unwrap();
+    let members: BTreeSet<&str> = members.split('"').skip(1).step_by(2).collect();
+    let known: BTreeSet<&str> =
+        ALLOWED.iter().map(|(folder, _)| *folder).chain(JOINING).filter(|folder| *folder != ".").collect();
+    assert_eq!(members, known);
+}
+
+/// The contents of the string literals in a line of code.
+fn literals(line: &str) -> Vec<&str> {
+    line.split('"').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn passes_and_code_generation_know_no_operator_by_name() {
+    let registry = tensorc_ops::registry().unwrap();
+    let mut found = vec![];
+    for (path, text) in ["passes/src", "codegen/src"].into_iter().flat_map(sources) {
+        for (line, code) in code_lines(without_tests(&text)) {
+            let known = |l: &&str| NOT_OPERATORS.iter().any(|(file, name, _)| *file == path && name == l);
+            let names = literals(code).into_iter().filter(|l| registry.get(l).is_some() && !known(l));
+            found.extend(names.map(|name| format!("{path}:{line}: \"{name}\"")));
+        }
+    }
+    assert_none("names of operators outside of their registry", &found);
+}
+
+#[test]
+fn libraries_stay_inside_the_file_or_folder_that_wraps_them() {
+    let rules: [(&str, &[&str]); 2] =
+        [("petgraph::", &["ir/src/graph.rs"]), ("cranelift_", &["codegen/src/cranelift/", "codegen/Cargo.toml"])];
+    let mut found = vec![];
+    for (path, text) in sources(".").into_iter().filter(|(p, _)| p != "tests/tests/tidy.rs") {
+        for (line, code) in code_lines(&text) {
+            for (library, homes) in rules {
+                if code.contains(library) && !homes.iter().any(|home| path.starts_with(home)) {
+                    found.push(format!("{path}:{line}: {library}"));
+                }
+            }
+        }
+    }
+    assert_none("libraries outside of their wrapper", &found);
+}
+
+#[test]
+fn public_signatures_of_code_generation_hold_no_cranelift_types() {
+    let exported = read("codegen/src/cranelift/mod.rs");
+    let modules = exported.lines().filter_map(|l| l.strip_prefix("pub use ")?.split("::").next());
+    let mut found = vec![];
+    for path in modules.map(|m| format!("codegen/src/cranelift/{m}.rs")) {
+        let text = read(&path);
+        let words = |line: &str| -> BTreeSet<String> {
+            line.split(|c: char| !c.is_alphanumeric() && c != '_').map(String::from).collect()
+        };
+        let imports = text.lines().filter(|l| l.starts_with("use cranelift_")).flat_map(words);
+        let types: BTreeSet<String> = imports.filter(|w| w.starts_with(char::is_uppercase)).collect();
+        for (line, code) in code_lines(without_tests(&text)).filter(|(_, l)| l.trim_start().starts_with("pub ")) {
+            found.extend(words(code).intersection(&types).map(|w| format!("{path}:{line}: {w}")));
+        }
+    }
+    assert_none("types of cranelift in public signatures", &found);
+}
+
+#[test]
+fn compilation_reads_no_clock_and_no_environment() {
+    let forbidden = ["std::env", "env::var", "Instant", "SystemTime", "thread_rng"];
+    // Timings of passes are reported and decide nothing.
+    let timings = "passes/src/manager.rs";
+    let mut found = vec![];
+    for (path, text) in ["ir/src", "ops/src", "passes/src", "codegen/src"].into_iter().flat_map(sources) {
+        for (line, code) in code_lines(without_tests(&text)).filter(|_| path != timings) {
+            found.extend(forbidden.iter().filter(|f| code.contains(**f)).map(|f| format!("{path}:{line}: {f}")));
+        }
+    }
+    assert_none("sources of irreproducible output", &found);
+}
+
+#[test]
+fn nothing_is_left_to_do() {
+    let marks = ["todo!(", "unimplemented!(", "FIXME", "TODO", "XXX"];
+    let mut found = vec![];
+    for (path, text) in sources(".").into_iter().filter(|(p, _)| p != "tests/tests/tidy.rs") {
+        for (line, code) in text.lines().enumerate() {
+            found.extend(marks.iter().filter(|m| code.contains(**m)).map(|m| format!("{path}:{}: {m}", line + 1)));
+        }
+    }
+    assert_none("unfinished places", &found);
+}
+
+#[test]
+fn unsafe_code_stays_where_the_architecture_puts_it() {
+    let mut found = vec![];
+    for (path, text) in sources(".").into_iter().filter(|(p, _)| p != "tests/tests/tidy.rs") {
+        let home = UNSAFE.iter().any(|prefix| path.starts_with(prefix)) || path.contains("/examples/");
+        let uses = |code: &str| code.contains("unsafe {") || code.contains("unsafe fn") || code.contains("unsafe impl");
+        let lines = code_lines(&text).filter(|(_, code)| uses(code) && !home);
+        found.extend(lines.map(|(line, _)| format!("{path}:{line}")));
+    }
+    assert_none("unsafe code elsewhere", &found);
+}
+
+#[test]
+fn files_say_what_they_own() {
+    let silent = sources(".").into_iter().filter(|(_, text)| !text.starts_with("//!"));
+    assert_none("files without a module comment", &silent.map(|(path, _)| path).collect::<Vec<_>>());
+}
+
+/// Name, first line and length of every function; sources are formatted, so a function ends at the
+/// first closing brace as far to the right as its first line.
+fn functions(text: &str) -> Vec<(&str, usize, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let name = |line: &'_ str| -> Option<(usize, usize)> {
+        let start = line.len() - line.trim_start().len();
+        let before = line.find("fn ")?;
+        let words = line[start..before].split_whitespace();
+        let modifier = |w: &str| ["const", "unsafe", "extern", "\"C\""].contains(&w) || w.starts_with("pub");
+        words.clone().all(modifier).then_some((start, before + 3))
+    };
+    let mut found = vec![];
+    for (i, line) in lines.iter().enumerate() {
+        let Some((indent, at)) = name(line) else { continue };
+        let end = format!("{}}}", &line[..indent]);
+        let one_line = line.ends_with('}') || line.ends_with(';');
+        let length = if one_line { Some(0) } else { lines[i..].iter().position(|l| *l == end) };
+        let identifier = line[at..].split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+        found.extend(length.map(|length| (identifier, i + 1, length + 1)));
+    }
+    found
+}
+
+#[test]
+fn files_and_functions_are_short() {
+    let mut found = vec![];
+    let (mut long_files, mut long_functions) = (BTreeSet::new(), BTreeSet::new());
+    for (path, text) in sources(".") {
+        let lines = text.lines().count();
+        if lines > FILE_LINES {
+            match LONG_FILES.iter().find(|(file, _)| *file == path) {
+                Some(_) => drop(long_files.insert(path.clone())),
+                None => found.push(format!("{path}: {lines} lines")),
+            }
+        }
+        for (name, line, length) in functions(&text).into_iter().filter(|f| f.2 > FUNCTION_LINES) {
+            match LONG_FUNCTIONS.iter().find(|(file, function, _)| *file == path && *function == name) {
+                Some(_) => drop(long_functions.insert((path.clone(), name.to_owned()))),
+                None => found.push(format!("{path}:{line}: {name} has {length} lines")),
+            }
+        }
+    }
+    let idle = LONG_FILES.iter().filter(|(file, _)| !long_files.contains(*file)).map(|(file, _)| *file);
+    found.extend(idle.map(|file| format!("{file} needs no exception")));
+    let idle = LONG_FUNCTIONS.iter().filter(|(f, n, _)| !long_functions.contains(&((*f).into(), (*n).into())));
+    found.extend(idle.map(|(file, name, _)| format!("{file}: {name} needs no exception")));
+    assert_none("too long", &found);
+}
+
+#[test]
+fn function_lengths_are_measured() {
+    let text = "impl A {\n    pub const fn a() {}\n    fn b(\n        x: u8,\n    ) -> u8 {\n        x\n    }\n}\nfn c() {\n}\n";
+    assert_eq!(functions(text), [("a", 2, 1), ("b", 3, 5), ("c", 9, 2)]);
+}
+
+/// Folders of the text corpus.
+fn corpus() -> BTreeSet<String> {
+    let Ok(entries) = fs::read_dir(root().join("filecheck")) else { return BTreeSet::new() };
+    let folders = entries.map(|e| e.unwrap().path()).filter(|p| p.is_dir());
+    let holds_tests = |p: &PathBuf| {
+        fs::read_dir(p).unwrap().any(|e| e.unwrap().path().extension().is_some_and(|x| x == "tc" || x == "onnx"))
+    };
+    folders.filter(holds_tests).map(|p| p.file_name().unwrap().to_string_lossy().into_owned()).collect()
+}
+
+#[test]
+fn every_pass_has_text_tests() {
+    let folders = corpus();
+    if folders.is_empty() {
+        return crate::support::cache::visible("skipped: there is no corpus of text tests");
+    }
+    let missing = tensorc_passes::pipeline::known_names().into_iter().filter(|name| !folders.contains(*name));
+    assert_none("passes without a folder in filecheck/", &missing.map(String::from).collect::<Vec<_>>());
+}
+
+#[test]
+fn documents_name_only_what_exists() {
+    let names: String = sources(".").into_iter().map(|(_, text)| text).collect();
+    let mut found = vec![];
+    for document in ["README.md", "ARCHITECTURE.md", "docs/numerics.md", "docs/add-an-operator.md", "docs/testing.md"] {
+        let Ok(text) = fs::read_to_string(root().join(document)) else { continue };
+        let prose = text.split("```").step_by(2).collect::<String>();
+        for quoted in prose.split('`').skip(1).step_by(2) {
+            let path = quoted.split(':').next().unwrap_or(quoted);
+            let is_path =
+                path.contains('/') && !path.contains(['<', '{', '*', '$', ' ', '~']) && !path.starts_with('/');
+            let is_file = is_path
+                && Path::new(path).extension().is_some_and(|e| ["rs", "md", "py", "sh"].contains(&e.to_str().unwrap()));
+            if is_file && !root().join(path).exists() {
+                found.push(format!("{document}: `{quoted}` does not exist"));
+            }
+            let identifier = quoted.trim_end_matches("()");
+            let last = identifier.rsplit("::").next().unwrap_or(identifier);
+            let is_name =
+                !is_path && identifier.contains("::") && last.chars().all(|c| c.is_alphanumeric() || c == '_');
+            if is_name && !last.is_empty() && !names.contains(last) {
+                found.push(format!("{document}: `{quoted}` is not in the sources"));
+            }
+        }
+    }
+    assert_none("dead names in documents", &found);
+}
