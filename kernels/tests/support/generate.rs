@@ -1,7 +1,5 @@
 //! Writes the math library's expressions as Rust.
 
-use std::fmt::Write;
-
 use tensorc_abi::DType;
 use tensorc_ir::scalar::{CmpOp, MathFn, MathLibrary, Scalar, ScalarFn, ScalarNode, ScalarOp};
 
@@ -17,28 +15,29 @@ pub fn functions(library: &dyn MathLibrary) -> impl Iterator<Item = (MathFn, &Sc
     MathFn::ALL.into_iter().map(|f| (f, library.body(f))).filter(|(_, body)| body.is_strip())
 }
 
+/// Columns of a line.
+const WIDTH: usize = 116;
+
 /// The whole file.
 pub fn file(library: &dyn MathLibrary) -> String {
     let mut out = String::from(HEADER);
     for (f, body) in functions(library) {
-        write!(out, "\n#[inline(always)]\npub(super) fn {}(x: f32) -> f32 {{\n", f.name()).unwrap();
+        out += &format!("\n#[inline(always)]\npub(super) fn {}(x: f32) -> f32 {{\n", f.name());
+        let mut line = String::from("   ");
         for (i, node) in body.nodes.iter().enumerate() {
-            if let ScalarNode::Op(op, args) = node {
-                let args: Vec<String> = args.iter().map(|a| operand(body, a.0 as usize)).collect();
-                let from = body.dtypes[args_of(node)[0]];
-                writeln!(out, "    let v{i} = {};", expression(*op, from, &args)).unwrap();
+            let ScalarNode::Op(op, args) = node else { continue };
+            let from = body.dtypes[args[0].0 as usize];
+            let args: Vec<String> = args.iter().map(|a| operand(body, a.0 as usize)).collect();
+            let statement = format!(" let v{i} = {};", expression(*op, from, &args));
+            if line.len() + statement.len() > WIDTH {
+                out += &(line + "\n");
+                line = "   ".into();
             }
+            line += &statement;
         }
-        writeln!(out, "    {}\n}}", operand(body, body.outputs[0].0 as usize)).unwrap();
+        out += &format!("{line}\n    {}\n}}\n", operand(body, body.outputs[0].0 as usize));
     }
     out
-}
-
-fn args_of(node: &ScalarNode) -> Vec<usize> {
-    match node {
-        ScalarNode::Op(_, args) => args.iter().map(|a| a.0 as usize).collect(),
-        _ => vec![],
-    }
 }
 
 fn operand(f: &ScalarFn, i: usize) -> String {
