@@ -1,7 +1,7 @@
 //! Facts about views: composition, whether linear order survives, where each element lands.
 
 use crate::DenseType;
-use crate::index::{Atom, Index, Ranges, linearize};
+use crate::index::{Atom, Index, linearize};
 use crate::prim::View;
 
 /// The identity on a shape of rank `rank`.
