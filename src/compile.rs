@@ -7,7 +7,7 @@ use tensorc_codegen::cranelift::compile_kernels;
 use tensorc_codegen::lower::lower;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::lowered::Lowered;
-use tensorc_kernels::math64;
+use tensorc_kernels::{math64, vmath};
 use tensorc_passes::manager::{PassCx, Timing};
 use tensorc_passes::memory::plan_memory;
 use tensorc_passes::pipeline::{Phase, Pipeline};
@@ -81,9 +81,10 @@ pub(crate) fn compile(compiler: &Compiler, mut graph: Graph) -> Result<Compiled,
 fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Compiled, Error> {
     let Lowered { plan, kernels, constants, .. } = lowered;
     let threads = compiler.pool().threads();
+    let resolve = |name: &str| math64::symbol(name).or_else(|| vmath::symbol(name));
     compiler.progress("generate code");
-    let code = report
-        .timed("codegen", || Ok(Arc::new(compile_kernels(&kernels, threads, compiler.kernels(), &math64::symbol)?)))?;
+    let code =
+        report.timed("codegen", || Ok(Arc::new(compile_kernels(&kernels, threads, compiler.kernels(), &resolve)?)))?;
     compiler.progress("pack weights");
     let weights = report.timed("pack-weights", || {
         let slots: Vec<Mutex<Option<Result<WeightStorage, Error>>>> =

@@ -8,7 +8,7 @@ use tensorc_abi::DType;
 use tensorc_codegen::cranelift::{KernelCache, compile_kernels};
 use tensorc_ir::index::{Index, Interval};
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space, Stmt, Var};
-use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+use tensorc_ir::scalar::{CmpOp, MathFn, Scalar, ScalarOp};
 
 struct Random(u64);
 
@@ -219,6 +219,13 @@ impl Generator {
         if !usable.writable {
             return;
         }
+        let in_memory = usable.space != Space::Register && self.vector.is_none();
+        if in_memory && usable.dtype == DType::F32 && self.random.chance(30) {
+            let start = self.random.next(usable.len as usize) as i64;
+            let len = self.random.next(usable.len as usize + 1) as i64 - start;
+            let f = self.random.pick(&[MathFn::Exp, MathFn::Log, MathFn::Tanh, MathFn::Erf]);
+            return b.apply_strip(f, usable.buf, Index::constant(start), Index::constant(len));
+        }
         let index = match &self.vector {
             Some(_) if !usable.private => match self.by_lane(at) {
                 Some(index) => index,
@@ -390,7 +397,7 @@ fn contents(kernel: &Kernel, seed: u64) -> Vec<Vec<u8>> {
 
 /// Whether the kernel runs in the interpreter and differs as machine code.
 fn fails(kernel: &Kernel, buffers: &[Vec<u8>], scalars: &[i64]) -> Option<String> {
-    tensorc_ir::interp::run_kernel(kernel, &mut buffers.to_vec(), scalars).ok()?;
+    tensorc_ir::interp::run_kernel(kernel, &mut buffers.to_vec(), scalars, &*common::LIBRARY).ok()?;
     let kernels = std::slice::from_ref(kernel);
     match compile_kernels(kernels, 1, &KernelCache::verifying(), &common::library) {
         Err(e) => (!e.message.contains("before")).then(|| e.to_string()),
@@ -513,6 +520,9 @@ fn lines(body: &[Stmt], depth: usize, out: &mut String) {
                 out.push_str(&format!("d{} = b{}[{index}]{guard}\n", var.0, buf.0));
             }
             Stmt::Store { buf, index, value } => out.push_str(&format!("b{}[{index}] = {}\n", buf.0, operand(value))),
+            Stmt::Apply { f, buf, start, len } => {
+                out.push_str(&format!("b{}[{start}..+{len}] = {}\n", buf.0, f.name()));
+            }
             Stmt::Alloc { buf } => out.push_str(&format!("alloc b{}\n", buf.0)),
             Stmt::If { cond, then, .. } => {
                 out.push_str(&format!("if {}\n", operand(cond)));

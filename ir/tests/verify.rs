@@ -68,7 +68,7 @@ fn random_programs_are_right_and_run() {
             .collect();
         let range = [0, kernel.parallel_extent() as i64];
         let scalars: &[i64] = if parallel { &range } else { &[] };
-        run_kernel(&kernel, &mut buffers, scalars).unwrap_or_else(|d| panic!("seed {seed}: {d}"));
+        run_kernel(&kernel, &mut buffers, scalars, registry().math()).unwrap_or_else(|d| panic!("seed {seed}: {d}"));
 
         verify_plan(&random_plan(&mut rng), None).unwrap_or_else(|d| panic!("seed {seed}: {d}"));
     }

@@ -17,6 +17,7 @@ mod gemm;
 mod isa;
 pub mod math64;
 mod tiers;
+pub mod vmath;
 mod weights;
 
 pub use conv::{conv_run, conv_run_with, conv_scratch, conv_tasks};

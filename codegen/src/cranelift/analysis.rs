@@ -94,7 +94,7 @@ impl Walk {
                     self.block(then);
                     self.block(otherwise);
                 }
-                Stmt::Let { .. } | Stmt::Alloc { .. } => {}
+                Stmt::Let { .. } | Stmt::Alloc { .. } | Stmt::Apply { .. } => {}
             }
         }
     }
@@ -187,6 +187,7 @@ impl Vectorizable<'_> {
                     (false, Space::Global) => true,
                 }
             }
+            Stmt::Apply { .. } => false,
             Stmt::Alloc { buf } => {
                 self.private[buf.0 as usize] = true;
                 self.register(*buf)

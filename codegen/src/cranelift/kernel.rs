@@ -10,7 +10,7 @@ use tensorc_abi::DType;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::index::{Index, Interval};
 use tensorc_ir::kir::{Buf, Kernel, LoopKind, Operand, Stmt, Var};
-use tensorc_ir::scalar::{Scalar, ScalarOp};
+use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
 
 use super::analysis::{self, Plan};
 use super::index::IndexOp;
@@ -180,9 +180,24 @@ impl<'a, 'b> Gen<'a, 'b> {
                 let index = self.resolve(index);
                 self.store(*buf, &index, *value)
             }
+            Stmt::Apply { f, buf, start, len } => self.apply_strip(*f, *buf, start, len),
             Stmt::Alloc { buf } => self.alloc(*buf),
             Stmt::If { cond, then, otherwise } => self.branch(*cond, then, otherwise),
         }
+    }
+
+    fn apply_strip(&mut self, f: MathFn, buf: Buf, start: &Index, len: &Index) -> Result<()> {
+        let Storage::Memory(base) = self.storage[buf.0 as usize].clone() else {
+            return Err(internal("a strip that is not in memory"));
+        };
+        let (start, len) = (self.resolve(start), self.resolve(len));
+        let (address, offset) = self.address(base, buf, &start)?;
+        let address = self.b.ins().iadd_imm_s(address, i64::from(offset));
+        let len = self.index_value(&len)?.0;
+        let callee = self.externals.get(&super::symbols::strip(f).0).copied();
+        let callee = callee.ok_or_else(|| internal(format!("a strip of `{}` has no callee", f.name())))?;
+        self.b.ins().call(callee, &[address, len]);
+        Ok(())
     }
 
     fn times(&mut self, v: Value, factor: i64) -> Value {

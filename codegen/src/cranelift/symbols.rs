@@ -8,21 +8,21 @@ use cranelift_codegen::isa::CallConv;
 use tensorc_abi::DType;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::kir::{Kernel, Operand, Stmt};
-use tensorc_ir::scalar::{Scalar, ScalarOp};
+use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
 
 /// How an external function is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Prototype {
     pub param: Type,
     pub arity: usize,
-    pub result: Type,
+    pub result: Option<Type>,
 }
 
 impl Prototype {
     pub fn signature(self, call_conv: CallConv) -> Signature {
         let mut signature = Signature::new(call_conv);
         signature.params = vec![AbiParam::new(self.param); self.arity];
-        signature.returns = vec![AbiParam::new(self.result)];
+        signature.returns = self.result.into_iter().map(AbiParam::new).collect();
         signature
     }
 }
@@ -32,11 +32,11 @@ pub(super) fn callee(op: ScalarOp, from: DType) -> Option<(String, Prototype)> {
     let float = |d| if d == DType::F32 { types::F32 } else { types::F64 };
     match op {
         ScalarOp::Math(f) if from == DType::F64 => {
-            let p = Prototype { param: types::F64, arity: f.arity(), result: types::F64 };
+            let p = Prototype { param: types::F64, arity: f.arity(), result: Some(types::F64) };
             Some((format!("tc_{}_f64", f.name()), p))
         }
         ScalarOp::Rem if matches!(from, DType::F32 | DType::F64) => {
-            Some((format!("tc_fmod_{from}"), Prototype { param: float(from), arity: 2, result: float(from) }))
+            Some((format!("tc_fmod_{from}"), Prototype { param: float(from), arity: 2, result: Some(float(from)) }))
         }
         ScalarOp::Cast(to @ (DType::F16 | DType::BF16)) => {
             let (name, param) = match from {
@@ -45,10 +45,15 @@ pub(super) fn callee(op: ScalarOp, from: DType) -> Option<(String, Prototype)> {
                 DType::U64 => ("u64", types::I64),
                 _ => return None,
             };
-            Some((format!("tc_jit_{name}_to_{to}"), Prototype { param, arity: 1, result: types::I32 }))
+            Some((format!("tc_jit_{name}_to_{to}"), Prototype { param, arity: 1, result: Some(types::I32) }))
         }
         _ => None,
     }
+}
+
+/// The function that applies `f` to a strip of f32: its address, then the number of elements.
+pub(super) fn strip(f: MathFn) -> (String, Prototype) {
+    (format!("tc_v{}_f32", f.name()), Prototype { param: types::I64, arity: 2, result: None })
 }
 
 /// Every function the kernel may call, by name.
@@ -68,6 +73,7 @@ pub(super) fn needed(kernel: &Kernel) -> BTreeMap<String, Prototype> {
                     });
                     out.extend(from.and_then(|from| callee(*op, from)));
                 }
+                Stmt::Apply { f, .. } => out.extend([strip(*f)]),
                 _ => {}
             }
         }

@@ -9,12 +9,16 @@ use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::{Index, linearize};
 use tensorc_ir::prim::{Prim, Reduction};
-use tensorc_ir::scalar::{MathLibrary, ScalarFn, ScalarNode};
+use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarFn, ScalarNode};
 
 /// The body of one cluster.
 pub struct Cluster<'a> {
     pub body: &'a Graph,
     pub order: Vec<NodeId>,
+    /// Nodes that are nothing but a library function that can be applied to strips.
+    pub calls: BTreeMap<NodeId, MathFn>,
+    /// Calls that the emitter applies to strips; others are part of the expression.
+    pub apart: BTreeMap<NodeId, MathFn>,
     functions: BTreeMap<NodeId, Arc<ScalarFn>>,
     reductions: BTreeMap<NodeId, Arc<Reduction>>,
 }
@@ -22,12 +26,13 @@ pub struct Cluster<'a> {
 impl<'a> Cluster<'a> {
     pub fn new(body: &'a Graph, math: &dyn MathLibrary) -> Result<Cluster<'a>> {
         let order = body.order();
-        let (mut functions, mut reductions) = (BTreeMap::new(), BTreeMap::new());
+        let (mut functions, mut reductions, mut calls) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let expand = |f: &ScalarFn| f.expand_math(math).map_err(|why| Diagnostic::new(Code::Internal, why));
         for &n in &order {
             match &body.node(n).kind {
                 NodeKind::Prim(Prim::Map(f)) => {
                     functions.insert(n, Arc::new(expand(f)?));
+                    calls.extend(super::strips::call(f, math).map(|call| (n, call)));
                 }
                 NodeKind::Prim(Prim::Reduce(r)) => {
                     let expanded = Reduction {
@@ -41,7 +46,7 @@ impl<'a> Cluster<'a> {
                 _ => {}
             }
         }
-        Ok(Cluster { body, order, functions, reductions })
+        Ok(Cluster { body, order, calls, apart: BTreeMap::new(), functions, reductions })
     }
 
     pub fn ty(&self, v: Value) -> Result<DenseType> {
@@ -69,10 +74,11 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Scalar operations of the expanded bodies, per element.
+    /// Scalar operations of the expanded bodies, per element, without calls applied to strips.
     pub fn ops(&self) -> usize {
         let count = |f: &ScalarFn| f.nodes.iter().filter(|n| matches!(n, ScalarNode::Op(..))).count();
-        let maps: usize = self.functions.values().map(|f| count(f)).sum();
+        let inline = self.functions.iter().filter(|(n, _)| !self.apart.contains_key(n));
+        let maps: usize = inline.map(|(_, f)| count(f)).sum();
         maps + self.reductions.values().map(|r| count(&r.map) + count(&r.combine)).sum::<usize>()
     }
 

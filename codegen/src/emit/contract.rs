@@ -9,13 +9,14 @@ use tensorc_ir::contract::{Gemm, as_conv, as_gemm};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, LoopKind};
+use tensorc_ir::kir::{Kernel, LoopKind};
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::MathLibrary;
 use tensorc_ir::views::strides_in_result;
 
 use super::cluster::{Cluster, Uses, group_axes, internal};
 use super::inline::{Bound, Inliner};
+use super::strips::{self, Strips};
 
 /// The library call at the heart of a contract cluster. Operands are positions in the cluster's
 /// inputs.
@@ -87,7 +88,9 @@ pub fn emit_epilogue(body: &Graph, library: &Library, name: &str, math: &dyn Mat
     if result == accumulated {
         return Ok(None);
     }
-    let cluster = Cluster::new(body, math)?;
+    let body = &strips::split_calls(body, math)?;
+    let (result, _) = split_final_view(body, body.outputs()[0].1)?;
+    let mut cluster = Cluster::new(body, math)?;
     let dims = c.extents[..c.out_rank].to_vec();
     let coords: Vec<Index> = (0..dims.len() as u32).map(Index::var).collect();
     let mut uses = Uses::default();
@@ -101,8 +104,11 @@ pub fn emit_epilogue(body: &Graph, library: &Library, name: &str, math: &dyn Mat
             after.insert(n);
         }
     }
-    let mut e = Inliner::epilogue(&cluster, name, &dims, &inputs)?;
     let layout = Block::new(library, &dims);
+    if layout.cols >= strips::SHORTEST {
+        cluster.apart = strips::choose(&cluster, &dims, strips::STRIPS)?;
+    }
+    let mut e = Inliner::epilogue(&cluster, name, &dims, &inputs)?;
     let scalars: Vec<Index> = ["b0", "b1", "b2", "m0", "m1", "n0", "n1"].iter().map(|n| e.b.scalar_index(n)).collect();
     let merged = group_axes(&dims, &uses, &|_, _| true);
     for (axes, at) in layout.batch_axes.iter().zip(&scalars) {
@@ -121,14 +127,15 @@ pub fn emit_epilogue(body: &Graph, library: &Library, name: &str, math: &dyn Mat
         let start = e.b.let_index("row", start);
         let wide = |_: u32| (0, i64::MAX / 8);
         let whole = e.b.let_index("whole", n0.add(&n1.sub(&n0).floor_div(lanes, &wide).scale(lanes)));
-        e.columns((n0.clone(), n1.clone()), whole, lanes as u64, &mut |e, j| {
+        let strips = Strips { roots: &[result], coords: &coords, block: layout.cols, lanes: lanes as u64 };
+        let enter = |e: &mut Inliner<'_>, j: Index| {
             place(e, &merged, &dims, &layout.col_axes, &j);
-            let at = start.add(&j);
-            let out: Buf = e.output(0);
-            let sum = e.b.load(out, at.clone());
+            let sum = e.b.load(e.output(0), start.add(&j));
             e.bind(accumulated, Bound::Operand(sum));
+        };
+        strips::columns(e, &strips, (n0.clone(), n1.clone(), whole), &enter, &|e, j| {
             let value = e.value(result, &coords, None)?;
-            e.b.store(out, at, value);
+            e.b.store(e.output(0), start.add(j), value);
             Ok(())
         })
     })?;

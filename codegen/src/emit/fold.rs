@@ -47,6 +47,11 @@ impl Space {
         Ok(Space { dims: c.extents.clone(), reduced: (c.out_rank..c.extents.len()).collect() })
     }
 
+    /// Elements that are folded into one.
+    pub fn length(&self) -> u64 {
+        self.reduced.iter().map(|a| self.dims[*a]).product()
+    }
+
     pub fn is_reduced(&self, axis: usize) -> bool {
         self.reduced.contains(&axis)
     }

@@ -1,13 +1,18 @@
 //! Emitter for clusters of maps, views and gathers: one loop nest over the output's elements.
 
+use std::collections::BTreeMap;
+
 use tensorc_ir::diag::Result;
+use tensorc_ir::graph::NodeId;
 use tensorc_ir::index::{Index, linearize};
 use tensorc_ir::kir::LoopKind;
+use tensorc_ir::scalar::MathFn;
 
 use super::Emitted;
 use super::cluster::{Cluster, Group, Uses, group_axes};
 use super::inline::Inliner;
 use super::nest::parallel;
+use super::strips::{self, Strips};
 
 /// How the loops over one cluster are cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +52,7 @@ pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Emitted> {
     };
     match inner {
         None => parallel(&mut e, &groups, 1, |e, _| store(e))?,
-        Some(inner) => nest(&mut e, &groups, &inner, &schedule, &uses, &store)?,
+        Some(inner) => nest(&mut e, &groups, &inner, &schedule, &uses, &coords, &store)?,
     }
     Ok(Emitted { kernel: e.finish(), in_place: in_place(cluster, &uses, &coords)? })
 }
@@ -65,14 +70,21 @@ fn schedule(cluster: &Cluster<'_>, uses: &Uses, outer: &[Group], inner: Option<&
     Schedule { block, lanes: cluster.lanes(extent), tile }
 }
 
+/// The calls of library functions applied to strips of the innermost loop.
+pub fn strips(cluster: &Cluster<'_>) -> Result<BTreeMap<NodeId, MathFn>> {
+    strips::choose(cluster, &cluster.ty(cluster.outputs()[0])?.dims, strips::STRIPS)
+}
+
 fn nest(
     e: &mut Inliner<'_>,
     groups: &[Group],
     inner: &Group,
     s: &Schedule,
     uses: &Uses,
+    coords: &[Index],
     store: &dyn Fn(&mut Inliner<'_>) -> Result<()>,
 ) -> Result<()> {
+    let outputs = e.cluster.outputs();
     let blocks = inner.extent.div_ceil(s.block);
     let (n, lanes) = (inner.extent as i64, s.lanes as i64);
     let tiled = s.tile.as_ref().map(|(g, _)| g.axis);
@@ -91,9 +103,11 @@ fn nest(
             1 => Index::constant(n / lanes * lanes),
             _ => e.b.let_index("whole", lo.offset(s.block as i64).minimum(&Index::constant(n / lanes * lanes), &wide)),
         };
+        let strips = Strips { roots: &outputs, coords, block: s.block, lanes: s.lanes };
         let rows = |e: &mut Inliner<'_>| {
             e.hoist(uses, &[inner.axis])?;
-            e.vectorized(inner.axis, (lo.clone(), hi.clone()), whole.clone(), s.lanes, &mut |e, _| store(e))
+            let range = (lo.clone(), hi.clone(), whole.clone());
+            strips::columns(e, &strips, range, &|e, i| e.set_axis(inner.axis, i), &|e, _| store(e))
         };
         match &s.tile {
             None => rows(e),

@@ -9,6 +9,7 @@ mod inline;
 mod map;
 mod nest;
 mod row;
+mod strips;
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph};
@@ -29,13 +30,20 @@ pub struct Emitted {
 
 /// Emits a cluster as one kernel. Its parameters are the cluster's inputs, then its outputs.
 pub fn emit(class: FusionClass, body: &Graph, name: &str, math: &dyn MathLibrary) -> Result<Emitted> {
-    let cluster = Cluster::new(body, math)?;
+    let body = strips::split_calls(body, math)?;
+    let mut cluster = Cluster::new(&body, math)?;
     match class {
-        FusionClass::Map => map::emit(&cluster, name),
+        FusionClass::Map => {
+            cluster.apart = map::strips(&cluster)?;
+            map::emit(&cluster, name)
+        }
         FusionClass::Reduce => {
             let space = fold::Space::of_reductions(&cluster)?;
             match row::fits(&cluster, &space)? {
-                true => row::emit(&cluster, &space, name),
+                true => {
+                    cluster.apart = row::strips(&cluster, &space)?;
+                    row::emit(&cluster, &space, name)
+                }
                 false => column::emit(&cluster, &space, name),
             }
         }

@@ -4,16 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
+use tensorc_ir::graph::{NodeId, Value};
 use tensorc_ir::index::{Index, linearize};
-use tensorc_ir::kir::{LoopKind, Space as Memory};
+use tensorc_ir::kir::{Buf, LoopKind, Space as Memory};
 use tensorc_ir::prim::Prim;
+use tensorc_ir::scalar::MathFn;
 
 use super::Emitted;
 use super::cluster::{Cluster, Group, Uses, group_axes};
 use super::fold::{Fold, Space, bind_folded, cost, in_place, levels};
 use super::inline::{Bound, Inliner, Lane};
 use super::nest::parallel;
+use super::strips;
 
 /// Longest row kept in thread-private memory, in elements.
 const ROW_BUFFER: u64 = 8192;
@@ -71,9 +73,18 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted>
     Ok(Emitted { kernel: e.finish(), in_place: in_place(cluster, space, &plan.uses)? })
 }
 
+/// The calls of library functions a row emitter applies to whole rows.
+pub fn strips(cluster: &Cluster<'_>, space: &Space) -> Result<BTreeMap<NodeId, MathFn>> {
+    let length = space.length();
+    match (strips::SHORTEST..=ROW_BUFFER).contains(&length) {
+        true => strips::choose(cluster, &space.dims, strips::MEMORY / (4 * length)),
+        false => Ok(BTreeMap::new()),
+    }
+}
+
 /// Element values computed in one pass and needed again in a later one: by first pass.
 fn kept_values(cluster: &Cluster<'_>, space: &Space, levels: &[Vec<Fold>]) -> Result<BTreeMap<usize, Vec<Value>>> {
-    let length: u64 = space.reduced.iter().map(|a| space.dims[*a]).product();
+    let length = space.length();
     let mut first: BTreeMap<Value, usize> = BTreeMap::new();
     let mut again: BTreeSet<Value> = BTreeSet::new();
     for pass in 0..=levels.len() {
@@ -95,7 +106,7 @@ fn kept_values(cluster: &Cluster<'_>, space: &Space, levels: &[Vec<Fold>]) -> Re
     }
     let mut keep: BTreeMap<usize, Vec<Value>> = BTreeMap::new();
     for v in again {
-        if length <= ROW_BUFFER && total_cost(cluster, v)? > RECOMPUTE {
+        if length <= ROW_BUFFER && !cluster.apart.contains_key(&v.node) && total_cost(cluster, v)? > RECOMPUTE {
             keep.entry(first[&v]).or_default().push(v);
         }
     }
@@ -108,7 +119,8 @@ fn total_cost(cluster: &Cluster<'_>, v: Value) -> Result<usize> {
     let mut stack = vec![v.node];
     let mut seen = BTreeSet::new();
     while let Some(n) = stack.pop() {
-        if let Some(Prim::Map(_)) = cluster.prim(n).filter(|_| seen.insert(n)) {
+        let inline = seen.insert(n) && !cluster.apart.contains_key(&n);
+        if let Some(Prim::Map(_)) = cluster.prim(n).filter(|_| inline) {
             sum += cost(cluster.function(n)?.as_ref());
             stack.extend(cluster.body.args(n).iter().map(|a| a.node));
         }
@@ -130,16 +142,53 @@ impl Row<'_> {
         let fed = self.fed_by_folds(e.cluster);
         e.hoist_if(&self.plan.uses, &varying, &|v| !fed.contains(&v.node))?;
         let mut row_buffers = BTreeMap::new();
-        for v in self.keep.values().flatten() {
-            let ty = e.cluster.ty(*v)?;
-            let length: u64 = self.space.reduced.iter().map(|a| self.space.dims[*a]).product();
-            row_buffers.insert(*v, e.alloc("row", ty.dtype, length, Memory::Stack));
+        let applied = e.cluster.apart.keys().map(|n| Value { node: *n, port: 0 });
+        for v in self.keep.values().flatten().copied().chain(applied) {
+            let ty = e.cluster.ty(v)?;
+            row_buffers.insert(v, e.alloc("row", ty.dtype, self.space.length(), Memory::Stack));
         }
         for (pass, folds) in levels.iter().enumerate() {
             self.fold_pass(e, pass, folds, &row_buffers)?;
             bind_folded(e, self.space, self.folds)?;
         }
-        self.store_pass(e)
+        self.store_pass(e, &row_buffers)
+    }
+
+    /// The position of an element in its row.
+    fn at(&self, e: &Inliner<'_>) -> Index {
+        let coords = self.space.coords();
+        let at: Vec<Index> = self.space.reduced.iter().map(|a| coords[*a].clone()).collect();
+        e.kernel_index(&linearize(&at, &self.reduced_dims()))
+    }
+
+    fn reduced_dims(&self) -> Vec<u64> {
+        self.space.reduced.iter().map(|a| self.space.dims[*a]).collect()
+    }
+
+    fn bind_row(&self, e: &mut Inliner<'_>, v: Value, buf: Buf) {
+        e.bind(v, Bound::Row { buf, axes: self.space.reduced.clone(), dims: self.reduced_dims() });
+    }
+
+    /// Applies the library functions that `roots` need to the row.
+    fn apply_strips(&self, e: &mut Inliner<'_>, roots: &[Value], rows: &BTreeMap<Value, Buf>) -> Result<()> {
+        let cluster = e.cluster;
+        let lanes = cluster.lanes(self.inner().extent);
+        for stage in strips::stages(cluster, roots, &|v| e.is_bound(v)) {
+            self.elements(e, lanes, &mut |e, _| {
+                stage.iter().try_for_each(|v| {
+                    let value = e.value(cluster.body.args(v.node)[0], &self.space.coords(), None)?;
+                    let at = self.at(e);
+                    e.b.store(rows[v], at, value);
+                    Ok(())
+                })
+            })?;
+            for v in stage {
+                let length = Index::constant(self.space.length() as i64);
+                e.b.apply_strip(cluster.apart[&v.node], rows[&v], Index::default(), length);
+                self.bind_row(e, v, rows[&v]);
+            }
+        }
+        Ok(())
     }
 
     fn fed_by_folds(&self, cluster: &Cluster<'_>) -> BTreeSet<tensorc_ir::graph::NodeId> {
@@ -157,13 +206,9 @@ impl Row<'_> {
         self.plan.reduced.last().cloned().unwrap_or(Group { axis: self.space.reduced[0], extent: 1 })
     }
 
-    fn fold_pass(
-        &self,
-        e: &mut Inliner<'_>,
-        pass: usize,
-        folds: &[Fold],
-        rows: &BTreeMap<Value, tensorc_ir::kir::Buf>,
-    ) -> Result<()> {
+    fn fold_pass(&self, e: &mut Inliner<'_>, pass: usize, folds: &[Fold], rows: &BTreeMap<Value, Buf>) -> Result<()> {
+        let roots: Vec<Value> = folds.iter().flat_map(|f| e.cluster.body.args(f.node())).collect();
+        self.apply_strips(e, &roots, rows)?;
         let lanes = e.cluster.lanes(self.inner().extent);
         let acc: Vec<_> = folds.iter().map(|f| f.alloc(e, lanes)).collect();
         let rest: Vec<_> = folds.iter().map(|f| f.alloc(e, 1)).collect();
@@ -176,12 +221,10 @@ impl Row<'_> {
             folds.iter().zip(&rest).for_each(|(f, a)| f.store_init(e, a, &Index::default()));
         }
         let coords = self.space.coords();
-        let reduced_dims: Vec<u64> = self.space.reduced.iter().map(|a| self.space.dims[*a]).collect();
-        let reduced_at: Vec<Index> = self.space.reduced.iter().map(|a| coords[*a].clone()).collect();
         self.elements(e, lanes, &mut |e, lane| {
             for v in self.keep.get(&pass).into_iter().flatten() {
                 let value = e.value(*v, &coords, None)?;
-                let index = e.kernel_index(&linearize(&reduced_at, &reduced_dims));
+                let index = self.at(e);
                 e.b.store(rows[v], index, value);
             }
             for (i, f) in folds.iter().enumerate() {
@@ -194,7 +237,7 @@ impl Row<'_> {
             Ok(())
         })?;
         for v in self.keep.get(&pass).into_iter().flatten() {
-            e.bind(*v, Bound::Row { buf: rows[v], axes: self.space.reduced.clone(), dims: reduced_dims.clone() });
+            self.bind_row(e, *v, rows[v]);
         }
         for (i, f) in folds.iter().enumerate() {
             fold_lanes(e, f, &acc[i], lanes)?;
@@ -207,7 +250,7 @@ impl Row<'_> {
     }
 
     /// Stores outputs: those of one element per row here, full ones in a last pass.
-    fn store_pass(&self, e: &mut Inliner<'_>) -> Result<()> {
+    fn store_pass(&self, e: &mut Inliner<'_>, rows: &BTreeMap<Value, Buf>) -> Result<()> {
         let outputs = e.cluster.outputs();
         let mut full = vec![];
         for (i, v) in outputs.iter().enumerate() {
@@ -224,6 +267,8 @@ impl Row<'_> {
             return Ok(());
         }
         e.hoist(&self.plan.uses, &self.space.reduced)?;
+        let roots: Vec<Value> = full.iter().map(|(_, v, ..)| *v).collect();
+        self.apply_strips(e, &roots, rows)?;
         let lanes = e.cluster.lanes(self.inner().extent);
         self.elements(e, lanes, &mut |e, _| {
             full.iter().try_for_each(|(i, v, dims, coords)| {

@@ -1,11 +1,14 @@
 //! Running one kernel by the interpreter and as machine code on the same bytes.
 #![allow(dead_code, reason = "each test uses a part")]
 
+use std::sync::LazyLock;
+
 use tensorc_abi::DType;
 use tensorc_codegen::cranelift::{JitModule, KernelCache, compile_kernels};
 use tensorc_ir::interp::run_kernel;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::scalar::Scalar;
+use tensorc_ops::math::Library;
 
 macro_rules! unary {
     ($($f:ident)*) => {
@@ -20,6 +23,9 @@ macro_rules! unary {
 }
 
 unary!(exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf);
+
+/// The bodies of the f32 functions.
+pub static LIBRARY: LazyLock<Library> = LazyLock::new(|| Library::new().unwrap());
 
 extern "C" fn pow(x: f64, y: f64) -> f64 {
     libm::pow(x, y)
@@ -39,7 +45,7 @@ pub fn library(name: &str) -> Option<*const u8> {
         "tc_pow_f64" => Some(pow as *const u8),
         "tc_fmod_f64" => Some(fmod64 as *const u8),
         "tc_fmod_f32" => Some(fmod32 as *const u8),
-        _ => unary(name),
+        _ => unary(name).or_else(|| tensorc_kernels::vmath::symbol(name)),
     }
 }
 
@@ -77,7 +83,7 @@ pub fn difference(
     scalars: &[i64],
 ) -> Result<(), String> {
     let (mut expected, mut actual) = (buffers.to_vec(), buffers.to_vec());
-    run_kernel(kernel, &mut expected, scalars).map_err(|e| format!("interpreter: {e}"))?;
+    run_kernel(kernel, &mut expected, scalars, &*LIBRARY).map_err(|e| format!("interpreter: {e}"))?;
     call(module, i, &mut actual, scalars);
     for ((info, e), a) in kernel.buffers.iter().zip(&expected).zip(&actual) {
         let pairs = elements(info.dtype, e).into_iter().zip(elements(info.dtype, a));

@@ -6,16 +6,16 @@ use tensorc_abi::DType;
 use crate::diag::{Code, Diagnostic, Result};
 use crate::index::Index;
 use crate::kir::{Buf, Kernel, LoopKind, Operand, Space, Stmt, Var};
-use crate::scalar::{Scalar, ScalarOp};
+use crate::scalar::{MathLibrary, Scalar, ScalarOp};
 
 /// Runs a kernel on the bytes of its buffer parameters. For a parallel kernel `scalars` is the
 /// half-open range of iterations.
 ///
 /// Errors: a buffer of the wrong size, an access out of bounds, a read of a local element that was
 /// never written, a store to a read-only buffer, a function call the f32 verifier would reject.
-pub fn run_kernel(kernel: &Kernel, buffers: &mut [Vec<u8>], scalars: &[i64]) -> Result<()> {
+pub fn run_kernel(kernel: &Kernel, buffers: &mut [Vec<u8>], scalars: &[i64], math: &dyn MathLibrary) -> Result<()> {
     let mut machine =
-        Machine { kernel, vars: vec![Scalar::i64(0); kernel.vars.len()], params: buffers, locals: vec![] };
+        Machine { kernel, math, vars: vec![Scalar::i64(0); kernel.vars.len()], params: buffers, locals: vec![] };
     machine.locals.resize(kernel.buffers.len(), (vec![], vec![]));
     if machine.params.len() != kernel.params || scalars.len() != kernel.scalars.len() {
         return machine.fail(format!(
@@ -53,6 +53,7 @@ pub fn run_kernel(kernel: &Kernel, buffers: &mut [Vec<u8>], scalars: &[i64]) -> 
 
 struct Machine<'a> {
     kernel: &'a Kernel,
+    math: &'a dyn MathLibrary,
     vars: Vec<Scalar>,
     params: &'a mut [Vec<u8>],
     /// Values of each local buffer and which elements were written.
@@ -163,6 +164,14 @@ impl Machine<'_> {
                 Ok(())
             }
             Stmt::Store { buf, index, value } => self.store(*buf, index, self.operand(*value)),
+            Stmt::Apply { f, buf, start, len } => {
+                for i in 0..self.index(len) {
+                    let at = start.offset(i);
+                    let value = self.math.body(*f).eval(&[self.load(*buf, &at)?], &[]);
+                    self.store(*buf, &at, value[0])?;
+                }
+                Ok(())
+            }
             Stmt::Alloc { buf } => {
                 let len = self.kernel.buf(*buf).len as usize;
                 let zero = Scalar::zero(self.kernel.buf(*buf).dtype);

@@ -5,7 +5,7 @@ use tensorc_abi::DType;
 
 use super::{Buf, BufInfo, Kernel, LoopKind, Operand, Space, Stmt, Var, VarInfo};
 use crate::index::Index;
-use crate::scalar::{CmpOp, Scalar, ScalarFn, ScalarNode, ScalarOp};
+use crate::scalar::{CmpOp, MathFn, Scalar, ScalarFn, ScalarNode, ScalarOp};
 
 /// Builds one [`Kernel`]; statements go to the innermost open block.
 pub struct KernelBuilder {
@@ -138,6 +138,11 @@ impl KernelBuilder {
 
     pub fn store(&mut self, buf: Buf, index: Index, value: Operand) {
         self.push(Stmt::Store { buf, index, value });
+    }
+
+    /// Applies a library function in place to `len` elements from `start` on.
+    pub fn apply_strip(&mut self, f: MathFn, buf: Buf, start: Index, len: Index) {
+        self.push(Stmt::Apply { f, buf, start, len });
     }
 
     /// Appends one scalar operation. Operand types must fit; the verifier reports it otherwise.

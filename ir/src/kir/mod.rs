@@ -12,7 +12,7 @@ use tensorc_abi::DType;
 pub use build::{KernelBuilder, LoopRange};
 
 use crate::index::Index;
-use crate::scalar::{Scalar, ScalarOp};
+use crate::scalar::{MathFn, Scalar, ScalarOp};
 
 /// A scalar or index variable: position in [`Kernel::vars`]. As an index variable it is
 /// `Index::var(var.0)`.
@@ -122,6 +122,14 @@ pub enum Stmt {
         buf: Buf,
         index: Index,
         value: Operand,
+    },
+    /// Replaces `buf[start..start + len]`, f32 in memory, by the function of one argument of each
+    /// element; nothing happens for `len <= 0`.
+    Apply {
+        f: MathFn,
+        buf: Buf,
+        start: Index,
+        len: Index,
     },
     /// Begins the life of a local buffer, contents undefined.
     Alloc {

@@ -71,6 +71,12 @@ impl ScalarFn {
         self.outputs.iter().map(|&o| self.dtype(o)).collect()
     }
 
+    /// Whether this body of a library function can be applied to strips of f32: it takes one element,
+    /// and no value is wider.
+    pub fn is_strip(&self) -> bool {
+        self.inputs == [DType::F32] && self.dtypes.iter().all(|d| matches!(d, DType::F32 | DType::I32 | DType::Bool))
+    }
+
     /// Whether the value depends on the position of the element.
     pub fn uses_coord(&self) -> bool {
         self.nodes.iter().any(|n| matches!(n, ScalarNode::Coord(_)))

@@ -7,7 +7,7 @@ use tensorc_abi::DType;
 use super::Rng;
 use crate::index::Index;
 use crate::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space};
-use crate::scalar::{CmpOp, Scalar, ScalarOp};
+use crate::scalar::{CmpOp, MathFn, Scalar, ScalarOp};
 
 const LANES: u64 = 4;
 
@@ -66,6 +66,10 @@ impl Body<'_> {
             }
             _ => self.folded(k, &base, cols),
         };
+        if self.dtype == DType::F32 && self.rng.one_in(3) {
+            let f = *self.rng.pick(&[MathFn::Exp, MathFn::Tanh, MathFn::Erf, MathFn::Log]);
+            k.apply_strip(f, self.output, base, Index::constant(self.rng.below(cols + 1) as i64));
+        }
     }
 
     /// Folds the row in a local array, then writes every element plus the sum.

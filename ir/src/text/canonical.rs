@@ -77,7 +77,7 @@ impl Canonical<'_> {
                     self.number(then);
                     self.number(otherwise);
                 }
-                Stmt::Store { .. } => {}
+                Stmt::Store { .. } | Stmt::Apply { .. } => {}
             }
         }
     }
@@ -135,6 +135,9 @@ impl Canonical<'_> {
             },
             Stmt::Store { buf, index, value } => {
                 Stmt::Store { buf: self.buf(*buf), index: self.index(index), value: self.operand(*value) }
+            }
+            Stmt::Apply { f, buf, start, len } => {
+                Stmt::Apply { f: *f, buf: self.buf(*buf), start: self.index(start), len: self.index(len) }
             }
             Stmt::Alloc { buf } => Stmt::Alloc { buf: self.buf(*buf) },
             Stmt::If { cond, then, otherwise } => {

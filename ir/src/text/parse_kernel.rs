@@ -10,7 +10,7 @@ use super::parse_scalar::Arg;
 use crate::diag::Result;
 use crate::index::Index;
 use crate::kir::{Buf, BufInfo, Kernel, LoopKind, Operand, Space, Stmt, Var, VarInfo};
-use crate::scalar::Scalar;
+use crate::scalar::{MathFn, Scalar};
 
 #[derive(Clone, Copy)]
 enum Entry {
@@ -132,6 +132,15 @@ impl Parser<'_> {
                 self.expect(',')?;
                 let value = self.operand(s, s.kernel.buf(buf).dtype)?;
                 Ok(Stmt::Store { buf, index, value })
+            }
+            "apply" => {
+                let at = self.pos();
+                let name = self.word("a function")?;
+                let f = MathFn::ALL.into_iter().find(|f| f.name() == name && f.arity() == 1);
+                let f = f.ok_or_else(|| at.error(format!("`{name}` is not a function of one argument")))?;
+                let (buf, start) = self.place(s)?;
+                self.expect_word("len")?;
+                Ok(Stmt::Apply { f, buf, start, len: self.kernel_index(s)? })
             }
             "if" => {
                 let cond = self.operand(s, DType::Bool)?;

@@ -158,6 +158,10 @@ impl Printer<'_> {
                 let value = self.operand(*value, self.buffer_dtype(*buf));
                 out.line(&format!("store {}, {value}", self.place(*buf, index)));
             }
+            Stmt::Apply { f, buf, start, len } => {
+                let len = self.index(len);
+                out.line(&format!("apply {} {} len {len}", f.name(), self.place(*buf, start)));
+            }
             Stmt::Alloc { buf } => {
                 self.bind_buffer(*buf);
                 let Some(info) = self.kernel.buffers.get(buf.0 as usize) else { return };

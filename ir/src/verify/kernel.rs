@@ -16,6 +16,7 @@ const UNKNOWN: Interval = (i64::MIN / 4, i64::MAX / 4);
 /// - Every variable is bound once, before its uses, and used only in the rest of its block; so is
 ///   every local buffer by its allocation. The range parameters of a parallel kernel are not visible.
 /// - Operation, load, store, guard and condition types fit; no function of [`ScalarOp::Math`] on f32.
+/// - Library functions are applied to strips of f32 in memory, outside of vector loops.
 /// - Indices mention i64 variables only; stores go to writable buffers.
 /// - Steps are positive. A parallel loop is the kernel's only statement, over `0..constant` by 1. A
 ///   vector loop has a constant extent and holds neither another one, nor an `if`, nor an
@@ -212,6 +213,20 @@ impl Verifier<'_> {
                 match () {
                     _ if !info.writable => Err(format!("a store to read-only `{}`", info.name)),
                     _ if found != dtype => Err(format!("a store of {found} to `{}` of {dtype}", info.name)),
+                    _ => Ok(()),
+                }
+            }
+            Stmt::Apply { f, buf, start, len } => {
+                self.index(len)?;
+                // Whether it reaches its first element depends on the length.
+                let dtype = self.place(*buf, start, true)?;
+                let info = self.k.buf(*buf);
+                match () {
+                    _ if f.arity() != 1 => Err(format!("{} takes more than the element", f.name())),
+                    _ if dtype != DType::F32 => Err(format!("{} of a strip of {dtype}", f.name())),
+                    _ if !info.writable => Err(format!("a store to read-only `{}`", info.name)),
+                    _ if info.space == Space::Register => Err(format!("a strip of registers `{}`", info.name)),
+                    _ if self.vector.is_some() => Err("a strip in a vector loop".into()),
                     _ => Ok(()),
                 }
             }

@@ -47,9 +47,13 @@ pub(super) struct Reduced {
 
 pub(super) fn reduce(x: &Ex) -> Reduced {
     let rounded = x.fma(&x.lit(LOG2_E), &x.lit(ROUNDER));
-    let n = &rounded - ROUNDER;
-    let r = n.fma(&x.lit(-LN2_LO), &n.fma(&x.lit(-LN2_HI), x));
+    let r = remainder(x, &(&rounded - ROUNDER));
     Reduced { r, exponent: shifted(&rounded.bitcast(DType::I32), EXPONENT) }
+}
+
+/// `x - n·ln2`
+fn remainder(x: &Ex, n: &Ex) -> Ex {
+    n.fma(&x.lit(-LN2_LO), &n.fma(&x.lit(-LN2_HI), x))
 }
 
 fn shifted(bits: &Ex, by: i32) -> Ex {
@@ -71,11 +75,17 @@ pub(super) fn reduced_exp(r: &Ex) -> Ex {
     tail.fma(r, &r.lit(1.0)).fma(r, &r.lit(1.0))
 }
 
-/// `p·2ⁿ` where the result may be subnormal: there, 2⁶⁴ is added to the exponent and divided out.
-fn finish(p: &Ex, exponent: &Ex, x: &Ex, subnormal_below: f64) -> Ex {
-    let small = x.lt(&x.lit(subnormal_below));
-    let lift = small.select(&exponent_of(x, 64), &exponent_of(x, 0));
-    scale(p, &(exponent + lift)) * small.select(&x.lit(2f64.powi(-64)), &x.lit(1.0))
+/// As [`ROUNDER`], biased so that the low bits hold `n` plus the exponents' bias of two factors.
+const BIASED_ROUNDER: f64 = ROUNDER + 254.0;
+
+/// `p·2ⁿ` for any result: `2ⁿ` is split in two normal factors, so that only the last product rounds
+/// to a subnormal number or overflows. `rounded` is `n + BIASED_ROUNDER`.
+fn scale_in_two(p: &Ex, rounded: &Ex) -> Ex {
+    let bits = rounded.bitcast(DType::I32);
+    let half = bits.shr(&bits.lit(1.0));
+    let rest = bits - &half;
+    let power = |exponent: &Ex| shifted(exponent, EXPONENT).bitcast(DType::F32);
+    p * power(&half) * power(&rest)
 }
 
 /// `y` up to `max`; beyond it +∞, and NaN for NaN.
@@ -88,19 +98,24 @@ fn at_least(x: &Ex, bound: f64) -> Ex {
     x.lt(&bound).select(&bound, x)
 }
 
+fn at_most(x: &Ex, bound: f64) -> Ex {
+    let bound = x.lit(bound);
+    x.gt(&bound).select(&bound, x)
+}
+
 pub fn exp(x: &Ex) -> Ex {
-    let clamped = at_least(x, -104.0);
-    let Reduced { r, exponent } = reduce(&clamped);
-    overflow(x, EXP_MAX, &finish(&reduced_exp(&r), &exponent, &clamped, -80.0))
+    let x = at_most(&at_least(x, -104.0), 89.0);
+    let rounded = x.fma(&x.lit(LOG2_E), &x.lit(BIASED_ROUNDER));
+    let r = remainder(&x, &(&rounded - BIASED_ROUNDER));
+    scale_in_two(&reduced_exp(&r), &rounded)
 }
 
 pub fn exp2(x: &Ex) -> Ex {
-    let clamped = at_least(x, -151.0);
-    let rounded = &clamped + ROUNDER;
-    let r = &clamped - (&rounded - ROUNDER);
-    let exponent = shifted(&rounded.bitcast(DType::I32), EXPONENT);
+    let x = at_most(&at_least(x, -151.0), 129.0);
+    let rounded = &x + BIASED_ROUNDER;
+    let r = &x - (&rounded - BIASED_ROUNDER);
     let p = horner(&r, &EXP2_TAIL).fma(&r, &r.lit(1.0));
-    overflow(x, 127.999_992_370_605_47, &finish(&p, &exponent, &clamped, -120.0))
+    scale_in_two(&p, &rounded)
 }
 
 /// `eʳ - 1` on the reduced range, without cancellation.
