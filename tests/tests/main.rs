@@ -7,5 +7,6 @@
 
 mod models;
 mod onnx;
+mod operators;
 mod support;
 mod tidy;
