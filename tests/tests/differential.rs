@@ -23,8 +23,8 @@ use tensorc_passes::plan_memory;
 use crate::support::compare::{Tolerance, compare, data, tensor};
 use growth::{grow, inputs_for};
 
-const GRAPHS: u32 = 200;
-const SEED: [u8; 32] = *b"tensorc differential random test";
+const GRAPHS: u32 = 3000;
+const SEED: [u8; 32] = *b"tensorc differential random tess";
 
 fn compiler(threads: usize, fuse: bool) -> Compiler {
     let mut options = Options { threads: Some(threads), ..Options::default() };
