@@ -229,7 +229,7 @@ fn join_channels(c: &Contraction) -> Contraction {
         2 => Index::var(1).modulo(inner as i64, &extents[..]),
         _ => Index::var(v - 1),
     };
-    let map = |m: &[Index]| m.iter().map(|i| i.substitute(&split, &extents[..]).recombine()).collect();
+    let map = |m: &[Index]| m.iter().map(|i| i.substitute(&split, &extents[..]).recombine(&extents[..])).collect();
     Contraction { lhs: map(&c.lhs), rhs: map(&c.rhs), out_rank: c.out_rank - 1, extents: extents.clone() }
 }
 

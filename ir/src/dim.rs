@@ -99,7 +99,8 @@ impl DimTable {
         self.entries[self.root(id).0 as usize].name.clone()
     }
 
-    fn origin(&self, dim: Dim) -> Option<Origin> {
+    /// What made a variable a constant, if something did.
+    pub fn origin(&self, dim: Dim) -> Option<Origin> {
         match dim {
             Dim::Const(_) => None,
             Dim::Sym(id) => self.entries[self.root(id).0 as usize].known.as_ref().map(|(_, o)| o.clone()),

@@ -102,6 +102,9 @@ pub struct Graph {
     g: StableDiGraph<Node, Edge>,
     inputs: Vec<NodeId>,
     outputs: Vec<(Arc<str>, Value)>,
+    /// Nodes added since the last patch began. Ids of removed nodes are used again, so new nodes
+    /// cannot be told by their id.
+    made: Vec<NodeId>,
 }
 
 impl Graph {
@@ -111,7 +114,9 @@ impl Graph {
 
     fn insert(&mut self, kind: NodeKind, name: Arc<str>, types: impl IntoIterator<Item = TensorType>) -> NodeId {
         let node = Node { kind, name, history: SmallVec::new(), types: types.into_iter().collect() };
-        NodeId(self.g.add_node(node).index() as u32)
+        let id = NodeId(self.g.add_node(node).index() as u32);
+        self.made.push(id);
+        id
     }
 
     pub fn add_input(&mut self, name: impl Into<Arc<str>>, ty: TensorType) -> Value {
@@ -357,19 +362,8 @@ impl Graph {
 
     /// Starts a labelled edit.
     pub fn patch(&mut self, label: &'static str) -> Patch<'_> {
-        let first_new = self.g.node_bound_hint();
-        Patch { graph: self, label, first_new, replacements: vec![] }
-    }
-}
-
-trait NodeBound {
-    fn node_bound_hint(&self) -> u32;
-}
-
-impl NodeBound for StableDiGraph<Node, Edge> {
-    fn node_bound_hint(&self) -> u32 {
-        use petgraph::visit::NodeIndexable;
-        self.node_bound() as u32
+        self.made.clear();
+        Patch { graph: self, label, replacements: vec![] }
     }
 }
 
@@ -384,7 +378,6 @@ fn index(id: NodeId) -> NodeIndex {
 pub struct Patch<'g> {
     pub graph: &'g mut Graph,
     label: &'static str,
-    first_new: u32,
     replacements: Vec<(Value, Value)>,
 }
 
@@ -395,14 +388,15 @@ impl Patch<'_> {
     }
 
     pub fn commit(self) {
-        let Patch { graph, label, first_new, replacements } = self;
+        let Patch { graph, label, replacements } = self;
+        let made: BTreeSet<NodeId> = std::mem::take(&mut graph.made).into_iter().collect();
         for (old, new) in &replacements {
             let (name, history) = {
                 let old = graph.node(old.node);
                 (old.name.clone(), old.history.clone())
             };
             let node = graph.node_mut(new.node);
-            if new.node.0 >= first_new && node.history.is_empty() {
+            if made.contains(&new.node) && node.history.is_empty() {
                 node.history = history;
                 node.history.push(label);
                 node.name = name;

@@ -199,18 +199,24 @@ impl Index {
         }
     }
 
-    /// Joins `m·d·floordiv(x, d) + m·mod(x, d)` to `m·x` wherever both parts occur.
-    pub fn recombine(&self) -> Index {
-        let mut out = self.clone();
-        loop {
-            let pair = out.terms.iter().find_map(|(atom, m)| {
-                let Atom::Mod(x, d) = atom else { return None };
-                let quotient = Atom::Div(x.clone(), *d);
-                out.terms.iter().any(|(a, c)| *a == quotient && *c == m * d).then(|| (x.clone(), *d, *m))
-            });
-            let Some((x, d, m)) = pair else { return out };
-            out.terms.retain(|(a, _)| *a != Atom::Mod(x.clone(), d) && *a != Atom::Div(x.clone(), d));
-            out = out.add(&x.scale(m));
+    /// Undoes the splitting of an index into quotient and remainder:
+    /// `k·d·floordiv(x, d) + k·mod(x, d) = k·x`, also where `x` is itself a quotient.
+    pub fn recombine(&self, ranges: &(impl Ranges + ?Sized)) -> Index {
+        let mut index = self.clone();
+        'again: loop {
+            for (atom, k) in &index.terms {
+                let Atom::Mod(x, d) = atom else { continue };
+                let quotient = x.floor_div(*d, ranges);
+                let [(atom, 1)] = &quotient.terms[..] else { continue };
+                let Some((_, c)) = index.terms.iter().find(|(a, _)| a == atom) else { continue };
+                if quotient.constant == 0 && *c == k * d {
+                    let pair = Index { terms: [(atom.clone(), *c)].into_iter().collect(), constant: 0 };
+                    let rest = Index { terms: [(Atom::Mod(x.clone(), *d), *k)].into_iter().collect(), constant: 0 };
+                    index = index.sub(&pair).sub(&rest).add(&x.scale(*k));
+                    continue 'again;
+                }
+            }
+            return index;
         }
     }
 
@@ -336,9 +342,14 @@ fn gcd(a: i64, b: i64) -> i64 {
     }
 }
 
+/// Intervals for variables of which nothing is known.
+pub fn unbounded(_: u32) -> Interval {
+    (i64::MIN / 8, i64::MAX / 8)
+}
+
 /// Row-major offset of `coords` in a tensor with the given extents.
 pub fn linearize(coords: &[Index], dims: &[u64]) -> Index {
-    coords.iter().zip(dims).fold(Index::default(), |sum, (c, &n)| sum.scale(n as i64).add(c)).recombine()
+    coords.iter().zip(dims).fold(Index::default(), |sum, (c, &n)| sum.scale(n as i64).add(c)).recombine(&unbounded)
 }
 
 /// Coordinates of a row-major offset; the inverse of [`linearize`].

@@ -349,13 +349,36 @@ pub fn infer_node(graph: &mut Graph, node: NodeId, value_of: &ValueOf<'_>) -> Re
     let (inputs, outputs, changed) = (cx.inputs, cx.outputs, cx.changed);
     graph.dims = dims;
     if let Err(OpError(why)) = result {
-        return Err(Diagnostic::new(Code::TypeConflict, format!("{}: {why}", def.name)).at(&name));
+        let conflict = Diagnostic::new(Code::TypeConflict, format!("{}: {why}", def.name)).at(&name);
+        return Err(extent_origins(graph, node).into_iter().fold(conflict, Diagnostic::note));
     }
     for (v, ty) in operands.iter().zip(inputs) {
         if let (Some(v), Some(ty)) = (v, ty) {
-            graph.node_mut(v.node).types[v.port as usize] = ty;
+            // A known rank keeps its variables: they remember where their extents come from.
+            let old = &mut graph.node_mut(v.node).types[v.port as usize];
+            old.dtype = ty.dtype;
+            if old.shape == Shape::Unranked {
+                old.shape = ty.shape;
+            }
         }
     }
     graph.node_mut(node).types = outputs.into();
     Ok(changed)
+}
+
+/// Which extents of the operands other nodes decided.
+fn extent_origins(graph: &Graph, node: NodeId) -> Vec<String> {
+    let own = &graph.node(node).name;
+    let mut notes = vec![];
+    for v in graph.args(node) {
+        for (axis, dim) in graph.ty(v).shape.dims().unwrap_or_default().iter().enumerate() {
+            if let (Some(Origin(from)), Dim::Const(n)) = (graph.dims.origin(*dim), graph.dims.resolve(*dim))
+                && from != *own
+            {
+                notes.push(format!("axis {axis} of `{}` is {n} because of `{from}`", graph.node(v.node).name));
+            }
+        }
+    }
+    notes.dedup();
+    notes
 }

@@ -30,8 +30,9 @@ pub enum Prim {
 
 /// Folds operands of one common shape over `axes`.
 ///
-/// The accumulators start at `init`; each element contributes `map(operands)`, folded by `combine`;
-/// `finish` turns the accumulators into the outputs. `combine` must be associative and commutative
+/// The accumulators start at `init`, which is neutral for `combine`: kernels start every lane from
+/// it. Each element contributes `map(operands)`, folded by `combine`; `finish` turns the accumulators
+/// into the outputs. `combine` must be associative and commutative
 /// up to rounding: kernels fold in several lanes in an order fixed by shape and schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reduction {

@@ -1,7 +1,7 @@
 //! Facts about views: composition, whether linear order survives, where each element lands.
 
 use crate::DenseType;
-use crate::index::{Atom, Index, Ranges, linearize};
+use crate::index::{Atom, Index, linearize};
 use crate::prim::View;
 
 /// The identity on a shape of rank `rank`.
@@ -27,27 +27,6 @@ pub fn in_bounds(map: &[Index], dims: &[u64], extents: &[u64]) -> bool {
         })
 }
 
-/// Undoes the splitting of an index into quotient and remainder:
-/// `k·d·(x floordiv d) + k·(x mod d) = k·x`, also when `x` is itself a quotient.
-pub fn recombine(index: &Index, ranges: &(impl Ranges + ?Sized)) -> Index {
-    let mut index = index.clone();
-    'again: loop {
-        for (atom, k) in &index.terms {
-            let Atom::Mod(x, d) = atom else { continue };
-            let quotient = x.floor_div(*d, ranges);
-            let [(atom, 1)] = &quotient.terms[..] else { continue };
-            let Some((_, c)) = index.terms.iter().find(|(a, _)| a == atom) else { continue };
-            if quotient.constant == 0 && *c == k * d {
-                let pair = Index { terms: [(atom.clone(), *c)].into_iter().collect(), constant: 0 };
-                let rest = Index { terms: [(Atom::Mod(x.clone(), *d), *k)].into_iter().collect(), constant: 0 };
-                index = index.sub(&pair).sub(&rest).add(&x.scale(*k));
-                continue 'again;
-            }
-        }
-        return index;
-    }
-}
-
 /// Whether the view only renames positions: element `i` of the result in row-major order is element
 /// `i` of the operand. Such a view needs no code.
 pub fn keeps_linear_order(view: &View, input: &DenseType, output: &[u64]) -> bool {
@@ -61,7 +40,7 @@ pub fn keeps_linear_order(view: &View, input: &DenseType, output: &[u64]) -> boo
         return true;
     }
     let map: Vec<Index> = view.map.iter().map(|m| without_unit_vars(m, output)).collect();
-    let source = recombine(&linearize(&map, &input.dims), output);
+    let source = linearize(&map, &input.dims).recombine(output);
     let target: Vec<Index> = identity_map(output.len()).iter().map(|m| without_unit_vars(m, output)).collect();
     source == linearize(&target, output)
 }

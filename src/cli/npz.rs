@@ -91,21 +91,17 @@ pub fn write(path: &Path, arrays: &[(String, Tensor)]) -> Result<(), Failure> {
     for (name, t) in arrays {
         let wrap = |e: std::io::Error| fail(path, format!("array `{name}`: {e}"));
         macro_rules! put {
-            ($t:ty) => {{
+            ($t:ty, $size:expr, $decode:expr) => {{
                 let dims = t.dims().to_vec();
-                let mut writer = file
-                    .array(name, Default::default())
-                    .map_err(wrap)?
-                    .default_dtype()
-                    .shape(&dims)
-                    .begin_nd()
-                    .map_err(wrap)?;
-                let size = size_of::<$t>();
-                let values =
-                    t.bytes().chunks_exact(size).map(|b| <$t>::from_le_bytes(b.try_into().unwrap_or_default()));
-                writer.extend(values).map_err(wrap)?;
+                let builder = file.array(name, Default::default()).map_err(wrap)?;
+                let mut writer = builder.default_dtype().shape(&dims).begin_nd().map_err(wrap)?;
+                let decode: fn(&[u8]) -> $t = $decode;
+                writer.extend(t.bytes().chunks_exact($size).map(decode)).map_err(wrap)?;
                 writer.finish().map_err(wrap)?;
             }};
+            ($t:ty) => {
+                put!($t, size_of::<$t>(), |b| <$t>::from_le_bytes(b.try_into().unwrap_or_default()))
+            };
         }
         match t.dtype() {
             DType::F32 => put!(f32),
@@ -119,18 +115,7 @@ pub fn write(path: &Path, arrays: &[(String, Tensor)]) -> Result<(), Failure> {
             DType::U8 => put!(u8),
             DType::U32 => put!(u32),
             DType::U64 => put!(u64),
-            DType::Bool => {
-                let dims = t.dims().to_vec();
-                let mut writer = file
-                    .array(name, Default::default())
-                    .map_err(wrap)?
-                    .default_dtype()
-                    .shape(&dims)
-                    .begin_nd()
-                    .map_err(wrap)?;
-                writer.extend(t.bytes().iter().map(|b| *b != 0)).map_err(wrap)?;
-                writer.finish().map_err(wrap)?;
-            }
+            DType::Bool => put!(bool, 1, |b| b[0] != 0),
         }
     }
     Ok(())

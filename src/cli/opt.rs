@@ -169,7 +169,7 @@ fn strip_last<'t>(text: &'t str, pass: &str) -> (bool, &'t str) {
 
 /// Checks everything a file holds before anything is done with it.
 fn verify_module(module: &Module) -> Result<(), Diagnostic> {
-    module.graphs.iter().try_for_each(|g| verify_graph(g, Stage::Imported))?;
+    module.graphs.iter().try_for_each(|g| verify_graph(g, stage_of(g)))?;
     module.kernels.iter().try_for_each(verify_kernel)?;
     module.plans.iter().try_for_each(|plan| {
         let find = |name: &String| module.kernels.iter().find(|k| k.name == *name).cloned();
@@ -178,10 +178,14 @@ fn verify_module(module: &Module) -> Result<(), Diagnostic> {
     })
 }
 
-/// The strongest rules a graph that was read may be expected to keep.
+/// The strongest rules that a graph may be expected to keep as it was read.
 fn stage_of(graph: &Graph) -> Stage {
-    let operators = graph.node_ids().iter().any(|n| matches!(graph.node(*n).kind, NodeKind::Op(_)));
-    let typed = if operators { Stage::Imported } else { Stage::Primitive };
+    let has = |is: fn(&NodeKind) -> bool| graph.node_ids().iter().any(|n| is(&graph.node(*n).kind));
+    let typed = match () {
+        () if has(|k| matches!(k, NodeKind::Fused(_))) => return Stage::Fused,
+        () if has(|k| matches!(k, NodeKind::Op(_))) => Stage::Imported,
+        () => Stage::Primitive,
+    };
     if verify_graph(graph, typed).is_ok() { typed } else { Stage::Imported }
 }
 

@@ -5,7 +5,9 @@
 //! rules about the sources ([`tidy`]).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod differential;
 mod models;
 mod onnx;
+mod operators;
 mod support;
 mod tidy;

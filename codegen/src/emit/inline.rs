@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{NodeId, NodeKind, Value};
-use tensorc_ir::index::{Index, Interval, linearize};
+use tensorc_ir::index::{Index, Interval, linearize, unbounded};
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, LoopRange, Operand, Space};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
@@ -110,8 +110,7 @@ impl<'a> Inliner<'a> {
 
     /// An index in axis variables as an index in kernel variables.
     pub fn kernel_index(&self, index: &Index) -> Index {
-        let wide = |_: u32| (i64::MIN / 8, i64::MAX / 8);
-        index.substitute(&|v| self.actual[v as usize].clone(), &wide).recombine()
+        index.substitute(&|v| self.actual[v as usize].clone(), &unbounded).recombine(&unbounded)
     }
 
     /// Opens a scope in which emitted values may be reused, inside a loop.
@@ -166,10 +165,9 @@ impl<'a> Inliner<'a> {
         body: &mut dyn FnMut(&mut Self, Index, Lane) -> Result<()>,
     ) -> Result<()> {
         let empty = |lo: &Index, hi: &Index| hi.sub(lo).as_constant().is_some_and(|n| n <= 0);
-        let wide = |_: u32| (i64::MIN / 8, i64::MAX / 8);
         let mut tail = lo.clone();
         if lanes > 1 && !empty(&lo, &whole_end) {
-            tail = lo.maximum(&whole_end, &wide);
+            tail = lo.maximum(&whole_end, &unbounded);
             let step = lanes as i64;
             self.looped("i", (lo, whole_end, step), LoopKind::Serial, |e, i| {
                 e.looped("l", (Index::default(), Index::constant(step), 1), LoopKind::Vector, |e, l| {

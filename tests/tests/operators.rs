@@ -1,0 +1,179 @@
+//! Properties of every registered operator, found by trying operands: compiled code computes what
+//! the reference interpreter does. A new entry is covered without an edit here.
+
+mod candidates;
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tensorc::{Compiler, DType, Options, Tensor};
+use tensorc_ir::TensorData;
+use tensorc_ir::graph::{Graph, NodeKind};
+use tensorc_ir::interp::eval_graph;
+use tensorc_ir::op::{Accuracy, Compute, OpRef, Registry, TypeRule};
+
+use crate::support::cache::visible;
+use crate::support::compare::{Tolerance, compare, data, tensor};
+use candidates::{Candidate, candidates, element_types, elementwise};
+
+/// Operators that some candidate fits. An operator that none fits is not tested here; raise the
+/// number when candidates are added, never lower it.
+const COVERED: usize = 0;
+
+/// Operators whose results are only defined up to their distribution or an order that may differ.
+fn has_defined_values(op: &OpRef) -> bool {
+    op.accuracy != Accuracy::Random
+}
+
+/// A compiler that rounds as the interpreter does.
+fn compiler(threads: usize) -> Compiler {
+    let mut options = Options { threads: Some(threads), ..Options::default() };
+    options.passes.reassociate = false;
+    Compiler::new(options).unwrap()
+}
+
+/// What the caught panic said.
+fn caught<T>(what: &str, f: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        format!("{what} panicked: {}", text.unwrap_or_default())
+    })
+}
+
+fn run(compiler: &Compiler, graph: &Graph, inputs: &[TensorData]) -> Result<Vec<TensorData>, String> {
+    let model = compiler.model(graph.clone());
+    let names: Vec<String> = model.inputs().into_iter().map(|(name, _)| name).collect();
+    let named: Vec<(&str, Tensor)> = names.iter().map(String::as_str).zip(inputs.iter().map(tensor)).collect();
+    let outputs = caught("compiling or running", || model.run(&named))?.map_err(|e| e.to_string())?;
+    Ok(outputs.iter().map(|(_, t)| data(t)).collect())
+}
+
+/// Bit for bit, any NaN standing for any other.
+fn same_bits(got: &TensorData, want: &TensorData) -> Result<(), String> {
+    if got.ty != want.ty {
+        return Err(format!("got {}, expected {}", got.ty, want.ty));
+    }
+    let differs = |(_, (g, w)): &(usize, (_, _))| {
+        let (g, w): (&tensorc_ir::scalar::Scalar, &tensorc_ir::scalar::Scalar) = (g, w);
+        g != w && !(g.as_f64().is_nan() && w.as_f64().is_nan())
+    };
+    match got.iter().zip(want.iter()).enumerate().find(differs) {
+        None => Ok(()),
+        Some((at, (g, w))) => Err(format!("element {at}: got {g:?}, expected {w:?}")),
+    }
+}
+
+/// Equal up to the order of sums: relative to the greatest magnitude expected.
+fn nearly_same(got: &TensorData, want: &TensorData) -> Result<(), String> {
+    let relative = match want.dtype() {
+        DType::F32 => 1e-5,
+        DType::F64 => 1e-12,
+        DType::F16 => 4e-3,
+        DType::BF16 => 3e-2,
+        _ => 0.0,
+    };
+    let finite = want.to_f64s().into_iter().filter(|x| x.is_finite()).map(f64::abs);
+    let greatest = if relative > 0.0 { finite.fold(1.0, f64::max) } else { 0.0 };
+    compare(got, want, Tolerance { absolute: relative * greatest, relative })
+}
+
+/// How one candidate went.
+enum Verdict {
+    /// The operator does not take these operands.
+    NotTaken,
+    Agrees,
+    Fails(String),
+}
+
+fn judge(compilers: &[Compiler], registry: &Registry, op: &OpRef, candidate: &Candidate) -> Verdict {
+    let Some(graph) = candidate.graph(op) else { return Verdict::NotTaken };
+    let inputs = &candidate.inputs;
+    let want = match caught("interpreting", || eval_graph(&graph, registry, inputs)) {
+        Ok(Ok(want)) => want,
+        Ok(Err(_)) => return Verdict::NotTaken,
+        Err(panic) => return Verdict::Fails(panic),
+    };
+    let mut first: Option<Vec<TensorData>> = None;
+    for compiler in compilers {
+        let got = match run(compiler, &graph, inputs) {
+            Ok(got) => got,
+            Err(why) => return Verdict::Fails(why),
+        };
+        if let Some(first) = &first {
+            let different = first.iter().zip(&got).any(|(a, b)| a != b);
+            if different {
+                return Verdict::Fails("results depend on the number of threads".into());
+            }
+        }
+        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+            let checked = match elementwise(op) {
+                true => same_bits(got, want),
+                false if has_defined_values(op) => nearly_same(got, want),
+                false if got.ty == want.ty => Ok(()),
+                false => Err(format!("got {}, expected {}", got.ty, want.ty)),
+            };
+            if let Err(why) = checked {
+                return Verdict::Fails(format!("result {i}: {why}"));
+            }
+        }
+        first.get_or_insert(got);
+    }
+    Verdict::Agrees
+}
+
+#[test]
+fn compiled_operators_agree_with_the_interpreter() {
+    let registry = tensorc_ops::registry().unwrap();
+    let compilers = [compiler(1), compiler(2)];
+    let (mut covered, mut runs, mut failures, mut open) = (0, 0, vec![], vec![]);
+    let only = std::env::var("TENSORC_OPERATORS_ONLY").unwrap_or_default();
+    for op in registry.iter().filter(|op| op.name.contains(&only)) {
+        let (mut agrees, mut fails) = (0, 0);
+        for candidate in candidates(op) {
+            match judge(&compilers, &registry, op, &candidate) {
+                Verdict::NotTaken => {}
+                Verdict::Agrees => agrees += 1,
+                Verdict::Fails(why) => {
+                    fails += 1;
+                    if fails <= 3 {
+                        failures.push(format!("{}: {candidate}: {why}", op.name));
+                    }
+                }
+            }
+        }
+        runs += agrees + fails;
+        if agrees + fails > 0 {
+            covered += 1;
+        } else {
+            open.push(op.name);
+        }
+    }
+    visible(&format!("operators: {covered} covered in {runs} graphs; no operands found for: {}", open.join(", ")));
+    assert!(failures.is_empty(), "{} fail:\n{}", failures.len(), failures.join("\n"));
+    assert!(!only.is_empty() || covered >= COVERED, "{covered} operators covered, {COVERED} before");
+}
+
+#[test]
+fn element_types_of_a_group_are_those_of_its_rule() {
+    let registry = tensorc_ops::registry().unwrap();
+    for op in registry.iter().filter(|op| matches!(op.compute, Compute::Scalar(_))) {
+        let types: BTreeSet<DType> = element_types(op).into_iter().collect();
+        for spec in &op.inputs {
+            if let TypeRule::Group(_, list) = spec.ty {
+                assert!(list.is_empty() || types.iter().all(|t| list.contains(t)), "{}", op.name);
+            }
+        }
+    }
+}
+
+/// Every operator that is one expression has a graph of one node to be tested with.
+#[test]
+fn candidates_build_one_node() {
+    let registry = tensorc_ops::registry().unwrap();
+    for op in registry.iter().filter(|op| elementwise(op)) {
+        let graph = candidates(op).iter().find_map(|c| c.graph(op)).unwrap_or_else(|| panic!("{}", op.name));
+        let nodes = graph.order().into_iter().filter(|n| matches!(graph.node(*n).kind, NodeKind::Op(_)));
+        assert_eq!(nodes.count(), 1, "{}", op.name);
+    }
+}
