@@ -339,7 +339,7 @@ fn mutated_text_never_panics() {
             same_module(&module, &parse(&printed)).unwrap_or_else(|why| panic!("{why}\n{printed}"));
         }
     }
-    assert!(parsed > 1000, "{parsed}");
+    assert!(parsed > 500, "only {parsed} edited texts parse: the test says little");
 }
 
 #[test]
