@@ -14,19 +14,13 @@ use tensorc_runtime::threads::resolve_threads;
 use crate::{Error, Model};
 
 /// What a user may choose.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Threads for running and compiling; by default what affinity and CPU quota allow.
     pub threads: Option<usize>,
     pub passes: tensorc_passes::Options,
     /// Called when a phase of compilation begins.
     pub progress: Option<fn(&str)>,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options { threads: None, passes: tensorc_passes::Options::default(), progress: None }
-    }
 }
 
 /// Operators, threads and compiled kernels shared by models. Cloning shares them.

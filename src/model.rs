@@ -11,11 +11,14 @@ use crate::{Compiler, Error, Session, Tensor};
 /// Names and types of a model's inputs or outputs, in order.
 pub type Signature = Vec<(String, TensorType)>;
 
+/// Element types and extents of a run's inputs.
+type Shapes = Vec<(u8, Vec<u64>)>;
+
 /// A model as imported, dimensions possibly symbolic.
 pub struct Model {
     compiler: Compiler,
     graph: Graph,
-    sessions: Mutex<BTreeMap<Vec<(u8, Vec<u64>)>, Arc<Mutex<Session>>>>,
+    sessions: Mutex<BTreeMap<Shapes, Arc<Mutex<Session>>>>,
 }
 
 impl Model {
@@ -82,7 +85,7 @@ impl Model {
     }
 
     fn session(&self, inputs: &[Tensor]) -> Result<Arc<Mutex<Session>>, Error> {
-        let key: Vec<_> = inputs.iter().map(|t| (t.dtype() as u8, t.dims().to_vec())).collect();
+        let key: Shapes = inputs.iter().map(|t| (t.dtype() as u8, t.dims().to_vec())).collect();
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = sessions.get(&key) {
             return Ok(found.clone());
