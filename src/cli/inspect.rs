@@ -44,7 +44,10 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     let mut bound = graph.clone();
     binding::bind(&mut bound, &shapes)?;
     let open = binding::bind_open(&mut bound, DEFAULT_EXTENT)?;
-    let (plan, staged) = plan(&compiler, bound)?;
+    let (plan, staged) = plan(&compiler, bound).map_err(|failure| match &open[..] {
+        [] => failure,
+        _ => format!("{failure}; {} taken as {DEFAULT_EXTENT}: give --shape NAME=N", open.join(", ")).into(),
+    })?;
     super::progress::clear();
     if let Some(path) = &args.memory {
         std::fs::write(path, drawing::svg(&plan)).map_err(|e| format!("{}: {e}", path.display()))?;

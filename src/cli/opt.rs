@@ -82,6 +82,9 @@ pub fn run(args: &OptArgs) -> Result<(), Failure> {
     let shapes = arrays::shapes(&args.shapes)?;
     let compiler = args.compile.compiler()?;
     let mut module = read(&compiler, &args.file)?;
+    if work.plan && !work.lower && !module.graphs.is_empty() {
+        return Err(usage(format!("`{PLAN_MEMORY}` plans what `{LOWER}` made: write `{LOWER},{PLAN_MEMORY}`")).into());
+    }
     module.graphs.iter_mut().try_for_each(|g| binding::bind(g, &shapes))?;
     let named = |d: Diagnostic| Failure::from(format!("{}: {d}", args.file.display()));
     verify_module(&module).map_err(named)?;
@@ -126,7 +129,6 @@ struct Work {
 
 impl Work {
     fn new(args: &OptArgs) -> Result<Work, Usage> {
-        let usage = |why: String| Usage(Diagnostic::new(Code::Pipeline, why).to_string());
         let known = [&known_names()[..], &[LOWER, PLAN_MEMORY]].concat();
         if let Some(name) = args.print_after.iter().find(|n| !known.contains(&n.as_str())) {
             return Err(usage(format!("--print-after: unknown pass `{name}`; known passes: {}", known.join(", "))));
@@ -145,7 +147,9 @@ impl Work {
             let mut rest = text.trim();
             (work.plan, rest) = strip_last(rest, PLAN_MEMORY);
             (work.lower, rest) = strip_last(rest, LOWER);
-            work.passes = Pipeline::parse(rest).map_err(|e| usage(e.to_string()))?.passes;
+            work.passes = Pipeline::parse(rest)
+                .map_err(|e| usage(format!("{e}; `{LOWER}` and `{LOWER},{PLAN_MEMORY}` stand at the end only")))?
+                .passes;
             let reassociates = match rest.contains("reassociate") {
                 true => !rest.contains("reassociate=false"),
                 false => !args.compile.exact,
@@ -154,6 +158,10 @@ impl Work {
         }
         Ok(work)
     }
+}
+
+fn usage(why: String) -> Usage {
+    Usage(Diagnostic::new(Code::Pipeline, why).to_string())
 }
 
 /// Whether a pipeline text ends in the pass of that name, and what stands before it.
@@ -203,7 +211,7 @@ impl Job<'_> {
         if self.work.plan {
             for plan in &mut module.plans {
                 let mut lowered = Lowered { plan: std::mem::take(plan), ..Lowered::default() };
-                self.timed(PLAN_MEMORY, |_| plan_memory(&mut lowered))?;
+                self.plan_memory(&mut lowered)?;
                 *plan = lowered.plan;
             }
         }
@@ -265,14 +273,19 @@ impl Job<'_> {
         }
         self.show(LOWER, &lowered);
         if plan {
-            self.timed(PLAN_MEMORY, |_| plan_memory(&mut lowered))?;
-            if self.args.verify_each {
-                tensorc::runtime::plan::verify(&lowered.plan)
-                    .map_err(|e| Diagnostic::new(Code::Internal, e.to_string()))?;
-            }
+            self.plan_memory(&mut lowered)?;
             self.show(PLAN_MEMORY, &lowered);
         }
         Ok(lowered)
+    }
+
+    fn plan_memory(&mut self, lowered: &mut Lowered) -> Result<(), Diagnostic> {
+        self.timed(PLAN_MEMORY, |_| plan_memory(lowered))?;
+        if self.args.verify_each {
+            tensorc::runtime::plan::verify(&lowered.plan)
+                .map_err(|e| Diagnostic::new(Code::Internal, e.to_string()))?;
+        }
+        Ok(())
     }
 
     fn show(&self, pass: &str, lowered: &Lowered) {
