@@ -122,13 +122,7 @@ impl Column<'_> {
         if full.is_empty() {
             return Ok(());
         }
-        self.column(e, &self.reduced, &mut |e| {
-            full.iter().try_for_each(|(i, v, dims, coords)| {
-                let value = e.value(*v, coords, None)?;
-                e.store(*i, dims, coords, value);
-                Ok(())
-            })
-        })
+        self.column(e, &self.reduced, &mut |e| e.store_values(&full))
     }
 
     /// Loops over the folded axes.
