@@ -147,9 +147,18 @@ impl Growth<'_> {
                 self.b.call("tanh", &[product])?
             }
             "conv" | "max_pool" | "average_pool" if rank == 4 => self.window(kind, x, &dims)?,
+            _ => return self.movement(kind, x, &dims),
+        };
+        Ok(Some(value))
+    }
+
+    /// A node that rearranges elements.
+    fn movement(&mut self, kind: &str, x: Value, dims: &[u64]) -> Result<Option<Value>> {
+        let rank = dims.len();
+        let value = match kind {
             "transpose" => {
                 let mut perm: Vec<i64> = (0..rank as i64).collect();
-                let (i, j) = (self.axis(&dims) as usize, self.axis(&dims) as usize);
+                let (i, j) = (self.axis(dims) as usize, self.axis(dims) as usize);
                 perm.swap(i, j);
                 self.b.op(kind, &[x], Params::new().with("perm", ints(&perm)))?
             }
@@ -163,12 +172,12 @@ impl Growth<'_> {
                 self.b.call(kind, &[x, shape])?
             }
             "concat" => {
-                let axis = self.axis(&dims);
-                let other = self.weight(&dims);
+                let axis = self.axis(dims);
+                let other = self.weight(dims);
                 self.b.op(kind, &[x, other, x], Params::new().with("axis", ParamValue::Int(axis)))?
             }
             "slice" => {
-                let axis = self.axis(&dims);
+                let axis = self.axis(dims);
                 let size = dims[axis as usize] as i64;
                 let (start, step) = (self.rng.below(size as u64) as i64, 1 + self.rng.below(2) as i64);
                 let operands = [start, size, axis, step].map(|v| self.b.i64s(&[v]));
@@ -180,7 +189,7 @@ impl Growth<'_> {
                 self.b.call(kind, &[x, pads])?
             }
             "gather" => {
-                let axis = self.axis(&dims);
+                let axis = self.axis(dims);
                 let size = dims[axis as usize];
                 let at: Vec<i64> = (0..3).map(|_| self.rng.below(2 * size) as i64 - size as i64).collect();
                 let at = self.b.i64s(&at);
