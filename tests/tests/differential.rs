@@ -24,7 +24,7 @@ use crate::support::compare::{Tolerance, compare, data, tensor};
 use growth::{grow, inputs_for};
 
 const GRAPHS: u32 = 3000;
-const SEED: [u8; 32] = *b"tensorc differential random tess";
+const SEED: [u8; 32] = *b"tensorc differential random test";
 
 fn compiler(threads: usize, fuse: bool) -> Compiler {
     let mut options = Options { threads: Some(threads), ..Options::default() };

@@ -82,7 +82,8 @@ impl Column<'_> {
             let full = e.set_range(axis, (0, lo - 1));
             e.vectorized(axis, (all(0), all(lo)), all(0), 1, &mut element)?;
             if hi > lo {
-                e.set_range(axis, (lo, hi - 1));
+                // The counter of merged axes goes further than the innermost axis does.
+                e.set_range(axis, (lo, full.1.min(hi - 1)));
                 let whole = lo + (hi - lo) / lanes as i64 * lanes as i64;
                 e.vectorized(axis, (all(lo), all(hi)), all(whole), lanes, &mut element)?;
             }
@@ -122,13 +123,7 @@ impl Column<'_> {
         if full.is_empty() {
             return Ok(());
         }
-        self.column(e, &self.reduced, &mut |e| {
-            full.iter().try_for_each(|(i, v, dims, coords)| {
-                let value = e.value(*v, coords, None)?;
-                e.store(*i, dims, coords, value);
-                Ok(())
-            })
-        })
+        self.column(e, &self.reduced, &mut |e| e.store_values(&full))
     }
 
     /// Loops over the folded axes.

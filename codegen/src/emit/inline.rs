@@ -203,6 +203,17 @@ impl<'a> Inliner<'a> {
         self.b.store(self.outputs[output], index, value);
     }
 
+    /// Stores several outputs at their coordinates. Every value is computed before the first is
+    /// stored, since an output may lie where an input does.
+    pub fn store_values(&mut self, outputs: &[(usize, Value, Vec<u64>, Vec<Index>)]) -> Result<()> {
+        let values = outputs.iter().map(|(_, v, _, coords)| self.value(*v, coords, None));
+        let values = values.collect::<Result<Vec<Operand>>>()?;
+        for ((output, _, dims, coords), value) in outputs.iter().zip(values) {
+            self.store(*output, dims, coords, value);
+        }
+        Ok(())
+    }
+
     /// The value of `v` at `coords`; where `guard` does not hold, memory is not read and the result
     /// is meaningless.
     pub fn value(&mut self, v: Value, coords: &[Index], guard: Option<Operand>) -> Result<Operand> {

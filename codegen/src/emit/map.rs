@@ -43,13 +43,8 @@ pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Emitted> {
     let inner = groups.pop();
     let schedule = schedule(cluster, &uses, &groups, inner.as_ref());
     let mut e = Inliner::new(cluster, name, &dims)?;
-    let store = |e: &mut Inliner<'_>| {
-        outputs.iter().enumerate().try_for_each(|(i, v)| {
-            let value = e.value(*v, &coords, None)?;
-            e.store(i, &dims, &coords, value);
-            Ok(())
-        })
-    };
+    let stored: Vec<_> = outputs.iter().enumerate().map(|(i, v)| (i, *v, dims.clone(), coords.clone())).collect();
+    let store = |e: &mut Inliner<'_>| e.store_values(&stored);
     match inner {
         None => parallel(&mut e, &groups, 1, |e, _| store(e))?,
         Some(inner) => nest(&mut e, &groups, &inner, &schedule, &uses, &coords, &store)?,

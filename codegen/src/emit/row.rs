@@ -270,13 +270,7 @@ impl Row<'_> {
         let roots: Vec<Value> = full.iter().map(|(_, v, ..)| *v).collect();
         self.apply_strips(e, &roots, rows)?;
         let lanes = e.cluster.lanes(self.inner().extent);
-        self.elements(e, lanes, &mut |e, _| {
-            full.iter().try_for_each(|(i, v, dims, coords)| {
-                let value = e.value(*v, coords, None)?;
-                e.store(*i, dims, coords, value);
-                Ok(())
-            })
-        })
+        self.elements(e, lanes, &mut |e, _| e.store_values(&full))
     }
 
     /// Loops over the elements of the row.

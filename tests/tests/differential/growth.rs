@@ -43,6 +43,9 @@ pub const KINDS: [&str; 29] = [
     "cumsum",
 ];
 
+/// Shapes of the inputs of every graph.
+const INPUTS: [&[u64]; 3] = [&[2, 3, 8, 9], &[4, 33], &[6, 5, 16]];
+
 /// Greatest number of elements of a value.
 const LARGEST: u64 = 20_000;
 
@@ -114,6 +117,8 @@ impl Growth<'_> {
                 if kind == "reduce_sum" { self.b.call("tanh", &[reduced])? } else { reduced }
             }
             "argmax" => {
+                // Of an input: computed elements may tie up to rounding.
+                let (x, dims) = self.pool[self.rng.below(INPUTS.len() as u64) as usize].clone();
                 let axis = self.axis(&dims);
                 let at = self.b.op(kind, &[x], Params::new().with("axis", ParamValue::Int(axis)))?;
                 self.b.op("cast", &[at], Params::new().with("to", ParamValue::DType(DType::F32)))?
@@ -142,9 +147,18 @@ impl Growth<'_> {
                 self.b.call("tanh", &[product])?
             }
             "conv" | "max_pool" | "average_pool" if rank == 4 => self.window(kind, x, &dims)?,
+            _ => return self.movement(kind, x, &dims),
+        };
+        Ok(Some(value))
+    }
+
+    /// A node that rearranges elements.
+    fn movement(&mut self, kind: &str, x: Value, dims: &[u64]) -> Result<Option<Value>> {
+        let rank = dims.len();
+        let value = match kind {
             "transpose" => {
                 let mut perm: Vec<i64> = (0..rank as i64).collect();
-                let (i, j) = (self.axis(&dims) as usize, self.axis(&dims) as usize);
+                let (i, j) = (self.axis(dims) as usize, self.axis(dims) as usize);
                 perm.swap(i, j);
                 self.b.op(kind, &[x], Params::new().with("perm", ints(&perm)))?
             }
@@ -158,12 +172,12 @@ impl Growth<'_> {
                 self.b.call(kind, &[x, shape])?
             }
             "concat" => {
-                let axis = self.axis(&dims);
-                let other = self.weight(&dims);
+                let axis = self.axis(dims);
+                let other = self.weight(dims);
                 self.b.op(kind, &[x, other, x], Params::new().with("axis", ParamValue::Int(axis)))?
             }
             "slice" => {
-                let axis = self.axis(&dims);
+                let axis = self.axis(dims);
                 let size = dims[axis as usize] as i64;
                 let (start, step) = (self.rng.below(size as u64) as i64, 1 + self.rng.below(2) as i64);
                 let operands = [start, size, axis, step].map(|v| self.b.i64s(&[v]));
@@ -175,7 +189,7 @@ impl Growth<'_> {
                 self.b.call(kind, &[x, pads])?
             }
             "gather" => {
-                let axis = self.axis(&dims);
+                let axis = self.axis(dims);
                 let size = dims[axis as usize];
                 let at: Vec<i64> = (0..3).map(|_| self.rng.below(2 * size) as i64 - size as i64).collect();
                 let at = self.b.i64s(&at);
@@ -208,7 +222,7 @@ impl Growth<'_> {
 pub fn grow(choices: &[u32], registry: &Registry) -> Graph {
     let mut graph = Graph::new("random");
     let mut pool = vec![];
-    for (i, dims) in [&[2u64, 3, 8, 9][..], &[4, 33], &[6, 5, 16]].into_iter().enumerate() {
+    for (i, dims) in INPUTS.into_iter().enumerate() {
         pool.push((graph.add_input(format!("x{i}"), DenseType::new(DType::F32, dims).into()), dims.to_vec()));
     }
     let value_of = |g: &Graph, v: Value| g.constant(v).cloned();
