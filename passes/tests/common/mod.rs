@@ -405,7 +405,7 @@ pub fn assert_fused_form(graph: &Graph) {
             NodeKind::Prim(Prim::View(v)) => {
                 let arg = graph.dense(graph.args(n)[0]).unwrap();
                 let out = graph.dense(Value { node: n, port: 0 }).unwrap();
-                assert!(tensorc_passes::views::keeps_linear_order(v, &arg, &out.dims));
+                assert!(tensorc_ir::views::keeps_linear_order(v, &arg, &out.dims));
             }
             NodeKind::Fused(f) => assert_body(graph, n, f.class, &f.body),
             other => panic!("unfused {other:?}"),
