@@ -216,7 +216,7 @@ fn softmax_took_its_operand_as_a_matrix() {
 #[test]
 fn upsampling_becomes_resize() {
     let modes = |nearest: &str, mode: &str| format!("{nearest}mode={mode}, coordinate_transformation_mode=asymmetric)");
-    let floor = modes("nearest_mode=floor, ", "nearest");
+    let floor = modes("nearest_mode=by_scale, ", "nearest");
     check(
         node("Upsample", &["x"], vec![floats("scales", &[1.0, 1.0, 2.0, 2.0])]),
         7,
@@ -236,7 +236,7 @@ fn upsampling_becomes_resize() {
         node("Resize", &["x", "s"], vec![]),
         10,
         known,
-        &[&format!("y = Resize(x, , s; {}", modes("nearest_mode=ceil, ", "nearest"))],
+        &[&format!("y = Resize(x, , s; {}", modes("nearest_mode=by_scale, ", "nearest"))],
     );
     let empty = || Known::new(&[("roi", DType::F32, &[0]), ("scales", DType::F32, &[0]), ("sizes", DType::I64, &[4])]);
     check(node("Resize", &["x", "roi", "scales", "sizes"], vec![]), 11, empty(), &["y = Resize(x, , , sizes; )"]);

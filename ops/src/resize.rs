@@ -82,6 +82,7 @@ fn source(a: &Axis, x: u64, mode: &str) -> Result<f64, OpError> {
     let half_pixel = (x + 0.5) / a.scale - 0.5;
     Ok(match mode {
         "half_pixel" => half_pixel,
+        "tf_half_pixel_for_nn" => (x + 0.5) / a.scale,
         "half_pixel_symmetric" => n / 2.0 * (1.0 - a.m as f64 / width) + half_pixel,
         "pytorch_half_pixel" if width == 1.0 => -0.5,
         "pytorch_half_pixel" => half_pixel,
@@ -135,7 +136,13 @@ fn taps(params: &Params, a: &Axis, x: u64) -> Result<Taps, OpError> {
     // With antialiasing, a kernel that shrinks the operand is stretched to cover what it merges.
     let squeeze = if params.bool("antialias").unwrap_or(false) { a.scale.min(1.0) } else { 1.0 };
     let (reach, cubic) = match text("mode", "nearest").as_str() {
-        "nearest" => return Ok(vec![(nearest(at, &text("nearest_mode", "round_prefer_floor"))?, 1.0)]),
+        "nearest" => {
+            let rounding = match text("nearest_mode", "round_prefer_floor") {
+                by_scale if by_scale == "by_scale" => if a.scale < 1.0 { "ceil" } else { "floor" }.to_owned(),
+                named => named,
+            };
+            return Ok(vec![(nearest(at, &rounding)?, 1.0)]);
+        }
         "linear" => (1.0, false),
         "cubic" => (2.0, true),
         other => return Err(OpError(format!("parameter `mode`: unknown mode `{other}`"))),
@@ -323,7 +330,11 @@ fn resize() -> OpDef {
     .static_value()
     .param("mode", ParamValue::Str("nearest".into()), "nearest, linear or cubic.")
     .param("coordinate_transformation_mode", ParamValue::Str("half_pixel".into()), "How positions correspond.")
-    .param("nearest_mode", ParamValue::Str("round_prefer_floor".into()), "How a position is rounded.")
+    .param(
+        "nearest_mode",
+        ParamValue::Str("round_prefer_floor".into()),
+        "How a position is rounded; by_scale: up where the axis shrinks, else down.",
+    )
     .param("cubic_coeff_a", ParamValue::Float(-0.75), "Coefficient of the cubic kernel.")
     .param("exclude_outside", ParamValue::Bool(false), "Give elements outside the operand no weight.")
     .param("extrapolation_value", ParamValue::Float(0.0), "What tf_crop_and_resize shows outside.")

@@ -138,7 +138,8 @@ fn check(got: &Tensor, want: &Json, tolerance: f64) -> Result<(), String> {
     for (i, sample) in samples.iter().enumerate() {
         let at = i as u64 * (got.len() - 1) / last;
         let (g, w) = (got.get(at).as_f64(), sample.as_f64().unwrap());
-        if !((g - w).abs() <= allowed) {
+        let close = (g - w).abs() <= allowed;
+        if !close {
             return Err(format!("element {at}: got {g}, expected {w}, allowed difference {allowed:e}"));
         }
     }
@@ -147,7 +148,8 @@ fn check(got: &Tensor, want: &Json, tolerance: f64) -> Result<(), String> {
     let sums = [("sum", values.iter().sum::<f64>()), ("magnitude_sum", values.iter().map(|v| v.abs()).sum())];
     for (what, g) in sums {
         let w = number(want, what);
-        if !((g - w).abs() <= allowed) {
+        let close = (g - w).abs() <= allowed;
+        if !close {
             return Err(format!("{what}: got {g}, expected {w}, allowed difference {allowed:e}"));
         }
     }

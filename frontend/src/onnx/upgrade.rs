@@ -472,13 +472,7 @@ fn resize_without_modes(r: &mut Rewrite<'_>) -> Result<(), String> {
     let scales = r.input(1).to_owned();
     let mode = r.take_str("mode").unwrap_or_else(|| "nearest".to_owned());
     if mode == "nearest" {
-        let values = r.value(&scales).map(|t| t.to_f64s());
-        let shrinks = values.as_ref().is_some_and(|v| v.iter().any(|&s| s < 1.0));
-        let enlarges = values.as_ref().is_none_or(|v| v.iter().any(|&s| s > 1.0));
-        if shrinks && enlarges {
-            return Err("shrinking one axis and enlarging another is not supported in the old form".to_owned());
-        }
-        r.node.attribute.push(string("nearest_mode", if shrinks { "ceil" } else { "floor" }));
+        r.node.attribute.push(string("nearest_mode", "by_scale"));
     }
     let mode = if mode == "bilinear" { "linear" } else { mode.as_str() };
     r.node.attribute.push(string("mode", mode));

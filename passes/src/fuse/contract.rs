@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use tensorc_ir::DType;
+use tensorc_ir::contract::as_gemm;
 use tensorc_ir::graph::{FusionClass, NodeId};
 use tensorc_ir::prim::Prim;
 
@@ -16,7 +18,7 @@ pub fn form(plan: &mut FusionPlan<'_>, grow: bool) {
             let cluster = plan.start(FusionClass::Contract, node, dims, vec![]);
             if grow {
                 let result = grow_epilogue(plan, cluster, node);
-                take_final_view(plan, cluster, result);
+                take_final_view(plan, cluster, node, result);
             }
         }
     }
@@ -66,9 +68,11 @@ fn live_out(plan: &FusionPlan<'_>, cluster: usize) -> Vec<NodeId> {
     plan.clusters[cluster].members.iter().map(|(_, n)| *n).filter(|n| outside(*n)).collect()
 }
 
-/// Adds a view that only moves rows of the result: its innermost axis stays innermost, and every
-/// axis has a fixed stride in the view's result.
-fn take_final_view(plan: &mut FusionPlan<'_>, cluster: usize, result: NodeId) {
+/// Adds a view that only moves rows of the result of a matrix product: its innermost axis stays
+/// innermost, and every axis has a fixed stride in the view's result. Other contractions cannot
+/// store their result in another order.
+fn take_final_view(plan: &mut FusionPlan<'_>, cluster: usize, contract: NodeId, result: NodeId) {
+    let Some(Prim::Contract(contraction)) = plan.prim(contract) else { return };
     let [user] = plan.users(result) else { return };
     let user = *user;
     let Some(Prim::View(view)) = plan.prim(user) else { return };
@@ -78,8 +82,11 @@ fn take_final_view(plan: &mut FusionPlan<'_>, cluster: usize, result: NodeId) {
     }
     let strides = strides_in_result(view, &input.dims, output);
     let innermost = (0..input.rank()).rfind(|a| input.dims[*a] != 1);
+    let [lhs, rhs] = plan.args(contract) else { return };
     if let (Some(strides), Some(axis)) = (strides, innermost)
         && strides[axis] == 1
+        && input.dtype == DType::F32
+        && as_gemm(contraction, plan.ty(*lhs), plan.ty(*rhs), Some(&strides)).is_some()
     {
         plan.add_owned(cluster, user);
     }

@@ -163,7 +163,7 @@ impl Growth<'_> {
                 self.b.op(kind, &[x], Params::new().with("perm", ints(&perm)))?
             }
             "reshape" => {
-                let first = [2, 3, 4].into_iter().find(|d| dims[0] % d == 0 && dims[0] > *d);
+                let first = [2, 3, 4].into_iter().find(|d| dims[0].is_multiple_of(*d) && dims[0] > *d);
                 let shape = match first {
                     Some(d) => [&[d as i64, -1], &dims[1..].iter().map(|d| *d as i64).collect::<Vec<_>>()[..]].concat(),
                     None => vec![dims[0] as i64, -1],
