@@ -13,7 +13,7 @@ use tensorc_runtime::{AllocError, PoolError, WeightError};
 pub enum Error {
     #[error("{path}: {source}", path = path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{path}: {source}", path = path.display())]
+    #[error("{}", onnx_message(path, source))]
     Onnx { path: PathBuf, source: Box<OnnxError> },
     /// The program or the model is wrong, or asks for what is not supported.
     #[error("{0}")]
@@ -39,4 +39,12 @@ pub enum Error {
     Plan(#[from] LoadError),
     #[error("internal error: {0}")]
     Internal(String),
+}
+
+/// Names the file once: an error of opening it does so itself.
+fn onnx_message(path: &std::path::Path, source: &OnnxError) -> String {
+    match source {
+        OnnxError::Open { .. } => source.to_string(),
+        _ => format!("{}: {source}", path.display()),
+    }
 }
