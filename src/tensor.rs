@@ -12,12 +12,15 @@ use crate::Error;
 pub struct Tensor(pub(crate) TensorData);
 
 impl Tensor {
-    /// Wraps little-endian elements without copying.
+    /// Wraps little-endian elements, copying only if their address does not suit the type.
     ///
     /// # Errors
     /// The number of bytes does not fill the shape.
     pub fn from_bytes(dtype: DType, dims: &[u64], bytes: impl Into<Bytes>) -> Result<Tensor, Error> {
-        let bytes = bytes.into();
+        let mut bytes: Bytes = bytes.into();
+        if !(bytes.as_ptr() as usize).is_multiple_of(dtype.size()) {
+            bytes = aligned(dtype.size(), &bytes);
+        }
         let elements = bytes.len() / dtype.size();
         let data = TensorData::new(DenseType::new(dtype, dims), bytes);
         data.map(Tensor).ok_or(Error::TensorSize { elements, dims: dims.to_vec() })
@@ -79,6 +82,14 @@ impl Tensor {
     }
 }
 
+/// A copy whose first element lies at a multiple of `size`, a power of two.
+fn aligned(size: usize, bytes: &[u8]) -> Bytes {
+    let mut buffer = vec![0u8; bytes.len() + size];
+    let start = buffer.as_ptr().align_offset(size).min(size);
+    buffer[start..start + bytes.len()].copy_from_slice(bytes);
+    Bytes::from(buffer).slice(start..start + bytes.len())
+}
+
 impl<T: Element, D: ndarray::Dimension> TryFrom<&ndarray::Array<T, D>> for Tensor {
     type Error = Error;
 
@@ -86,5 +97,22 @@ impl<T: Element, D: ndarray::Dimension> TryFrom<&ndarray::Array<T, D>> for Tenso
         let dims: Vec<u64> = array.shape().iter().map(|d| *d as u64).collect();
         let values: Vec<T> = array.iter().copied().collect();
         Tensor::from_slice(&dims, &values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unaligned_bytes_are_copied_to_an_aligned_address() {
+        let shared = Bytes::from((0u8..33).collect::<Vec<_>>());
+        for start in 0..8 {
+            let part = shared.slice(start..start + 24);
+            let tensor = Tensor::from_bytes(DType::F64, &[3], part.clone()).unwrap();
+            assert_eq!(tensor.bytes(), &part[..]);
+            assert_eq!(tensor.bytes().as_ptr() as usize % 8, 0);
+        }
+        assert!(Tensor::from_bytes(DType::F64, &[4], shared).is_err());
     }
 }
