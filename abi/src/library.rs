@@ -41,7 +41,7 @@ pub struct BatchedGemm {
 ///
 /// `in_channels` and `out_channels` count channels **per group**. Weights are always in the packed
 /// form of the kernel library ([`crate::Packing::Conv`]). Input and output are contiguous.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Conv2d {
     pub batch: u64,
     pub groups: u64,

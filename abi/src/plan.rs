@@ -91,7 +91,7 @@ pub struct Weight {
 }
 
 /// The layout a weight is stored in at run time. Packed forms are private to the kernel library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Packing {
     /// Row-major, as in the graph.
     Plain,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tensorc_abi::{Arg, Buffer, BufferId, Epilogue, Home, KernelId, Packing, Plan, Step, StepOp, Weight};
+use tensorc_abi::{Arg, Buffer, BufferId, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, Step, StepOp, Weight};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::kir::Kernel;
@@ -39,7 +39,7 @@ struct Lowering<'a> {
     out: Lowered,
     values: BTreeMap<Value, BufferId>,
     /// Buffers of constants by node and the form they are stored in.
-    constants: BTreeMap<(NodeId, String), BufferId>,
+    constants: BTreeMap<(NodeId, Packing), BufferId>,
 }
 
 impl Lowering<'_> {
@@ -65,11 +65,11 @@ impl Lowering<'_> {
     }
 
     fn weight(&mut self, node: NodeId, data: &TensorData, packing: Packing, ty: &DenseType) -> BufferId {
-        let key = (node, format!("{packing:?}"));
+        let key = (node, packing);
         if let Some(id) = self.constants.get(&key) {
             return *id;
         }
-        let same = |(n, _): &&(NodeId, String)| *n == node;
+        let same = |(n, _): &&(NodeId, Packing)| *n == node;
         let table = match self.constants.keys().find(same).and_then(|k| self.constants.get(k)) {
             Some(other) => match self.out.plan.buffer(*other).home {
                 Home::Weight(w) => self.out.plan.weights[w as usize].constant,
@@ -205,36 +205,29 @@ impl Lowering<'_> {
         let name = graph.node(node).name.clone();
         let epilogue = emit_epilogue(&fused.body, &library, &name, self.math)?;
         let constant = |i: usize| graph.constant(inputs[i]);
-        let operation = match library {
-            Library::Conv { conv, x, w } => {
-                let (x, w) = (
-                    self.operand(inputs[x])?,
-                    match constant(w) {
-                        Some(data) => self.weight(inputs[w].node, data, Packing::Conv(conv), &data.ty),
-                        None => return Err(Diagnostic::new(Code::Internal, "convolution filters are not constant")),
-                    },
-                );
-                (x, w, None, Some(conv))
+        let step: Box<dyn FnOnce(BufferId, Option<Epilogue>) -> StepOp> = match library {
+            Library::Conv { conv: call, x, w } => {
+                let Some(data) = constant(w) else {
+                    return Err(Diagnostic::new(Code::Internal, "convolution filters are not constant"));
+                };
+                let (x, w) =
+                    (self.operand(inputs[x])?, self.weight(inputs[w].node, data, Packing::Conv(call), &data.ty));
+                Box::new(move |y, epilogue| StepOp::Conv { call, x, w, y, epilogue })
             }
             Library::Gemm { gemm, a, b } => {
                 let mut call = gemm.call;
                 let shared = call.b.batch_strides == [0; 3];
-                let b_id = match constant(b) {
+                let b = match constant(b) {
                     Some(data) if shared => {
                         call.b_packed = true;
-                        let l = call.b;
-                        let packing = Packing::GemmB {
-                            k: call.k,
-                            n: call.n,
-                            offset: l.offset,
-                            row_stride: l.row_stride,
-                            col_stride: l.col_stride,
-                        };
+                        let MatrixLayout { offset, row_stride, col_stride, .. } = call.b;
+                        let packing = Packing::GemmB { k: call.k, n: call.n, offset, row_stride, col_stride };
                         self.weight(inputs[b].node, data, packing, &data.ty)
                     }
                     _ => self.operand(inputs[b])?,
                 };
-                (self.operand(inputs[a])?, b_id, Some(call), None)
+                let a = self.operand(inputs[a])?;
+                Box::new(move |c, epilogue| StepOp::Gemm { call, a, b, c, epilogue })
             }
         };
         let extra = match &epilogue {
@@ -248,12 +241,7 @@ impl Lowering<'_> {
             let reads = extra.into_iter().map(|buffer| Arg { buffer, writes: false });
             Epilogue { kernel, args: std::iter::once(own).chain(reads).collect() }
         });
-        let op = match operation {
-            (x, w, _, Some(call)) => StepOp::Conv { call, x, w, y: result, epilogue },
-            (a, b, Some(call), None) => StepOp::Gemm { call, a, b, c: result, epilogue },
-            _ => return Err(Diagnostic::new(Code::Internal, "a library call without a form")),
-        };
-        self.step(node, op, flops);
+        self.step(node, step(result, epilogue), flops);
         Ok(())
     }
 

@@ -157,7 +157,7 @@ pub unsafe fn gemm_run(
 ///
 /// # Panics
 /// If the tier is not available.
-#[allow(clippy::too_many_arguments)] // The operands of a library call, as in `gemm_run`.
+#[allow(clippy::too_many_arguments, reason = "the operands of a library call, as in `gemm_run`")]
 pub unsafe fn gemm_run_with(
     isa: Isa,
     call: &BatchedGemm,

@@ -202,7 +202,7 @@ pub unsafe fn conv_run(
 ///
 /// # Panics
 /// If the tier is not available.
-#[allow(clippy::too_many_arguments)] // The operands of a library call, as in `conv_run`.
+#[allow(clippy::too_many_arguments, reason = "the operands of a library call, as in `conv_run`")]
 pub unsafe fn conv_run_with(
     isa: Isa,
     call: &Conv2d,
