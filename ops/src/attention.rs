@@ -13,7 +13,7 @@ use tensorc_ir::scalar::{Ex, Scalar};
 use tensorc_ir::{DType, Dim};
 
 use crate::def::{Define, FLOATS, INDICES, composite, define, rule};
-use crate::rules::{output_dims, partial, same};
+use crate::rules::{broadcasts_to, output_dims, partial, rank_in, same};
 use crate::views::{Build, maybe, operand, vars};
 
 pub fn ops() -> Vec<OpDef> {
@@ -371,20 +371,50 @@ fn rotary_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) ->
     if ty.rank() == 3 { b.reshaped(y, &ty.dims) } else { b.permuted(y, &[0, 2, 1, 3]) }
 }
 
+fn rotary_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    same(cx, 0, 0)?;
+    let x = rank_in(cx, 0, 3..=4)?;
+    // Both [batch, sequence, hidden] and [batch, heads, sequence, size] end in these two.
+    if let Some(x) = &x {
+        broadcasts_to(cx, 3, &[x[0], x[x.len() - 2]])?;
+        rank_in(cx, 3, 2..=2)?;
+    }
+    let heads = cx.params.int("num_heads").unwrap_or(0).max(0) as u64;
+    let size = x.as_ref().and_then(|x| match (x.len(), x[x.len() - 1].as_const()?) {
+        (3, hidden) => hidden.checked_div(heads),
+        (_, size) => Some(size),
+    });
+    let rotated = match cx.params.int("rotary_embedding_dim").unwrap_or(0) {
+        n if n > 0 => size.map(|s| s.min(n as u64)),
+        _ => size,
+    };
+    if let Some(n) = rotated.filter(|n| n % 2 != 0) {
+        return Err(OpError(format!("operand `X`: expected pairs of features to rotate, found {n} features")));
+    }
+    for cache in [1, 2] {
+        let rank = if cx.has_input(3) { 2 } else { 3 };
+        let Some(found) = rank_in(cx, cache, rank..=rank)? else { continue };
+        let mut expected = found.clone();
+        if let (Some(x), 3) = (&x, rank) {
+            (expected[0], expected[1]) = (x[0], x[x.len() - 2]);
+        }
+        if let Some(n) = rotated {
+            expected[rank - 1] = Dim::Const(n / 2);
+        }
+        broadcasts_to(cx, cache, &expected)?;
+    }
+    Ok(())
+}
+
 fn rotary_embedding() -> OpDef {
-    define(
-        "rotary_embedding",
-        "Rotates pairs of features by position.",
-        composite(rotary_body),
-        rule(|cx| same(cx, 0, 0)),
-    )
-    .group("X", FLOATS)
-    .group("cos_cache", FLOATS)
-    .group("sin_cache", FLOATS)
-    .optional("position_ids", TypeRule::OneOf(INDICES))
-    .param("interleaved", ParamValue::Bool(false), "Pairs are neighbours rather than halves apart.")
-    .param("num_heads", ParamValue::Int(0), "Needed for an operand of rank 3.")
-    .param("rotary_embedding_dim", ParamValue::Int(0), "How many features rotate; 0: all.")
-    .onnx("RotaryEmbedding", 23)
-    .ulp(2.0)
+    define("rotary_embedding", "Rotates pairs of features by position.", composite(rotary_body), rule(rotary_rule))
+        .group("X", FLOATS)
+        .group("cos_cache", FLOATS)
+        .group("sin_cache", FLOATS)
+        .optional("position_ids", TypeRule::OneOf(INDICES))
+        .param("interleaved", ParamValue::Bool(false), "Pairs are neighbours rather than halves apart.")
+        .param("num_heads", ParamValue::Int(0), "Needed for an operand of rank 3.")
+        .param("rotary_embedding_dim", ParamValue::Int(0), "How many features rotate; 0: all.")
+        .onnx("RotaryEmbedding", 23)
+        .ulp(2.0)
 }

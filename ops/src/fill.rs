@@ -7,7 +7,7 @@ use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{Dim, TensorData};
 
 use crate::def::{Define, INDICES, NUMBERS, composite, define, rule};
-use crate::rules::{ints, length, partial, same};
+use crate::rules::{ints, length, one_element, partial, rank_in, same, shaped};
 use crate::views::{Build, OrFail, maybe, operand};
 
 pub fn ops() -> Vec<OpDef> {
@@ -297,12 +297,8 @@ fn trilu() -> OpDef {
     });
     let infer = rule(|cx| {
         same(cx, 0, 0)?;
-        match cx.input(0).shape.rank() {
-            Some(rank) if rank < 2 => {
-                Err(OpError(format!("operand `input`: expected rank at least 2, found rank {rank}")))
-            }
-            _ => Ok(()),
-        }
+        rank_in(cx, 0, 2..=usize::MAX)?;
+        one_element(cx, 1)
     });
     define("trilu", "The upper or lower triangle of the last two axes; zero elsewhere.", compute, infer)
         .operand("input", &[])
@@ -331,6 +327,8 @@ fn one_hot() -> OpDef {
     });
     let infer = rule(|cx| {
         cx.same_dtype(0, 2)?;
+        one_element(cx, 1)?;
+        shaped(cx, 2, &[Dim::Const(2)])?;
         let depth = cx.value(1).and_then(|v| v.iter().next()).map(|s| Dim::Const(s.as_i64().max(0) as u64));
         let Some(indices) = cx.input_dims(0) else { return Ok(()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(-1), indices.len() + 1)?;

@@ -14,7 +14,7 @@ use tensorc_ir::{DType, DenseType, Dim};
 
 use crate::def::{Define, INDICES, INTS, define, prim, rule};
 use crate::nest::{Scalars, flat, int, parallel, serial};
-use crate::rules::{partial, same};
+use crate::rules::{no_longer, partial, rank_in, same, shaped};
 use crate::views::compute_type;
 
 pub fn ops() -> Vec<OpDef> {
@@ -98,11 +98,7 @@ fn gather_elements() -> OpDef {
     });
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
-        if let (Some(a), Some(b)) = (cx.input(0).shape.rank(), cx.input(1).shape.rank())
-            && a != b
-        {
-            return Err(OpError(format!("operand `indices`: expected rank {a}, found rank {b}")));
-        }
+        check_elements(cx)?;
         let shape = cx.input(1).shape;
         cx.set_output_shape(0, shape)
     });
@@ -225,6 +221,26 @@ fn copy(k: &mut KernelBuilder, from: Buf, to: Buf, start: &Index, len: u64) -> R
     })
 }
 
+/// `indices` name positions along `axis` of `data`, and the coordinate itself elsewhere.
+fn check_elements(cx: &InferCtx<'_>) -> Result<(), OpError> {
+    let Some(data) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
+    let Some(indices) = rank_in(cx, 1, data.len()..=data.len())? else { return Ok(()) };
+    let axis = cx.axis(cx.params.int("axis").unwrap_or(0), data.len())?;
+    let mut pairs = indices.iter().zip(&data).enumerate();
+    pairs.try_for_each(|(i, (found, most))| match (i == axis, *most) {
+        (true, Dim::Const(n)) if n > 0 => Ok(()),
+        _ => no_longer(cx, 1, i, *found, *most),
+    })
+}
+
+fn scatter_elements_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    check_elements(cx)?;
+    if let Some(indices) = cx.input_dims(1) {
+        shaped(cx, 2, &indices)?;
+    }
+    same(cx, 0, 0)
+}
+
 fn scatter_elements() -> OpDef {
     let compute = prim(|cx| {
         let (data, indices, updates) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
@@ -262,7 +278,7 @@ fn scatter_elements() -> OpDef {
         "scatter_elements",
         "`data` with `out[…, indices[…], …] = updates[…]` along `axis`.",
         compute,
-        rule(scatter_rule),
+        rule(scatter_elements_rule),
     )
     .group("data", &[])
     .operand("indices", INDICES)
@@ -273,8 +289,17 @@ fn scatter_elements() -> OpDef {
     .onnx("Scatter", 9)
 }
 
-fn scatter_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    same(cx, 0, 0)
+fn scatter_nd_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    same(cx, 0, 0)?;
+    let Some(data) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
+    let Some(indices) = rank_in(cx, 1, 1..=usize::MAX)? else { return Ok(()) };
+    let Some((Dim::Const(width), tuples)) = indices.split_last() else { return Ok(()) };
+    no_longer(cx, 1, tuples.len(), Dim::Const(*width), Dim::Const(data.len() as u64))?;
+    let (indexed, slice) = data.split_at(*width as usize);
+    if indexed.contains(&Dim::Const(0)) && !tuples.contains(&Dim::Const(0)) {
+        return Err(OpError(format!("{}: an axis without elements is indexed", cx.input_name(1))));
+    }
+    shaped(cx, 2, &[tuples, slice].concat())
 }
 
 fn scatter_nd() -> OpDef {
@@ -302,13 +327,29 @@ fn scatter_nd() -> OpDef {
         "scatter_nd",
         "`data` with slices at index tuples replaced by `updates`, in order.",
         compute,
-        rule(scatter_rule),
+        rule(scatter_nd_rule),
     )
     .group("data", &[])
     .operand("indices", INDICES)
     .group("updates", &[])
     .param("reduction", ParamValue::Str("none".into()), "none, add, mul, max or min.")
     .onnx("ScatterND", 11)
+}
+
+fn tensor_scatter_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    same(cx, 0, 0)?;
+    let Some(cache) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
+    let axis = cx.axis(cx.params.int("axis").unwrap_or(-2), cache.len())?;
+    if let Some(update) = rank_in(cx, 1, cache.len()..=cache.len())? {
+        no_longer(cx, 1, axis, update[axis], cache[axis])?;
+        let mut expected = cache.clone();
+        expected[axis] = update[axis];
+        shaped(cx, 1, &expected)?;
+    }
+    if axis == 0 {
+        return Err("parameter `axis`: axis 0 is the batch, which is not written along".into());
+    }
+    shaped(cx, 2, &cache[..1])
 }
 
 fn tensor_scatter() -> OpDef {
@@ -349,7 +390,7 @@ fn tensor_scatter() -> OpDef {
         "tensor_scatter",
         "A cache with `update` written along `axis` from each batch's write index.",
         compute,
-        rule(scatter_rule),
+        rule(tensor_scatter_rule),
     )
     .group("past_cache", &[])
     .group("update", &[])

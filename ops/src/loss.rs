@@ -2,15 +2,16 @@
 
 use tensorc_ir::Dim;
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Code, Diagnostic};
+use tensorc_ir::diag::Diagnostic;
 use tensorc_ir::graph::Value;
 use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{Compute, Infer, NodeCtx, OpDef, OpError, TypeRule};
+use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::scalar::Scalar;
 
 use crate::compose::{cast, number, per_channel, reduce, reshape, widened};
 use crate::def::{Define, FLOATS, INDICES, composite, define, operand, rule, scalar};
+use crate::rules::{rank_in, shaped};
 
 type Result<T> = std::result::Result<T, Diagnostic>;
 
@@ -21,13 +22,17 @@ pub fn ops() -> Vec<OpDef> {
 fn select_at() -> OpDef {
     let body = scalar(|b, cx, args| {
         let [Some(x), Some(index)] = args else { return Err(OpError::from("two operands expected")) };
-        let axis = match cx.rank {
-            0 => 0,
-            rank => normalize_axis(cx.params.int("axis").unwrap_or(-1), rank)?,
-        };
+        let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), cx.rank)?;
         Ok(index.cast(tensorc_ir::DType::I64).eq(&b.coord(axis)).select(x, &x.lit(0.0)))
     });
-    define("select_at", "x where the coordinate along an axis is the index, else 0.", body, Infer::Derived)
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let shapes = [cx.input(0).shape, cx.input(1).shape];
+        let Some(dims) = cx.broadcast(&shapes)? else { return Ok(()) };
+        cx.axis(cx.params.int("axis").unwrap_or(-1), dims.len())?;
+        cx.set_output_dims(0, dims)
+    });
+    define("select_at", "x where the coordinate along an axis is the index, else 0.", body, infer)
         .operand("x", FLOATS)
         .operand("index", INDICES)
         .param("axis", ParamValue::Int(-1), "axis selected along")
@@ -43,6 +48,10 @@ fn parameters(def: OpDef) -> OpDef {
 
 fn loss_shape(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
     cx.same_dtype(0, 0)?;
+    if let Some(scores) = rank_in(cx, 0, 2..=usize::MAX)? {
+        shaped(cx, 1, &[&scores[..1], &scores[2..]].concat())?;
+        shaped(cx, 2, &scores[1..2])?;
+    }
     match (cx.params.str("reduction"), cx.input(1).shape) {
         (Some("none"), shape) => cx.set_output_shape(0, shape),
         (Some("sum" | "mean"), _) => cx.set_output_dims(0, std::iter::empty::<Dim>()),
@@ -95,17 +104,9 @@ fn likelihood(b: &mut Builder<'_>, cx: &NodeCtx<'_>, scores: Value, args: &[Opti
     cast(b, loss, cx.outputs[0].dtype)
 }
 
-fn check_rank(b: &Builder<'_>, scores: Value) -> Result<()> {
-    match b.ty(scores)?.rank() {
-        0 | 1 => Err(b.error(Code::TypeConflict, "the scores need a class axis 1")),
-        _ => Ok(()),
-    }
-}
-
 fn negative_log_likelihood() -> OpDef {
     let compute = composite(|b, cx, args| {
         let scores = operand(b, args, 0)?;
-        check_rank(b, scores)?;
         likelihood(b, cx, scores, args)
     });
     let doc = "-weight[target]·x[target], the class axis being 1; mean divides by the weights' sum.";
@@ -117,7 +118,6 @@ fn negative_log_likelihood() -> OpDef {
 fn softmax_cross_entropy() -> OpDef {
     let compute = Compute::Composite(Box::new(|b, cx, args| {
         let scores = operand(b, args, 0)?;
-        check_rank(b, scores)?;
         let stored = b.ty(scores)?.dtype;
         let wide = widened(b, scores)?;
         let log = b.op("log_softmax", &[wide], Params::new().with("axis", ParamValue::Int(1)))?;

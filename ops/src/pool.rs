@@ -16,7 +16,7 @@ use crate::conv::window_params;
 use crate::def::{Define, FLOATS, INDICES, NUMBERS, composite, define, rule};
 use crate::index::buffers;
 use crate::nest::Scalars;
-use crate::rules::{ints, output_dims, partial};
+use crate::rules::{ints, output_dims, partial, rank_in, shaped};
 use crate::views::{Build, OrFail, compute_type, lowest, max_of, operand, sum_of, vars};
 use crate::window::{AutoPad, Window};
 
@@ -316,10 +316,19 @@ fn max_unpool() -> OpDef {
     });
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let window = window_of(cx.params)?;
+        let rank = 2 + window.kernel.len();
+        let Some(x) = rank_in(cx, 0, rank..=rank)? else { return Ok(()) };
+        shaped(cx, 1, &x)?;
         let known = x.iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>();
         match (cx.has_input(2), ints(cx, 2), known) {
+            (true, Some(shape), _) if shape.len() != rank => {
+                let name = cx.input_name(2);
+                Err(OpError(format!("{name}: expected {rank} entries, found {}", shape.len())))
+            }
+            (_, _, Some(x)) if !x.contains(&0) && unpooled(&window, &x).contains(&0) => {
+                Err(OpError::from("parameter `pads`: nothing is left of the result"))
+            }
             (true, Some(shape), _) => cx.set_output_dims(0, shape.into_iter().map(|n| Dim::Const(n.max(0) as u64))),
             (false, _, Some(x)) => cx.set_output_dims(0, unpooled(&window, &x).into_iter().map(Dim::Const)),
             _ => partial(cx, 0, &vec![None; x.len()]),

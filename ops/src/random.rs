@@ -9,6 +9,7 @@ use tensorc_ir::scalar::{Ex, ScalarBuilder};
 
 use crate::compose::{number, with_number};
 use crate::def::{BOOLS, Define, FLOATS, NUMBERS, define, operand, rule, scalar, widen};
+use crate::rules::broadcasts_to;
 
 pub fn ops() -> Vec<OpDef> {
     [generators(), like(), vec![bernoulli(), dropout_mask(), dropout()]].into_iter().flatten().collect()
@@ -172,6 +173,9 @@ fn dropout_mask() -> OpDef {
         Ok(uniform(b, cx).ge(&widen(ratio).cast(DType::F32)))
     });
     let infer = rule(|cx| {
+        if let Some(x) = cx.input_dims(0) {
+            broadcasts_to(cx, 1, &x)?;
+        }
         let shape = cx.input(0).shape;
         cx.set_output_shape(0, shape)?;
         cx.set_output_dtype(0, DType::Bool)

@@ -12,7 +12,7 @@ use tensorc_ir::scalar::{Ex, Scalar};
 use tensorc_ir::{DType, DenseType, Dim, TensorData};
 
 use crate::def::{Define, FLOATS, INDICES, composite, define, rule};
-use crate::rules::{axes, ints, partial};
+use crate::rules::{axes, ints, partial, rank_in};
 use crate::views::{Build, OrFail, compute_type, operand, sum_of, vars};
 
 pub fn ops() -> Vec<OpDef> {
@@ -65,10 +65,21 @@ fn plan(
             (_, Some(s), None) => (s[i] as f64, ratio(i, s[i])),
             _ => (n as f64, 1.0),
         };
+        if n == 0 && m > 0.0 {
+            return Err(OpError(format!("operand `X`: axis {axis} has no elements to make {m} of")));
+        }
         let roi = roi.as_ref().map_or((0.0, 1.0), |r| (r[i], r[i + count]));
         out.push(Axis { axis, n, m: m.max(0.0) as u64, scale, roi });
     }
     Ok(out)
+}
+
+/// A factor by which an axis grows is positive and finite.
+fn check_scales(scales: &[f64]) -> Result<(), OpError> {
+    match scales.iter().find(|s| !(s.is_finite() && **s > 0.0)) {
+        Some(s) => Err(OpError(format!("operand `scales`: expected positive factors, found {s}"))),
+        None => Ok(()),
+    }
 }
 
 /// Scales and sizes: an empty tensor stands for an absent operand.
@@ -213,6 +224,9 @@ fn resample(b: &mut Builder<'_>, x: Value, a: &Axis, rows: &[Taps]) -> Result<Va
     let mut dims = ty.dims;
     dims[a.axis] = a.m;
     let column = |t: usize| rows.iter().map(|r| r[t].0).collect::<Vec<i64>>();
+    if a.m == 0 {
+        return pick(b, x, a.axis, &[]);
+    }
     if count == 1 && rows.iter().all(|r| r[0].1 == 1.0) {
         return pick(b, x, a.axis, &column(0));
     }
@@ -291,6 +305,7 @@ fn resize_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     cx.same_dtype(0, 0)?;
     let Some(x) = cx.input_dims(0) else { return Ok(()) };
     let (scales, sizes) = (given(cx.value(2).map(|v| v.to_f64s())), given(ints(cx, 3)));
+    check_scales(scales.as_deref().unwrap_or_default())?;
     if scales.is_none() && sizes.is_none() {
         return partial(cx, 0, &vec![None; x.len()]);
     }
@@ -357,7 +372,9 @@ fn upsample() -> OpDef {
     });
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
+        rank_in(cx, 1, 1..=1)?;
         let (Some(x), Some(scales)) = (cx.input_dims(0), cx.value(1).map(|v| v.to_f64s())) else { return Ok(()) };
+        check_scales(&scales)?;
         if scales.len() != x.len() {
             return Err(OpError(format!("operand `scales`: expected {} entries, found {}", x.len(), scales.len())));
         }

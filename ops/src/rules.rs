@@ -1,5 +1,7 @@
 //! Inference rules that several operator families share.
 
+use std::ops::RangeInclusive;
+
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::{NodeCtx, OpError};
 use tensorc_ir::{Dim, Shape};
@@ -120,5 +122,68 @@ pub fn ranked(cx: &mut InferCtx<'_>, i: usize, rank: usize) -> Result<Vec<Dim>, 
             let found = found.map_or(0, |d| d.len());
             Err(OpError(format!("{}: expected rank {rank}, found rank {found}", cx.input_name(i))))
         }
+    }
+}
+
+/// The axes of an operand that is given and whose rank is known.
+fn present(cx: &InferCtx<'_>, i: usize) -> Option<Vec<Dim>> {
+    if cx.has_input(i) { cx.input_dims(i).map(|d| d.to_vec()) } else { None }
+}
+
+/// The axes of an operand whose rank must lie in a range, if they are known.
+pub fn rank_in(cx: &InferCtx<'_>, i: usize, ranks: RangeInclusive<usize>) -> Result<Option<Vec<Dim>>, OpError> {
+    let Some(dims) = present(cx, i) else { return Ok(None) };
+    if ranks.contains(&dims.len()) {
+        return Ok(Some(dims));
+    }
+    let expected = match (*ranks.start(), *ranks.end()) {
+        (least, most) if least == most => least.to_string(),
+        (least, usize::MAX) => format!("at least {least}"),
+        (least, most) => format!("{least} to {most}"),
+    };
+    Err(OpError(format!("{}: expected rank {expected}, found rank {}", cx.input_name(i), dims.len())))
+}
+
+/// An operand must have the given axes, as far as its rank is known.
+pub fn shaped(cx: &mut InferCtx<'_>, i: usize, expected: &[Dim]) -> Result<(), OpError> {
+    let Some(found) = rank_in(cx, i, expected.len()..=expected.len())? else { return Ok(()) };
+    let name = cx.input_name(i);
+    let pairs = expected.iter().zip(&found).enumerate();
+    pairs.into_iter().try_for_each(|(axis, (e, f))| cx.unify_dims(*e, *f, &format!("{name}, axis {axis}")))
+}
+
+/// An operand must broadcast to the given axes without enlarging them.
+pub fn broadcasts_to(cx: &InferCtx<'_>, i: usize, to: &[Dim]) -> Result<(), OpError> {
+    let Some(dims) = rank_in(cx, i, 0..=to.len())? else { return Ok(()) };
+    let lead = to.len() - dims.len();
+    for (axis, pair) in dims.iter().zip(&to[lead..]).enumerate() {
+        if let (Dim::Const(found), Dim::Const(expected)) = pair
+            && found != expected
+            && *found != 1
+        {
+            let name = cx.input_name(i);
+            return Err(OpError(format!("{name}, axis {axis}: expected 1 or {expected}, found {found}")));
+        }
+    }
+    Ok(())
+}
+
+/// The operand must have exactly one element, as far as its shape is known.
+pub fn one_element(cx: &InferCtx<'_>, i: usize) -> Result<(), OpError> {
+    let Some(dims) = present(cx, i) else { return Ok(()) };
+    match dims.iter().map(|d| d.as_const()).product::<Option<u64>>() {
+        Some(n) if n != 1 => Err(OpError(format!("{}: expected one element, found {n}", cx.input_name(i)))),
+        _ => Ok(()),
+    }
+}
+
+/// An axis of an operand must be no longer than `most`.
+pub fn no_longer(cx: &InferCtx<'_>, i: usize, axis: usize, found: Dim, most: Dim) -> Result<(), OpError> {
+    match (found, most) {
+        (Dim::Const(n), Dim::Const(most)) if n > most => {
+            let name = cx.input_name(i);
+            Err(OpError(format!("{name}, axis {axis}: expected at most {most} elements, found {n}")))
+        }
+        _ => Ok(()),
     }
 }
