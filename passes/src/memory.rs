@@ -54,7 +54,8 @@ pub fn plan_memory(lowered: &mut Lowered) -> Result<()> {
 /// Live intervals of the arena buffers, in-place chains merged, by first step.
 fn intervals(lowered: &Lowered) -> Result<Vec<Interval>> {
     let plan = &lowered.plan;
-    let arena = |b: BufferId| matches!(plan.buffer(b).home, Home::Arena(_));
+    // A buffer without elements takes no room, and no step need have written it.
+    let arena = |b: BufferId| matches!(plan.buffer(b).home, Home::Arena(_)) && !plan.buffer(b).is_empty();
     let mut lives: BTreeMap<BufferId, (usize, usize)> = BTreeMap::new();
     for (i, step) in plan.steps.iter().enumerate() {
         let args = step.op.args();
