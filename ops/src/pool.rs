@@ -271,7 +271,7 @@ fn global_pool(name: &'static str, doc: &'static str, kind: Global) -> OpDef {
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
-        crate::rules::at_least(cx, 0, x.len(), 2)?;
+        rank_in(cx, 0, 2..=usize::MAX)?;
         cx.set_output_dims(0, x.iter().enumerate().map(|(i, d)| if i < 2 { *d } else { Dim::Const(1) }))
     });
     define(name, doc, compute, infer).operand("X", FLOATS)

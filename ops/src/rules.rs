@@ -65,14 +65,6 @@ pub fn length(cx: &InferCtx<'_>, i: usize) -> Option<usize> {
     }
 }
 
-/// The rank must be at least `least`.
-pub fn at_least(cx: &InferCtx<'_>, i: usize, rank: usize, least: usize) -> Result<(), OpError> {
-    match rank >= least {
-        true => Ok(()),
-        false => Err(OpError(format!("{}: expected rank at least {least}, found rank {rank}", cx.input_name(i)))),
-    }
-}
-
 /// Maps every axis to `0..rank`; repeated ones are an error.
 pub fn axes(axes: &[i64], rank: usize) -> Result<Vec<usize>, OpError> {
     let mut out = vec![];

@@ -9,7 +9,7 @@ use tensorc_ir::prim::View;
 use tensorc_ir::{Dim, Shape};
 
 use crate::def::{Define, INDICES, composite, define, prim, rule};
-use crate::rules::{at_least, axes, ints, length, output_dims, partial};
+use crate::rules::{axes, ints, length, output_dims, partial, rank_in};
 use crate::views::{Build, broadcast, operand, permute, reshape, view_prim};
 
 pub fn ops() -> Vec<OpDef> {
@@ -326,7 +326,7 @@ fn depth_to_space() -> OpDef {
         partial(cx, 0, &[None; 4])?;
         let s = block_size(cx)? as i64;
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
-        at_least(cx, 0, input.len(), 4)?;
+        rank_in(cx, 0, 4..=usize::MAX)?;
         if let Dim::Const(c) = input[1]
             && c % (s * s) as u64 != 0
         {
@@ -359,7 +359,7 @@ fn space_to_depth() -> OpDef {
         partial(cx, 0, &[None; 4])?;
         let s = block_size(cx)? as i64;
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
-        at_least(cx, 0, input.len(), 4)?;
+        rank_in(cx, 0, 4..=usize::MAX)?;
         for axis in [2, 3] {
             if let Dim::Const(n) = input[axis]
                 && n % s as u64 != 0
