@@ -14,21 +14,8 @@ use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
 use crate::compose::{self, compute_type};
 use crate::def::{Define, FLOATS, INDICES, NUMBERS, composite, define, operand, prim, rule};
 
-const ORDERED: &[DType] = &[
-    DType::F32,
-    DType::F64,
-    DType::F16,
-    DType::BF16,
-    DType::I8,
-    DType::I16,
-    DType::I32,
-    DType::I64,
-    DType::U8,
-    DType::U16,
-    DType::U32,
-    DType::U64,
-    DType::Bool,
-];
+/// Types with an order: every one.
+const ORDERED: &[DType] = &DType::ALL;
 
 pub fn ops() -> Vec<OpDef> {
     [sums(), extremes(), positions(), scans()].into_iter().flatten().collect()
