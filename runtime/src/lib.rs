@@ -5,6 +5,7 @@
 //! [`Pool`] the threads that runs are spread over. Nothing here depends on the compiler.
 
 pub mod arena;
+pub mod device;
 pub mod plan;
 pub mod pool;
 pub mod tensor;
@@ -12,6 +13,7 @@ pub mod threads;
 pub mod weights;
 
 pub use arena::{AlignedBuffer, AllocError};
+pub use device::{Device, DeviceKind};
 pub use plan::{Context, Executable, RunError};
 pub use pool::{Pool, PoolError, TaskPanic};
 pub use tensor::{Element, TensorMut, TensorRef};
