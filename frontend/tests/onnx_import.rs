@@ -32,6 +32,7 @@ fn op(name: &'static str, onnx: &'static str, operands: &[&'static str], params:
         outputs: (1, 2),
         params,
         static_inputs: vec![],
+        key_input: None,
         compute: Compute::Scalar(Box::new(|_, _, args| Ok(args.iter().flatten().take(1).cloned().collect()))),
         infer: Infer::Derived,
         accuracy: Accuracy::Exact,

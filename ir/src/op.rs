@@ -138,6 +138,9 @@ pub struct OpDef {
     pub params: Vec<ParamSpec>,
     /// Formal positions of operands whose *values* decide shapes or structure.
     pub static_inputs: Vec<usize>,
+    /// Formal position of a random operator's optional operand `key: u32[2]`. It selects the sequence at
+    /// run time, in place of the constant key that the parameters give.
+    pub key_input: Option<usize>,
     pub compute: Compute,
     pub infer: Infer,
     pub accuracy: Accuracy,

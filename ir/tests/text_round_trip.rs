@@ -29,6 +29,7 @@ fn op(name: &'static str, inputs: &[(&'static str, bool)], outputs: (usize, usiz
         outputs,
         params,
         static_inputs: vec![],
+        key_input: None,
         compute: Compute::Host(Box::new(|_, _| Err("never run".into()))),
         infer: Infer::Derived,
         accuracy: Accuracy::Exact,

@@ -42,6 +42,7 @@ pub fn define(name: &'static str, doc: &'static str, compute: Compute, infer: In
         outputs: (1, 1),
         params: vec![],
         static_inputs: vec![],
+        key_input: None,
         compute,
         infer,
         accuracy: Accuracy::Exact,
@@ -141,6 +142,12 @@ pub trait Define: Sized {
     /// The value of the operand added last decides shapes.
     fn static_value(self) -> Self {
         self.edit(|d| d.static_inputs.push(d.inputs.len() - 1))
+    }
+
+    /// The operand that selects the sequence of a random operator; always the last one.
+    fn key(self) -> Self {
+        let def = self.optional("key", TypeRule::OneOf(&[DType::U32]));
+        def.edit(|d| d.key_input = d.inputs.len().checked_sub(1))
     }
 
     /// The operand added last repeats.

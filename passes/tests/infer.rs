@@ -31,6 +31,7 @@ fn def(name: &'static str, inputs: usize, static_inputs: &[usize], compute: Comp
         outputs: (1, 1),
         params: vec![],
         static_inputs: static_inputs.to_vec(),
+        key_input: None,
         compute,
         infer,
         accuracy: Accuracy::Exact,

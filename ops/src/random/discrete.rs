@@ -1,0 +1,270 @@
+//! Integers, categories and permutations.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, Operand};
+use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
+use tensorc_ir::{DType, DenseType, Dim};
+
+use super::words::{Source, unit53};
+use super::{Key, draw, kernel_key, random, shape_param};
+use crate::compose::{cast, reduce};
+use crate::def::{Define, FLOATS, INTS, NUMBERS, composite, define, rule};
+use crate::nest::{Scalars, int};
+use crate::rules::same;
+use crate::views::{Build, OrFail, operand};
+
+pub fn ops() -> Vec<OpDef> {
+    vec![randint(), shuffle(), sample_multinomial(), multinomial()]
+}
+
+/// The least and the greatest value of an integer type that an i64 can state.
+fn range_of(dtype: DType) -> (i64, i64) {
+    match (dtype.size() as u32 * 8, dtype.is_signed_int()) {
+        (64, true) => (i64::MIN, i64::MAX),
+        (64, false) => (0, i64::MAX),
+        (bits, true) => (-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
+        (bits, false) => (0, (1 << bits) - 1),
+    }
+}
+
+/// Type, lower bound and number of values.
+fn interval(params: &Params) -> Result<(DType, i64, u64), OpError> {
+    let dtype = params.dtype("dtype").unwrap_or(DType::I32);
+    if !INTS.contains(&dtype) {
+        return Err(OpError(format!("parameter `dtype` is {dtype}, expected an integer type")));
+    }
+    let (low, high) = (params.int("low").unwrap_or(0), params.int("high").unwrap_or(0));
+    if low >= high {
+        return Err(OpError(format!("parameter `low` is {low}, expected a value below parameter `high`, {high}")));
+    }
+    let (least, greatest) = range_of(dtype);
+    for (name, value) in [("low", low), ("high", high - 1)] {
+        if !(least..=greatest).contains(&value) {
+            let given = if name == "high" { high } else { low };
+            return Err(OpError(format!("parameter `{name}` is {given}: {value} does not fit {dtype}")));
+        }
+    }
+    Ok((dtype, low, high.wrapping_sub(low) as u64))
+}
+
+fn randint() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (dtype, low, n) = interval(cx.params).or_fail(b)?;
+        draw(b, &Key::of(cx, args, 0), &[], &cx.outputs[0], |source, _| {
+            let offset = source.below(n).cast(DType::I64);
+            (offset.builder().constant(Scalar::i64(low)) + offset).cast(dtype)
+        })
+    });
+    let infer = rule(|cx| {
+        let (dtype, ..) = interval(cx.params)?;
+        cx.set_output_dtype(0, dtype)?;
+        let dims = shape_param(cx)?;
+        cx.set_output_dims(0, dims)
+    });
+    let doc = "Integers, uniform in [low, high): no probability differs from the others by a share of more than 2⁻³².";
+    let def = define("random_randint", doc, compute, infer)
+        .required("low", ParamKind::Int, "lower bound")
+        .required("high", ParamKind::Int, "upper bound, not reached")
+        .required("shape", ParamKind::Ints, "the result's shape")
+        .param("dtype", ParamValue::DType(DType::I32), "the result's type")
+        .mxnet("_random_randint")
+        .mxnet("random_randint");
+    random(def)
+}
+
+fn shuffle() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let words = DenseType::new(DType::U64, &cx.outputs[0].dims[..1]);
+        let words = draw(b, &Key::of(cx, args, 1), &[], &words, |source, _| source.u64(0))?;
+        let params = Params::new().with("dtype", ParamValue::DType(DType::I64));
+        let order = b.op("argsort", &[words], params)?;
+        b.gathered(x, order, 0)
+    });
+    let infer = rule(|cx| {
+        if cx.input_dims(0).is_some_and(|d| d.is_empty()) {
+            return Err("operand `data`: rank 0 has no axis to shuffle".into());
+        }
+        same(cx, 0, 0)
+    });
+    let doc = "The slices along the first axis in random order: that of a random 64-bit number for each slice.";
+    let def = define("shuffle", doc, compute, infer).operand("data", &[]).mxnet("_shuffle").mxnet("shuffle");
+    random(def)
+}
+
+/// Types of category numbers.
+fn category_type(cx: &tensorc_ir::infer::InferCtx<'_>) -> Result<DType, OpError> {
+    let dtype = cx.params.dtype("dtype").unwrap_or(DType::I32);
+    match NUMBERS.contains(&dtype) {
+        true => Ok(dtype),
+        false => Err(OpError(format!("parameter `dtype` is {dtype}, expected a numeric type"))),
+    }
+}
+
+fn check_categories(dims: &[Dim]) -> Result<(), OpError> {
+    match dims.last() {
+        None => Err("operand `data`: expected an axis of categories, found rank 0".into()),
+        Some(Dim::Const(0)) => Err("operand `data`: no categories to draw from".into()),
+        Some(_) => Ok(()),
+    }
+}
+
+fn sample_multinomial() -> OpDef {
+    let compute = Compute::Composite(Box::new(|b, cx, args| {
+        let data = operand(b, args, 0)?;
+        let dims = b.dims(data)?;
+        let weights = b.map_as(&[data], DType::F64, &dims, |_, a| {
+            let x = a[0].cast(DType::F64);
+            x.lt(&x.lit(0.0)).select(&x.lit(0.0), &x)
+        })?;
+        categories(b, cx, weights, &Key::of(cx, args, 1))
+    }));
+    let infer = rule(|cx| {
+        let dtype = category_type(cx)?;
+        cx.set_output_dtype(0, dtype)?;
+        let logs = cx.output_count() > 1;
+        if cx.params.bool("get_prob") == Some(true) && !logs {
+            return Err("parameter `get_prob` is true, but there is no second result".into());
+        }
+        if logs {
+            cx.same_dtype(1, 0)?;
+        }
+        let Some(dims) = cx.input_dims(0) else { return Ok(()) };
+        check_categories(&dims)?;
+        let shape: Vec<Dim> = dims[..dims.len() - 1].iter().copied().chain(shape_param(cx)?).collect();
+        (0..cx.output_count()).try_for_each(|i| cx.set_output_dims(i, shape.iter().copied()))
+    });
+    let doc = "Categories drawn with the probabilities along the last axis, which need not add up to 1, and the \
+               logarithm of the probability of each. A negative probability counts as 0; where none is positive, or \
+               the sum is not finite, the category is -1 and the logarithm NaN.";
+    let def = define("sample_multinomial", doc, compute, infer)
+        .operand("data", FLOATS)
+        .param("shape", ParamValue::Ints(vec![]), "the shape of the draws from each distribution")
+        .param("get_prob", ParamValue::Bool(false), "whether the second result is wanted")
+        .param("dtype", ParamValue::DType(DType::I32), "the type of the categories")
+        .outputs(1, 2)
+        .mxnet("_sample_multinomial")
+        .mxnet("sample_multinomial");
+    random(def)
+}
+
+fn multinomial() -> OpDef {
+    let compute = Compute::Composite(Box::new(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let x = cast(b, x, DType::F64)?;
+        let greatest = reduce(b, "reduce_max", x, &[1])?;
+        let shifted = b.call("sub", &[x, greatest])?;
+        let weights = b.call("exp", &[shifted])?;
+        categories(b, cx, weights, &Key::of(cx, args, 1))
+    }));
+    let infer = rule(|cx| {
+        let dtype = category_type(cx)?;
+        cx.set_output_dtype(0, dtype)?;
+        let n = cx.params.int("sample_size").unwrap_or(1);
+        let n =
+            u64::try_from(n).map_err(|_| OpError(format!("parameter `sample_size` is {n}, expected at least 0")))?;
+        let dims = crate::rules::ranked(cx, 0, 2)?;
+        check_categories(&dims)?;
+        cx.set_output_dims(0, [dims[0], Dim::Const(n)])
+    });
+    let doc = "Categories drawn with probabilities given by their logarithms up to a constant, one distribution in \
+               each row. A row that holds NaN or +∞, or only -∞, gives -1.";
+    let def = define("multinomial", doc, compute, infer)
+        .operand("data", FLOATS)
+        .param("sample_size", ParamValue::Int(1), "draws from each row")
+        .param("dtype", ParamValue::DType(DType::I32), "the result's type")
+        .onnx("Multinomial", 7);
+    random(def)
+}
+
+/// Categories by weights along the last axis, f64, and the logarithms of their probabilities if there
+/// is a second result.
+fn categories(b: &mut Builder<'_>, cx: &NodeCtx<'_>, weights: Value, key: &Key) -> Result<Vec<Value>, Diagnostic> {
+    let axis = b.scalar(Scalar::i64(-1));
+    let sums = b.call("cumsum", &[weights, axis])?;
+    let dims = b.dims(weights)?;
+    let count = dims.last().copied().unwrap_or(1);
+    let rows = dims.iter().product::<u64>() / count.max(1);
+    let mut k = KernelBuilder::new("categories");
+    let mut inputs = vec![sums, weights];
+    let table = Table {
+        sums: k.param("sums", DType::F64, rows * count, false),
+        weights: k.param("weights", DType::F64, rows * count, false),
+        count,
+    };
+    let key = kernel_key(&mut k, key, &mut inputs);
+    let results: Vec<(Buf, DType)> =
+        cx.outputs.iter().map(|t| (k.param("out", t.dtype, t.len(), true), t.dtype)).collect();
+    let n = cx.outputs[0].len();
+    let each = (n / rows.max(1)).max(1) as i64;
+    let body = k.for_range("p", n, LoopKind::Parallel, |k, p| {
+        let row = p.floor_div(each, &|_: u32| (0, (n as i64 - 1).max(0)));
+        let position = k.index_value(p.clone());
+        let words = key.load(k);
+        let types = [DType::U32, DType::U32, DType::I64];
+        let unit = ScalarFn::build(&types, |_, a| {
+            vec![unit53(&Source { key: [a[0].clone(), a[1].clone()], position: a[2].clone() }.words(0))]
+        })?;
+        let u = k.apply(&unit, &[words[0], words[1], position], &[])[0];
+        let [category, log] = table.find(k, &row, u)?;
+        for (&(out, dtype), value) in results.iter().zip([category, log]) {
+            let value = k.cast(value, dtype);
+            k.store(out, p.clone(), value);
+        }
+        Ok::<(), OpError>(())
+    });
+    body.or_fail(b)?;
+    Ok(b.kernel(k.finish(), &inputs, cx.outputs))
+}
+
+/// Weights of categories and their running sums, row by row.
+struct Table {
+    sums: Buf,
+    weights: Buf,
+    count: u64,
+}
+
+impl Table {
+    /// The first category whose running sum exceeds the share `u` of the total, by bisection, and the
+    /// logarithm of its probability. The share is below the total in f64, and a category of weight 0
+    /// has the sum of the one before it, so one of positive weight is found.
+    fn find(&self, k: &mut KernelBuilder, row: &Index, u: Operand) -> Result<[Operand; 2], OpError> {
+        let last = self.count as i64 - 1;
+        let base = row.scale(self.count as i64);
+        let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
+        let within = |k: &KernelBuilder, at: Operand| {
+            let at = k.as_index(at).maximum(&Index::default(), &free).minimum(&Index::constant(last), &free);
+            base.add(&at)
+        };
+        let total = k.load(self.sums, base.offset(last));
+        let target = k.bin(ScalarOp::Mul, u, total);
+        let mut found = int(0);
+        let mut width = self.count.next_power_of_two() as i64;
+        while width > 0 {
+            let end = k.bin(ScalarOp::Add, found, int(width));
+            let probe = k.bin(ScalarOp::Sub, end, int(1));
+            let at = within(k, probe);
+            let sum = k.load(self.sums, at);
+            let low = k.cmp(CmpOp::Le, sum, target);
+            let inside = k.cmp(CmpOp::Le, end, int(last));
+            let skip = k.bin(ScalarOp::And, low, inside);
+            found = k.select(skip, end, found);
+            width /= 2;
+        }
+        let at = within(k, found);
+        let weight = k.load(self.weights, at);
+        let result = ScalarFn::build(&[DType::I64, DType::F64, DType::F64], |_, a| {
+            let (total, weight) = (&a[1], &a[2]);
+            let valid = total.gt(&total.lit(0.0)) & total.lt(&total.lit(f64::INFINITY));
+            let log = (weight / total).log();
+            vec![valid.select(&a[0], &a[0].lit(-1.0)), valid.select(&log, &log.lit(f64::NAN))]
+        })?;
+        let result = k.apply(&result, &[found, total, weight], &[]);
+        Ok([result[0], result[1]])
+    }
+}

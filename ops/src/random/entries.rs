@@ -1,0 +1,271 @@
+//! The entries of the distributions. Each distribution comes in three forms: parameters as numbers,
+//! with the shape a parameter or that of an operand, and parameters as arrays.
+
+use std::sync::Arc;
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::graph::Value;
+use tensorc_ir::kir::{KernelBuilder, LoopKind, Operand};
+use tensorc_ir::op::{NodeCtx, OpDef, OpError};
+use tensorc_ir::params::{ParamKind, ParamValue};
+use tensorc_ir::scalar::{Ex, Scalar, ScalarFn};
+use tensorc_ir::{DType, DenseType};
+
+use super::distribution::{self, Distribution, Sampler, bounded};
+use super::rejection::Stream;
+use super::{Key, draw, random, shape_param};
+use crate::def::{Define, FLOATS, NUMBERS, composite, define, rule};
+use crate::nest::Scalars;
+use crate::views::{Build, OrFail, compute_type, operand};
+
+/// The names of one distribution's entries.
+struct Names {
+    distribution: &'static str,
+    /// Ours, MXNet's and ONNX's.
+    scalar: (&'static str, &'static [&'static str], Option<&'static str>),
+    like: (&'static str, &'static str, Option<&'static str>),
+    array: (&'static str, &'static [&'static str]),
+}
+
+macro_rules! names {
+    ($($name:literal, $more:expr, $onnx:expr, $onnx_like:expr;)*) => {
+        [$(Names {
+            distribution: $name,
+            scalar: (concat!("random_", $name), &[concat!("_random_", $name), concat!("random_", $name), $more], $onnx),
+            like: (concat!("random_", $name, "_like"), concat!("_random_", $name, "_like"), $onnx_like),
+            array: (concat!("sample_", $name), &[concat!("_sample_", $name), concat!("sample_", $name)]),
+        }),*]
+    };
+}
+
+const NAMES: [Names; 7] = names! {
+    "uniform", "uniform", Some("RandomUniform"), Some("RandomUniformLike");
+    "normal", "normal", Some("RandomNormal"), Some("RandomNormalLike");
+    "gamma", "", None, None;
+    "exponential", "exponential", None, None;
+    "poisson", "poisson", None, None;
+    "negative_binomial", "negative_binomial", None, None;
+    "generalized_negative_binomial", "generalized_negative_binomial", None, None;
+};
+
+pub fn ops() -> Vec<OpDef> {
+    let mut found = vec![];
+    for d in distribution::all() {
+        let d = Arc::new(d);
+        for names in NAMES.iter().filter(|n| n.distribution == d.name) {
+            found.extend([scalar(&d, names), like(&d, names), array(&d, names)]);
+        }
+    }
+    found
+}
+
+fn float_type(what: &str, dtype: DType) -> Result<DType, OpError> {
+    match FLOATS.contains(&dtype) {
+        true => Ok(dtype),
+        false => Err(OpError(format!("{what} is {dtype}, expected a floating-point type"))),
+    }
+}
+
+fn with_parameters(def: OpDef, d: &Distribution) -> OpDef {
+    d.parameters.iter().fold(def, |def, p| match p.alias {
+        None => def.param(p.name, p.default.clone(), p.doc),
+        Some(alias) => def.maybe(p.name, p.default.kind(), p.doc).maybe(alias, p.default.kind(), p.doc),
+    })
+}
+
+fn scalar(d: &Arc<Distribution>, names: &Names) -> OpDef {
+    let dtype = |p: &tensorc_ir::params::Params| p.dtype("dtype").unwrap_or(DType::F32);
+    let body = {
+        let d = d.clone();
+        composite(move |b, cx, args| constant(b, cx, &d, &Key::of(cx, args, 0)))
+    };
+    let checked = d.clone();
+    let infer = rule(move |cx| {
+        checked.numbers(cx.params)?;
+        cx.set_output_dtype(0, float_type("parameter `dtype`", dtype(cx.params))?)?;
+        let dims = shape_param(cx)?;
+        cx.set_output_dims(0, dims)
+    });
+    let (name, mxnet, onnx) = names.scalar;
+    let def = with_parameters(define(name, d.doc, body, infer), d)
+        .required("shape", ParamKind::Ints, "the result's shape")
+        .param("dtype", ParamValue::DType(DType::F32), "the result's type");
+    let def = mxnet.iter().filter(|n| !n.is_empty()).fold(def, |def, n| def.mxnet(n));
+    random(onnx.into_iter().fold(def, |def, n| def.onnx(n, 1)))
+}
+
+fn like(d: &Arc<Distribution>, names: &Names) -> OpDef {
+    let body = {
+        let d = d.clone();
+        composite(move |b, cx, args| constant(b, cx, &d, &Key::of(cx, args, 1)))
+    };
+    let checked = d.clone();
+    let infer = rule(move |cx| {
+        checked.numbers(cx.params)?;
+        let shape = cx.input(0).shape;
+        cx.set_output_shape(0, shape)?;
+        match (cx.params.dtype("dtype"), cx.input(0).dtype) {
+            (Some(dtype), _) => cx.set_output_dtype(0, float_type("parameter `dtype`", dtype)?),
+            (None, Some(dtype)) => {
+                float_type("without parameter `dtype`, operand `like`", dtype)?;
+                cx.same_dtype(0, 0)
+            }
+            (None, None) => Ok(()),
+        }
+    });
+    let (name, mxnet, onnx) = names.like;
+    let def = with_parameters(define(name, d.doc, body, infer), d)
+        .operand("like", NUMBERS)
+        .maybe("dtype", ParamKind::DType, "the result's type, if not the operand's")
+        .mxnet(mxnet);
+    random(onnx.into_iter().fold(def, |def, n| def.onnx(n, 1)))
+}
+
+fn array(d: &Arc<Distribution>, names: &Names) -> OpDef {
+    let count = d.parameters.len();
+    let body = {
+        let d = d.clone();
+        composite(move |b, cx, args| {
+            let key = Key::of(cx, args, count);
+            let parameters = (0..count).map(|i| operand(b, args, i)).collect::<Result<Vec<_>, _>>()?;
+            arrays(b, cx, &d, &parameters, &key)
+        })
+    };
+    let infer = rule(move |cx| {
+        for i in 1..count {
+            let (first, other) = (cx.input(0).shape, cx.input(i).shape);
+            cx.set_input_shape(i, first)?;
+            cx.set_input_shape(0, other)?;
+        }
+        match cx.params.dtype("dtype") {
+            Some(dtype) => cx.set_output_dtype(0, float_type("parameter `dtype`", dtype)?)?,
+            None => cx.same_dtype(0, 0)?,
+        }
+        let draws = shape_param(cx)?;
+        match cx.input_dims(0) {
+            Some(dims) => cx.set_output_dims(0, dims.into_iter().chain(draws)),
+            None => Ok(()),
+        }
+    });
+    let (name, mxnet) = names.array;
+    let def = d.parameters.iter().fold(define(name, d.doc, body, infer), |def, p| def.group(p.operand, FLOATS));
+    let def = def
+        .param("shape", ParamValue::Ints(vec![]), "the shape of the draws from each element of the parameters")
+        .maybe("dtype", ParamKind::DType, "the result's type, if not the operands'");
+    random(mxnet.iter().fold(def, |def, n| def.mxnet(n)))
+}
+
+/// A draw with parameters that are numbers.
+fn constant(b: &mut Builder<'_>, cx: &NodeCtx<'_>, d: &Distribution, key: &Key) -> Result<Value, Diagnostic> {
+    let numbers = d.numbers(cx.params).or_fail(b)?;
+    let out = &cx.outputs[0];
+    match d.sampler {
+        Sampler::Map(sample) => draw(b, key, &[], out, |source, _| {
+            let wide = compute_type(out.dtype);
+            let a: Vec<Ex> = numbers.iter().map(|&x| source.position.builder().number(wide, x)).collect();
+            finished(d, sample(source, &a), &a, out.dtype)
+        }),
+        Sampler::Kernel(sample) => {
+            let values: Vec<Parameters> = numbers.into_iter().map(Parameters::Number).collect();
+            kernel(b, d, sample, &values, (key, out))
+        }
+    }
+}
+
+/// A draw with parameters that are arrays: NaN where they are out of range.
+fn arrays(
+    b: &mut Builder<'_>,
+    cx: &NodeCtx<'_>,
+    d: &Distribution,
+    parameters: &[Value],
+    key: &Key,
+) -> Result<Value, Diagnostic> {
+    let out = &cx.outputs[0];
+    let Sampler::Map(sample) = d.sampler else {
+        let Sampler::Kernel(sample) = d.sampler else { return Err(b.fail("no sampler")) };
+        let values = parameters.iter().map(|&p| Ok(Parameters::Array(p, b.ty(p)?))).collect::<Result<Vec<_>, _>>()?;
+        return kernel(b, d, sample, &values, (key, out));
+    };
+    let mut operands = vec![];
+    for &p in parameters {
+        let mut dims = b.dims(p)?;
+        dims.resize(out.rank(), 1);
+        operands.push(b.reshaped(p, &dims)?);
+    }
+    draw(b, key, &operands, out, |source, a| {
+        let wide = compute_type(out.dtype);
+        let a: Vec<Ex> = a.iter().map(|x| x.cast(wide)).collect();
+        let value = finished(d, sample(source, &a), &a, out.dtype);
+        match d.valid(&a) {
+            Some(valid) => valid.select(&value, &value.lit(f64::NAN)),
+            None => value,
+        }
+    })
+}
+
+fn finished(d: &Distribution, value: Ex, a: &[Ex], stored: DType) -> Ex {
+    match a {
+        [low, high] if d.interval => bounded(&value, low, high, stored),
+        _ => value,
+    }
+}
+
+/// One parameter of a kernel.
+enum Parameters {
+    Number(f64),
+    Array(Value, DenseType),
+}
+
+/// A draw by a kernel of its own, one parallel iteration for each element.
+fn kernel(
+    b: &mut Builder<'_>,
+    d: &Distribution,
+    sample: fn(&mut KernelBuilder, &Stream, &[Operand]) -> Result<Operand, OpError>,
+    parameters: &[Parameters],
+    (key, out): (&Key, &DenseType),
+) -> Result<Value, Diagnostic> {
+    let mut k = KernelBuilder::new(d.name);
+    let mut inputs = vec![];
+    let mut sources = vec![];
+    for p in parameters {
+        sources.push(match p {
+            Parameters::Number(x) => Err(Operand::Const(Scalar::from_f64(DType::F64, *x))),
+            Parameters::Array(value, ty) => {
+                inputs.push(*value);
+                Ok((k.param("parameter", ty.dtype, ty.len(), false), ty.len()))
+            }
+        });
+    }
+    let key = super::kernel_key(&mut k, key, &mut inputs);
+    let result = k.param("out", out.dtype, out.len(), true);
+    let n = out.len();
+    let body = k.for_range("p", n, LoopKind::Parallel, |k, p| {
+        let mut values = vec![];
+        for source in &sources {
+            values.push(match source {
+                Err(number) => *number,
+                Ok((buf, len)) => {
+                    let each = (n / len.max(&1)).max(1) as i64;
+                    let at = p.floor_div(each, &|_: u32| (0, (n as i64 - 1).max(0)));
+                    let value = k.load(*buf, at);
+                    k.cast(value, DType::F64)
+                }
+            });
+        }
+        let stream = Stream { key: key.load(k), position: k.index_value(p.clone()) };
+        let mut value = sample(k, &stream, &values)?;
+        if sources.iter().any(Result::is_ok) {
+            let types = vec![DType::F64; values.len()];
+            let valid =
+                ScalarFn::build(&types, |s, a| vec![d.valid(a).unwrap_or_else(|| s.constant(Scalar::bool(true)))])?;
+            let valid = k.apply(&valid, &values, &[])[0];
+            value = k.select(valid, value, Operand::Const(Scalar::from_f64(DType::F64, f64::NAN)));
+        }
+        let value = k.cast(value, out.dtype);
+        k.store(result, p, value);
+        Ok::<(), OpError>(())
+    });
+    body.or_fail(b)?;
+    Ok(b.kernel(k.finish(), &inputs, std::slice::from_ref(out))[0])
+}

@@ -1,0 +1,149 @@
+//! Random values.
+//!
+//! Every element is a function of a key and its position alone ([`words`]), so results do not
+//! depend on order, threads or device. The key is that of the operand `key`, read at run time, so
+//! that one compiled kernel serves every draw; without the operand it is a constant made from the
+//! parameter `seed`, and every run draws the same values. `docs/numerics.md` defines the values.
+
+mod discrete;
+mod distribution;
+mod entries;
+mod mask;
+mod rejection;
+mod words;
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Buf, KernelBuilder, Operand};
+use tensorc_ir::op::{Accuracy, Infer, NodeCtx, OpDef, OpError};
+use tensorc_ir::params::ParamValue;
+use tensorc_ir::prim::View;
+use tensorc_ir::scalar::{Ex, Scalar};
+use tensorc_ir::{DType, DenseType, Dim};
+
+use crate::def::{Define, rule};
+use crate::views::Build;
+use words::Source;
+
+pub fn ops() -> Vec<OpDef> {
+    let masks = vec![mask::bernoulli(), mask::dropout_mask(), mask::dropout()];
+    [entries::ops(), discrete::ops(), masks].into_iter().flatten().collect()
+}
+
+/// What selects the sequence of a draw.
+#[derive(Clone, Copy)]
+enum Key {
+    Constant([u32; 2]),
+    /// `u32[2]`, read at run time.
+    Operand(Value),
+}
+
+impl Key {
+    /// The operand at the formal position `at`, else the key of the parameter `seed`: the bits of the
+    /// seed as f32, and a constant.
+    fn of(cx: &NodeCtx<'_>, args: &[Option<Value>], at: usize) -> Key {
+        match args.get(at).copied().flatten() {
+            Some(key) => Key::Operand(key),
+            None => Key::Constant([(cx.params.float("seed").unwrap_or(0.0) as f32).to_bits(), 0x7463_5f72]),
+        }
+    }
+}
+
+/// Completes the entry of a random operator: its last operand is the key.
+fn random(def: OpDef) -> OpDef {
+    let at = def.inputs.len();
+    let def = def.param("seed", ParamValue::Float(0.0), "selects the sequence, unless `key` is given").key();
+    def.edit(|d| {
+        d.accuracy = Accuracy::Random;
+        let own = std::mem::replace(&mut d.infer, Infer::Derived);
+        d.infer = rule(move |cx| {
+            cx.set_input_shape(at, tensorc_ir::Shape::Ranked([Dim::Const(2)].into_iter().collect()))?;
+            match &own {
+                Infer::Rule(own) => own(cx),
+                Infer::Derived => Ok(()),
+            }
+        });
+    })
+}
+
+/// Element-wise random values of the given type. Operands broadcast, and arrive in the type
+/// arithmetic is done in; a result in that type is rounded to the stored one.
+fn draw(
+    b: &mut Builder<'_>,
+    key: &Key,
+    operands: &[Value],
+    ty: &DenseType,
+    f: impl FnOnce(&Source, &[Ex]) -> Ex,
+) -> Result<Value, Diagnostic> {
+    let mut inputs = operands.to_vec();
+    if let Key::Operand(key) = key {
+        for i in 0..2 {
+            inputs.push(b.view(*key, View { map: vec![Index::constant(i)], fill: None }, &[])?);
+        }
+    }
+    b.map_as(&inputs, ty.dtype, &ty.dims, |s, args| {
+        let (values, words) = args.split_at(operands.len());
+        let constant = |word: u32| s.constant(Scalar { dtype: DType::U32, bits: u64::from(word) });
+        let key = match (key, words) {
+            (Key::Constant(key), _) => key.map(constant),
+            (_, [first, second]) => [first.clone(), second.clone()],
+            _ => [constant(0), constant(0)],
+        };
+        let position = ty.dims.iter().enumerate().fold(s.number(DType::I64, 0.0), |at, (axis, &extent)| {
+            at * s.constant(Scalar::i64(extent as i64)) + s.coord(axis)
+        });
+        f(&Source { key, position }, values)
+    })
+}
+
+/// The key inside a kernel.
+enum KernelKey {
+    Constant([Operand; 2]),
+    Buffer(Buf),
+}
+
+impl KernelKey {
+    fn load(&self, k: &mut KernelBuilder) -> [Operand; 2] {
+        match self {
+            KernelKey::Constant(words) => *words,
+            KernelKey::Buffer(buf) => [0, 1].map(|i| k.load(*buf, Index::constant(i))),
+        }
+    }
+}
+
+/// Declares the key as the next parameter of a kernel, if it is one.
+fn kernel_key(k: &mut KernelBuilder, key: &Key, inputs: &mut Vec<Value>) -> KernelKey {
+    match key {
+        Key::Constant(words) => {
+            KernelKey::Constant(words.map(|w| Operand::Const(Scalar { dtype: DType::U32, bits: u64::from(w) })))
+        }
+        Key::Operand(value) => {
+            inputs.push(*value);
+            KernelKey::Buffer(k.param("key", DType::U32, 2, false))
+        }
+    }
+}
+
+/// The result has the operand's shape and the type of parameter `dtype`, else the operand's.
+fn shaped_like() -> Infer {
+    rule(|cx| {
+        let shape = cx.input(0).shape;
+        cx.set_output_shape(0, shape)?;
+        match cx.params.dtype("dtype") {
+            Some(dtype) => cx.set_output_dtype(0, dtype),
+            None => cx.same_dtype(0, 0),
+        }
+    })
+}
+
+/// The axes of parameter `shape`.
+fn shape_param(cx: &tensorc_ir::infer::InferCtx<'_>) -> Result<Vec<Dim>, OpError> {
+    let shape = cx.params.ints("shape").unwrap_or_default();
+    let axis = |&n: &i64| match u64::try_from(n) {
+        Ok(n) => Ok(Dim::Const(n)),
+        Err(_) => Err(OpError(format!("parameter `shape` has the negative extent {n}"))),
+    };
+    shape.iter().map(axis).collect()
+}
