@@ -1,3 +1,4 @@
 //! Front ends: programs in other formats become graphs of tensorc operators.
 
+pub mod mxnet;
 pub mod onnx;

@@ -178,7 +178,7 @@ fn dense(dtype: DType, dims: Vec<u64>, data: Bytes) -> Result<TensorData, Tensor
 }
 
 /// Makes every true element 1, the only form the run time knows.
-fn normalise_bool(data: Bytes) -> Bytes {
+pub(crate) fn normalise_bool(data: Bytes) -> Bytes {
     if data.iter().all(|&b| b <= 1) { data } else { data.iter().map(|&b| u8::from(b != 0)).collect() }
 }
 

@@ -1,0 +1,59 @@
+//! The numbers that MXNet's files use for element types.
+
+use tensorc_abi::DType;
+
+/// Element types in the order of their codes, from 0.
+const BY_CODE: [DType; 13] = [
+    DType::F32,
+    DType::F64,
+    DType::F16,
+    DType::U8,
+    DType::I32,
+    DType::I8,
+    DType::I64,
+    DType::Bool,
+    DType::I16,
+    DType::U16,
+    DType::U32,
+    DType::U64,
+    DType::BF16,
+];
+
+/// The element type of a code; `None` for a code that is not defined or has no counterpart.
+pub fn dtype_of_code(code: i32) -> Option<DType> {
+    BY_CODE.get(usize::try_from(code).ok()?).copied()
+}
+
+/// The code of an element type, the inverse of [`dtype_of_code`].
+pub const fn code_of_dtype(dtype: DType) -> i32 {
+    match dtype {
+        DType::F32 => 0,
+        DType::F64 => 1,
+        DType::F16 => 2,
+        DType::U8 => 3,
+        DType::I32 => 4,
+        DType::I8 => 5,
+        DType::I64 => 6,
+        DType::Bool => 7,
+        DType::I16 => 8,
+        DType::U16 => 9,
+        DType::U32 => 10,
+        DType::U64 => 11,
+        DType::BF16 => 12,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_types_are_inverse() {
+        for dtype in DType::ALL {
+            assert_eq!(dtype_of_code(code_of_dtype(dtype)), Some(dtype));
+        }
+        for wrong in [-1, 13, i32::MIN, i32::MAX] {
+            assert_eq!(dtype_of_code(wrong), None);
+        }
+    }
+}

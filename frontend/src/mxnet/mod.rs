@@ -1,0 +1,13 @@
+//! Files of MXNet.
+//!
+//! Its NDArray lists, in which parameters are saved ([`params`]), its codes of element types
+//! ([`dtype`]), and the way files are replaced without a moment in which they are incomplete
+//! ([`file`]).
+
+pub mod dtype;
+pub mod error;
+pub mod file;
+pub mod params;
+
+pub use error::{ArrayProblem, FormatProblem, ParamsError, Site};
+pub use params::{ArrayList, SavedArray, Version};

@@ -1,0 +1,201 @@
+//! NDArray lists: the files `.params` and `.nd` in which MXNet saves arrays.
+//!
+//! A list has arrays, and a name for each or for none. Four versions of the format exist and all
+//! are read: 0 (32-bit dimensions), 1 (64-bit), 2 (with sparse arrays) and 3 (where scalars and
+//! dimensions of 0 exist). Every version keeps the elements row-major and little-endian.
+
+mod checkpoint;
+mod read;
+mod sparse;
+mod write;
+
+use std::fmt;
+use std::fs::File;
+use std::path::Path;
+
+use tensorc_ir::TensorData;
+
+pub use checkpoint::{Checkpoint, Role, checkpoint_path};
+pub use read::read;
+pub use sparse::{Csr, RowSparse};
+pub use write::{write, write_to};
+
+use super::error::{ArrayProblem, ParamsError, Site};
+use super::file::{ReplaceError, replace_file};
+
+/// First word of a list.
+const LIST_MAGIC: u64 = 0x112;
+/// First words of an array from version 1 on. Version 0 has its rank there.
+const V1_MAGIC: u32 = 0xF993_FAC8;
+const V2_MAGIC: u32 = 0xF993_FAC9;
+const V3_MAGIC: u32 = 0xF993_FACA;
+
+/// Versions of the format of one array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Version {
+    /// MXNet before 0.10: dense arrays with 32-bit dimensions.
+    V0,
+    /// MXNet 0.10 and 0.11: dense arrays.
+    V1,
+    /// MXNet from 0.12 on: dense and sparse arrays.
+    V2,
+    /// MXNet from 1.6 on with NumPy shapes: dense arrays, scalars, dimensions of 0.
+    V3,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "version {}", *self as u8)
+    }
+}
+
+/// The device type in a list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SavedDeviceKind {
+    #[default]
+    Cpu,
+    Gpu,
+    CpuPinned,
+    /// Memory shared between processes.
+    CpuShared,
+}
+
+impl SavedDeviceKind {
+    pub const ALL: [SavedDeviceKind; 4] =
+        [SavedDeviceKind::Cpu, SavedDeviceKind::Gpu, SavedDeviceKind::CpuPinned, SavedDeviceKind::CpuShared];
+
+    /// MXNet's number of the device type.
+    pub const fn code(self) -> i32 {
+        match self {
+            SavedDeviceKind::Cpu => 1,
+            SavedDeviceKind::Gpu => 2,
+            SavedDeviceKind::CpuPinned => 3,
+            SavedDeviceKind::CpuShared => 5,
+        }
+    }
+
+    /// The inverse of [`SavedDeviceKind::code`].
+    pub fn of_code(code: i32) -> Option<SavedDeviceKind> {
+        SavedDeviceKind::ALL.into_iter().find(|kind| kind.code() == code)
+    }
+}
+
+/// Where an array was when it was saved. Its data is in the file whatever device that was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SavedDevice {
+    pub kind: SavedDeviceKind,
+    pub id: i32,
+}
+
+/// One array of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SavedArray {
+    /// An array that had no shape when it was saved.
+    None,
+    Dense {
+        device: SavedDevice,
+        data: TensorData,
+    },
+    RowSparse(Box<RowSparse>),
+    Csr(Box<Csr>),
+}
+
+impl SavedArray {
+    /// A dense array on the first cpu.
+    pub fn dense(data: TensorData) -> SavedArray {
+        SavedArray::Dense { device: SavedDevice::default(), data }
+    }
+
+    /// The array with every element stored. A dense array is not copied.
+    ///
+    /// # Errors
+    /// The array is [`SavedArray::None`], its indices are not valid, or memory is exhausted.
+    pub fn to_dense(&self) -> Result<TensorData, ArrayProblem> {
+        match self {
+            SavedArray::None => Err(ArrayProblem::None),
+            SavedArray::Dense { data, .. } => Ok(data.clone()),
+            SavedArray::RowSparse(sparse) => sparse.to_dense(),
+            SavedArray::Csr(sparse) => sparse.to_dense(),
+        }
+    }
+
+    /// The shape of the array, not of what is stored of it.
+    pub fn dims(&self) -> Option<&[u64]> {
+        match self {
+            SavedArray::None => None,
+            SavedArray::Dense { data, .. } => Some(data.dims()),
+            SavedArray::RowSparse(sparse) => Some(&sparse.dims),
+            SavedArray::Csr(sparse) => Some(&sparse.dims),
+        }
+    }
+}
+
+/// Arrays in the order of the file, with a name for each or for none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ArrayList {
+    pub arrays: Vec<(Option<String>, SavedArray)>,
+}
+
+impl ArrayList {
+    pub fn unnamed(arrays: impl IntoIterator<Item = SavedArray>) -> ArrayList {
+        ArrayList { arrays: arrays.into_iter().map(|array| (None, array)).collect() }
+    }
+
+    pub fn named<N: Into<String>>(arrays: impl IntoIterator<Item = (N, SavedArray)>) -> ArrayList {
+        ArrayList { arrays: arrays.into_iter().map(|(name, array)| (Some(name.into()), array)).collect() }
+    }
+
+    /// The array of a name; the last of them when several have it, as in MXNet.
+    pub fn get(&self, name: &str) -> Option<&SavedArray> {
+        self.arrays.iter().rev().find(|(n, _)| n.as_deref() == Some(name)).map(|(_, array)| array)
+    }
+
+    /// The version to write when the reader does not matter: 3 for lists with a scalar or a
+    /// dimension of 0, 2, which more readers know, for all others.
+    pub fn version(&self) -> Version {
+        let numpy = |array: &SavedArray| match array {
+            SavedArray::Dense { data, .. } => data.dims().is_empty() || data.dims().contains(&0),
+            _ => false,
+        };
+        if self.arrays.iter().any(|(_, array)| numpy(array)) { Version::V3 } else { Version::V2 }
+    }
+
+    fn site(&self, index: usize) -> Site {
+        Site::Array { index, name: self.arrays.get(index).and_then(|(name, _)| name.clone()) }
+    }
+}
+
+/// Reads a list from a file. The elements stay in the mapped file until they are used.
+///
+/// # Errors
+/// The file cannot be opened, or see [`read`].
+pub fn load(path: &Path) -> Result<ArrayList, ParamsError> {
+    let failed = |source| ParamsError::File { action: "open", path: path.to_owned(), source };
+    let file = File::open(path).map_err(failed)?;
+    read(crate::onnx::external::map_file(&file).map_err(failed)?)
+}
+
+/// Writes a list to a file, which is replaced as a whole or not at all ([`replace_file`]).
+///
+/// # Errors
+/// The file cannot be written, or see [`write`].
+pub fn save(path: &Path, list: &ArrayList, version: Version) -> Result<(), ParamsError> {
+    replace_file(path, |out| write_to(list, version, out)).map_err(|error| match error {
+        ParamsError::Stream(source) => ParamsError::File { action: "write", path: path.to_owned(), source },
+        other => other,
+    })
+}
+
+impl From<ReplaceError> for ParamsError {
+    fn from(error: ReplaceError) -> ParamsError {
+        ParamsError::File { action: error.action, path: error.path, source: error.source }
+    }
+}
+
+/// Bytes of an array; `None` if its extent, dimensions of 0 left out, exceeds an `i64`, so that
+/// strides and offsets never overflow.
+fn byte_len(dtype: tensorc_abi::DType, dims: &[u64]) -> Option<u64> {
+    let extent = dims.iter().filter(|&&d| d != 0).try_fold(dtype.size() as u64, |a, &d| a.checked_mul(d))?;
+    i64::try_from(extent).ok()?;
+    Some(if dims.contains(&0) { 0 } else { extent })
+}

@@ -1,0 +1,120 @@
+//! Damaged NDArray lists neither panic nor make the reader allocate more than their size explains.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::alloc::System;
+
+use bytes::Bytes;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use tensorc_frontend::mxnet::params::{ArrayList, Csr, RowSparse, SavedArray, SavedDevice, Version, read, write};
+use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{DType, DenseType, TensorData};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// Bytes that reading may request in all for each byte of input: entries of the growing list, for
+/// arrays of four bytes.
+const REQUESTED_PER_BYTE: usize = 64;
+
+fn ramp(dtype: DType, dims: &[u64]) -> TensorData {
+    TensorData::from_fn(DenseType::new(dtype, dims), |i| Scalar::from_f64(dtype, i as f64))
+}
+
+/// Lists of every version with every kind of array.
+fn lists() -> Vec<Vec<u8>> {
+    let device = SavedDevice::default();
+    let dense = |dims: &[u64]| SavedArray::dense(ramp(DType::F32, dims));
+    let rows = RowSparse {
+        device,
+        dims: vec![4, 2],
+        indices: TensorData::i64s(&[2], &[1, 3]).unwrap(),
+        values: ramp(DType::F16, &[2, 2]),
+    };
+    let csr = Csr {
+        device,
+        dims: vec![2, 3],
+        indptr: TensorData::i64s(&[3], &[0, 1, 3]).unwrap(),
+        indices: TensorData::i64s(&[3], &[1, 0, 2]).unwrap(),
+        values: ramp(DType::F64, &[3]),
+    };
+    let plain = ArrayList::named([
+        ("arg:weight", dense(&[2, 3])),
+        ("arg:none", SavedArray::None),
+        ("aux:mask", SavedArray::dense(ramp(DType::Bool, &[2]))),
+    ]);
+    let sparse = ArrayList::named([
+        ("rows", SavedArray::RowSparse(Box::new(rows))),
+        ("csr", SavedArray::Csr(Box::new(csr))),
+        ("dense", dense(&[1])),
+    ]);
+    let numpy = ArrayList::unnamed([dense(&[]), dense(&[0, 3]), SavedArray::None, dense(&[2, 1, 2])]);
+    let old = [Version::V0, Version::V1, Version::V2].map(|version| write(&plain, version).unwrap());
+    old.into_iter().chain([write(&sparse, Version::V2).unwrap(), write(&numpy, Version::V3).unwrap()]).collect()
+}
+
+/// Reads a list and uses every array of it; whether it is valid.
+fn exercise(bytes: Bytes) -> bool {
+    let size = bytes.len();
+    let region = Region::new(ALLOCATOR);
+    let result = read(bytes);
+    let change = region.change();
+    let requested = change.bytes_allocated + usize::try_from(change.bytes_reallocated).unwrap_or(0);
+    assert!(requested <= REQUESTED_PER_BYTE * size + 4096, "{requested} bytes requested for {size} bytes of input");
+    let Ok(list) = result else { return false };
+    for (_, array) in &list.arrays {
+        // The shape of a sparse array may be any; the caller knows what is too much.
+        let elements = array.dims().map_or(0, |dims| dims.iter().fold(1u64, |a, &d| a.saturating_mul(d)));
+        if elements < 1 << 20 {
+            drop(array.to_dense());
+        }
+    }
+    for version in [Version::V0, Version::V1, Version::V2, Version::V3] {
+        if let Ok(written) = write(&list, version) {
+            assert_eq!(read(written.into()).unwrap(), list);
+        }
+    }
+    true
+}
+
+/// One test, so that nothing else allocates meanwhile.
+#[test]
+fn damaged_lists_never_panic_and_cost_what_they_hold() {
+    let lists = lists();
+    for list in &lists {
+        assert!(exercise(list.clone().into()));
+        for length in 0..list.len() {
+            assert!(!exercise(list[..length].to_vec().into()), "cut to {length} of {} bytes", list.len());
+        }
+    }
+    // The most arrays that fit: four bytes each.
+    let mut zeros = vec![0; 1 << 20];
+    zeros[0..2].copy_from_slice(&[0x12, 0x01]);
+    let count = (zeros.len() - 32) / 4;
+    zeros[16..24].copy_from_slice(&(count as u64).to_le_bytes());
+    assert!(exercise(zeros.into()));
+
+    // A linear congruential generator: the same damage in every run.
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut random = move |bound: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % bound
+    };
+    let (mut read, mut refused) = (0, 0);
+    for round in 0..20_000 {
+        let mut damaged = lists[round % lists.len()].clone();
+        for _ in 0..=random(3) {
+            if damaged.is_empty() {
+                break;
+            }
+            let at = random(damaged.len());
+            match random(5) {
+                0 | 1 => damaged[at] ^= 1 << random(8),
+                2 => damaged[at] = [0, 1, 0x7f, 0x80, 0xff][random(5)],
+                3 => drop(damaged.remove(at)),
+                _ => damaged.truncate(at),
+            }
+        }
+        if exercise(damaged.into()) { read += 1 } else { refused += 1 }
+    }
+    assert!(read > 1000 && refused > 1000, "the damage is too strong or too weak: {read} read, {refused} refused");
+}
