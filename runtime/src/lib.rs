@@ -6,6 +6,7 @@
 
 pub mod arena;
 pub mod device;
+pub mod engine;
 pub mod plan;
 pub mod pool;
 pub mod profiler;
@@ -17,6 +18,7 @@ pub mod weights;
 
 pub use arena::{AlignedBuffer, AllocError};
 pub use device::{Device, DeviceKind};
+pub use engine::Engine;
 pub use plan::{Context, Executable, RunError};
 pub use pool::{Pool, PoolError, TaskPanic};
 pub use profiler::Profiler;

@@ -5,7 +5,7 @@
 //! depend on it. Workers spin for some tens of microseconds after a region and then sleep.
 
 mod gate;
-mod sync;
+pub(crate) mod sync;
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};

@@ -1,0 +1,79 @@
+//! Asynchronous completion, and what a thread knows about the operation that it runs.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use super::error::{Cause, Failure, OpError};
+use super::op::Name;
+use super::sched::{Receipt, Shared};
+use super::state::OpId;
+use crate::device::Device;
+
+/// The operation that a thread runs.
+#[derive(Clone, Copy)]
+struct Here {
+    engine: *const Shared,
+    op: Option<OpId>,
+    /// The completion of the operation was dropped while the thread unwound.
+    orphaned: bool,
+}
+
+thread_local! {
+    static HERE: Cell<Here> = const { Cell::new(Here { engine: std::ptr::null(), op: None, orphaned: false }) };
+}
+
+/// Whether the calling thread runs an operation of this engine.
+pub fn is_inside(engine: &Shared) -> bool {
+    std::ptr::eq(HERE.get().engine, engine)
+}
+
+/// Marks the calling thread as running `op`, for the duration of `f`. The second result tells
+/// whether the operation's completion was dropped by a panic of `f`.
+pub fn inside<R>(engine: &Shared, op: OpId, f: impl FnOnce() -> R) -> (R, bool) {
+    let before = HERE.replace(Here { engine, op: Some(op), orphaned: false });
+    let result = f();
+    (result, HERE.replace(before).orphaned)
+}
+
+/// Marks the calling thread as one of the engine's own.
+pub fn enter(engine: &Shared) {
+    HERE.set(Here { engine, op: None, orphaned: false });
+}
+
+/// The obligation to finish an asynchronous operation, from any thread.
+///
+/// Dropping it finishes the operation with an error.
+pub struct Completion {
+    pub(super) shared: Arc<Shared>,
+    pub(super) receipt: Receipt,
+    pub(super) name: Name,
+    pub(super) device: Device,
+    pub(super) done: bool,
+}
+
+impl Completion {
+    /// Finishes the operation: what depends on it may start.
+    pub fn complete(mut self, result: Result<(), Failure>) {
+        self.done = true;
+        self.finish(result.map_err(Cause::Failed));
+    }
+
+    fn finish(&self, result: Result<(), Cause>) {
+        let outcome = result.map_err(|cause| Arc::new(OpError { op: self.name.clone(), device: self.device, cause }));
+        self.shared.finish(self.receipt, outcome);
+    }
+}
+
+impl Drop for Completion {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let here = HERE.get();
+        if std::thread::panicking() && std::ptr::eq(here.engine, &*self.shared) && here.op == Some(self.receipt.op) {
+            HERE.set(Here { orphaned: true, ..here });
+            return;
+        }
+        self.finish(Err(Cause::Abandoned));
+    }
+}

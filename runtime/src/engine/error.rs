@@ -1,0 +1,153 @@
+//! What goes wrong in and around the engine.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use super::op::Name;
+use crate::device::Device;
+use crate::pool::TaskPanic;
+
+/// What an operation returns when it fails.
+pub type Failure = Box<dyn Error + Send + Sync>;
+
+/// Why an operation failed.
+#[derive(Debug)]
+pub enum Cause {
+    /// It said so.
+    Failed(Failure),
+    Panicked(TaskPanic),
+    /// Its [`super::Completion`] was dropped without a result.
+    Abandoned,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Failed(failure) => failure.fmt(f),
+            Cause::Panicked(panic) => panic.fmt(f),
+            Cause::Abandoned => f.write_str("its completion was dropped without a result"),
+        }
+    }
+}
+
+/// A failed operation. Everything that depends on its results shares this error.
+#[derive(Debug)]
+pub struct OpError {
+    /// The operator and, if it has one, the node of a graph.
+    pub op: Name,
+    pub device: Device,
+    pub cause: Cause,
+}
+
+impl fmt::Display for OpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "operator `{}`", self.op)?;
+        if let Some(node) = self.op.node() {
+            write!(f, ", node `{node}`")?;
+        }
+        write!(f, ", on {}: {}", self.device, self.cause)
+    }
+}
+
+impl Error for OpError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.cause {
+            Cause::Failed(failure) => Some(&**failure),
+            Cause::Panicked(panic) => Some(panic),
+            Cause::Abandoned => None,
+        }
+    }
+}
+
+/// Operations that failed since this was last asked for; those that only took over an error are
+/// not listed.
+#[derive(Clone, Debug, Default)]
+pub struct Failures {
+    /// In the order of their completion, at most [`Failures::LISTED`].
+    pub listed: Vec<Arc<OpError>>,
+    /// Further ones.
+    pub omitted: u64,
+}
+
+impl Failures {
+    /// Most failures that are kept.
+    pub const LISTED: usize = 64;
+
+    pub(super) fn record(&mut self, error: Arc<OpError>) {
+        match self.listed.len() < Self::LISTED {
+            true => self.listed.push(error),
+            false => self.omitted += 1,
+        }
+    }
+}
+
+impl fmt::Display for Failures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.listed.iter().enumerate() {
+            write!(f, "{}{error}", if index == 0 { "" } else { "; " })?;
+        }
+        match self.omitted {
+            0 => Ok(()),
+            omitted => write!(f, "; and {omitted} more"),
+        }
+    }
+}
+
+impl Error for Failures {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.listed.first().map(|error| &**error as _)
+    }
+}
+
+/// Why a wait did not end well.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum WaitError {
+    /// The variable holds this error.
+    #[error(transparent)]
+    Failed(Arc<OpError>),
+    /// Operations failed since the last wait for all.
+    #[error(transparent)]
+    Failures(Failures),
+    #[error("an operation waited for the engine that runs it")]
+    InsideOperation,
+    #[error("waited for an engine that is stopped with {pending} operations pending")]
+    Stopped { pending: u64 },
+    #[error("waited for a variable of another engine")]
+    ForeignVariable,
+}
+
+impl WaitError {
+    /// The failed operation, or the first of several.
+    pub fn failure(&self) -> Option<&Arc<OpError>> {
+        match self {
+            WaitError::Failed(error) => Some(error),
+            WaitError::Failures(failures) => failures.listed.first(),
+            _ => None,
+        }
+    }
+}
+
+/// Why an engine cannot be made, or refuses a request.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("`{name}` is no kind of engine; there are {}", super::op::EngineKind::names())]
+    UnknownKind { name: String },
+    #[error("{what} is {given}, but must be between 1 and {max}")]
+    Config { what: &'static str, given: u64, max: u64 },
+    #[error("cannot start worker {worker} of {device}")]
+    Spawn {
+        worker: usize,
+        device: Device,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("operator `{op}` on {device} uses a variable of another engine")]
+    ForeignVariable { op: Name, device: Device },
+    #[error("operator `{op}` belongs to another engine")]
+    ForeignOperator { op: Name },
+    #[error("operator `{op}` on {device} was pushed to a stopped engine that holds {pending} operations")]
+    Stopped { op: Name, device: Device, pending: u64 },
+    #[error("an operation tried to stop or start the engine that runs it")]
+    InsideOperation,
+}

@@ -1,0 +1,125 @@
+//! Where pushing threads leave operations.
+//!
+//! A lock of its own, held for some tens of nanoseconds, so that pushing does not meet the scheduler.
+//! The order in the inbox is the order of the program. The scheduler takes the whole content by
+//! exchanging buffers, which keep their capacity.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::lane::{Doorbell, Queue};
+use super::op::{Name, RunContext};
+use super::state::{Access, VarId};
+use super::task::Task;
+use super::wait::Ticket;
+use crate::device::Device;
+
+/// What an operation consists of besides its accesses.
+pub enum Body {
+    Task(Task),
+    /// Finished by its completion.
+    Async(Task),
+    /// A reusable operator, by number.
+    Operator(u32),
+    /// Somebody waits for the variable.
+    Wait(Arc<Ticket>),
+    /// Deletes a variable.
+    Delete(Option<Box<Then>>),
+    /// Not an operation: the handle of a reusable operator was dropped.
+    Retire(u32),
+}
+
+/// What is called after a variable is deleted.
+pub type Then = dyn FnOnce(&RunContext<'_>) + Send;
+
+impl Body {
+    /// Whether it counts as pending for the bound of run-ahead.
+    pub fn counts(&self) -> bool {
+        matches!(self, Body::Task(_) | Body::Async(_) | Body::Operator(_))
+    }
+}
+
+pub struct Job {
+    pub body: Body,
+    pub name: Name,
+    pub bytes: u64,
+    pub staged_bytes: u64,
+    pub priority: i32,
+    /// Number of its accesses, which stand in [`Batch::accesses`].
+    pub accesses: u32,
+    pub device: Device,
+    pub lane: u16,
+}
+
+impl Job {
+    /// What the engine pushes for itself.
+    pub fn internal(body: Body) -> Job {
+        Job {
+            body,
+            name: Name::from_static("engine"),
+            bytes: 0,
+            staged_bytes: 0,
+            priority: 0,
+            accesses: 0,
+            device: Device::default(),
+            lane: 0,
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct Batch {
+    pub jobs: VecDeque<Job>,
+    /// Of all jobs, one after the other.
+    pub accesses: Vec<Access>,
+    /// Accesses of jobs that were taken out.
+    pub consumed: usize,
+    /// Some job has a priority other than 0.
+    pub prioritized: bool,
+}
+
+/// The way from a device and a kind of work to a lane.
+pub struct Route {
+    pub queue: Queue,
+    /// A push must wake a worker: all of them sleep, or none is on the watch for new work.
+    pub wake: bool,
+    pub doorbell: Arc<Doorbell>,
+}
+
+#[derive(Default)]
+pub struct Inbox {
+    pub batch: Batch,
+    /// One for each lane, in the same order.
+    pub routes: Vec<Route>,
+    pub free_vars: Vec<VarId>,
+    pub next_var: u32,
+    /// Counting operations pushed so far, and bytes that they staged.
+    pub pushed: u64,
+    pub staged: u64,
+    /// Those of them that are done, as last told by the scheduler.
+    pub finished: u64,
+    pub unstaged: u64,
+    /// Nothing is taken out.
+    pub halted: bool,
+    /// No handle of the engine is left: whoever deletes a variable does the work.
+    pub closed: bool,
+}
+
+impl Inbox {
+    pub fn new_var(&mut self) -> VarId {
+        self.free_vars.pop().unwrap_or_else(|| {
+            self.next_var += 1;
+            VarId(self.next_var - 1)
+        })
+    }
+
+    /// Appends a job whose accesses the caller has appended to [`Batch::accesses`].
+    pub fn append(&mut self, job: Job) {
+        if job.body.counts() {
+            self.pushed += 1;
+            self.staged += job.staged_bytes;
+        }
+        self.batch.prioritized |= job.priority != 0;
+        self.batch.jobs.push_back(job);
+    }
+}

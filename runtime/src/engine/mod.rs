@@ -1,0 +1,277 @@
+//! The dependency engine: runs operations on worker threads in an order that the variables they
+//! read and write allow.
+//!
+//! Operations are *pushed* with the list of variables that they read and write, and run later.
+//! Between two operations of which one writes a variable that the other uses, the order of pushing
+//! is kept; all else may run at the same time. So a program that pushes from one thread means what
+//! it would mean if every operation ran at once. With several pushing threads, the order of each
+//! is kept.
+//!
+//! A failed operation leaves an *error* in everything it should have written. What reads or updates
+//! such a variable does not run and passes the error on. A pure overwrite runs, and clears it.
+//!
+//! - [`state`]: the rules, free of threads
+//! - `inbox`, `submit`: where pushing threads leave operations, and how
+//! - `sched`: the lock around the rules, and what happens under it
+//! - `lane`, `worker`: queues of ready operations, and the threads that run them
+//! - `wait`, `complete`, `var`: waiting threads, asynchronous operations, handles
+//! - `task`: functions stored without allocation
+
+mod complete;
+mod error;
+mod inbox;
+mod lane;
+mod op;
+mod sched;
+#[doc(hidden)]
+pub mod state;
+mod submit;
+mod task;
+mod var;
+mod wait;
+mod worker;
+
+use std::sync::Arc;
+
+use inbox::{Body, Job};
+use lane::Queue;
+use sched::Shared;
+use state::{Access, AccessKind};
+use task::Task;
+use var::OperatorBody;
+
+pub use complete::Completion;
+pub use error::{Cause, EngineError, Failure, Failures, OpError, WaitError};
+pub use op::{EngineConfig, EngineKind, Name, Op, Property, RunContext};
+pub use var::{Operator, Var};
+
+/// A handle of an engine. Clones are handles of the same engine.
+///
+/// Dropping the last one runs everything that was pushed and ends the workers. Variables,
+/// operators and completions may outlive it.
+#[derive(Clone)]
+pub struct Engine(Arc<Handle>);
+
+struct Handle {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+/// Figures of an engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EngineStats {
+    /// Operations pushed so far; joined ones count once.
+    pub pushed: u64,
+    /// Those of them that are done, run or not.
+    pub finished: u64,
+    /// Worker threads started so far.
+    pub workers_started: u64,
+}
+
+impl Engine {
+    /// # Errors
+    /// [`EngineError::Config`] for a number that is 0 or too large. Workers start when a device is
+    /// first used.
+    pub fn new(config: EngineConfig) -> Result<Engine, EngineError> {
+        config.check()?;
+        Ok(Engine(Arc::new(Handle { shared: Arc::new(Shared::new(config)) })))
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
+    pub fn kind(&self) -> EngineKind {
+        self.shared().config.kind
+    }
+
+    pub fn config(&self) -> &EngineConfig {
+        &self.shared().config
+    }
+
+    pub fn new_var(&self) -> Var {
+        let id = self.shared().lock_inbox().new_var();
+        Var { shared: self.shared().clone(), id, deleted: false }
+    }
+
+    /// Pushes an operation; returns before it has run, except on [`EngineKind::Naive`].
+    ///
+    /// Waits while the bounds of run-ahead are exceeded, unless called by an operation.
+    ///
+    /// # Errors
+    /// A variable of another engine; no thread for a device used for the first time; a stopped
+    /// engine that is full.
+    pub fn push(
+        &self,
+        op: Op<'_>,
+        f: impl FnOnce(&RunContext<'_>) -> Result<(), Failure> + Send + 'static,
+    ) -> Result<(), EngineError> {
+        self.shared().submit(&op, Body::Task(Task::new(move |context, _| Some(f(context)))))
+    }
+
+    /// Pushes an operation that is finished by its [`Completion`], on any thread.
+    ///
+    /// # Errors
+    /// As [`Engine::push`].
+    pub fn push_async(
+        &self,
+        op: Op<'_>,
+        f: impl FnOnce(&RunContext<'_>, Completion) + Send + 'static,
+    ) -> Result<(), EngineError> {
+        let task = Task::new(move |context, completion| {
+            completion.map(|completion| f(context, completion));
+            None
+        });
+        self.shared().submit(&op, Body::Async(task))
+    }
+
+    /// Makes an operator that can be pushed many times, always on the same variables.
+    ///
+    /// # Errors
+    /// As [`Engine::push`].
+    pub fn new_operator(
+        &self,
+        op: Op<'_>,
+        f: impl Fn(&RunContext<'_>) -> Result<(), Failure> + Send + Sync + 'static,
+    ) -> Result<Operator, EngineError> {
+        let shared = self.shared();
+        shared.check(&op)?;
+        let lane = shared.lane(Queue::of(self.kind(), op.device, op.property))?.1;
+        let access = |kind| move |var: &&Var| Access { var: var.id, kind };
+        let writes = op.writes.iter().map(access(AccessKind::Write));
+        let accesses = writes.chain(op.reads.iter().map(access(AccessKind::Read))).collect();
+        let body = Arc::new(OperatorBody { name: op.name.clone(), f: Box::new(f) });
+        let number = shared.lock().new_operator(body);
+        Ok(Operator {
+            shared: shared.clone(),
+            number,
+            accesses,
+            name: op.name.clone(),
+            device: op.device,
+            lane,
+            priority: op.priority,
+            bytes: op.bytes,
+            staged_bytes: op.staged_bytes,
+        })
+    }
+
+    /// Pushes a reusable operator.
+    ///
+    /// # Errors
+    /// As [`Engine::push`].
+    pub fn push_operator(&self, operator: &Operator) -> Result<(), EngineError> {
+        let shared = self.shared();
+        if !Arc::ptr_eq(&operator.shared, shared) {
+            return Err(EngineError::ForeignOperator { op: operator.name.clone() });
+        }
+        let job = operator.job();
+        let inbox = shared.room(shared.lock_inbox(), &job, || (operator.name.clone(), operator.device))?;
+        shared.deliver(inbox, operator.lane, |inbox| {
+            inbox.batch.accesses.extend_from_slice(&operator.accesses);
+            inbox.append(job);
+        });
+        Ok(())
+    }
+
+    /// Deletes a variable after all uses pushed before, and then calls `then` on the queue of the
+    /// first processor, before everything else that waits there. An error of the variable does not
+    /// prevent it.
+    ///
+    /// # Errors
+    /// As [`Engine::push`]; the variable is deleted anyway, and `then` is dropped.
+    pub fn delete_var(
+        &self,
+        mut var: Var,
+        then: impl FnOnce(&RunContext<'_>) + Send + 'static,
+    ) -> Result<(), EngineError> {
+        let shared = self.shared();
+        let mut job = Job::internal(Body::Delete(Some(Box::new(then))));
+        if !Arc::ptr_eq(&var.shared, shared) {
+            return Err(EngineError::ForeignVariable { op: job.name, device: job.device });
+        }
+        let (inbox, lane) = shared.lane(Queue::of(self.kind(), job.device, Property::Normal))?;
+        (job.lane, job.priority, job.accesses) = (lane, i32::MAX, 1);
+        var.deleted = true;
+        let access = Access { var: var.id, kind: AccessKind::Delete };
+        shared.deliver(inbox, lane, |inbox| {
+            inbox.batch.accesses.push(access);
+            inbox.append(job);
+        });
+        Ok(())
+    }
+
+    /// Waits until all writes of the variable pushed before are done.
+    ///
+    /// # Errors
+    /// The error that the variable holds, every time until it is overwritten. Errors of waiting
+    /// itself: inside an operation of this engine, or for something pushed to a stopped engine.
+    pub fn wait_to_read(&self, var: &Var) -> Result<(), WaitError> {
+        self.shared().wait_for(var, AccessKind::Read)
+    }
+
+    /// Waits until all uses of the variable pushed before are done.
+    ///
+    /// # Errors
+    /// As [`Engine::wait_to_read`].
+    pub fn wait_to_write(&self, var: &Var) -> Result<(), WaitError> {
+        self.shared().wait_for(var, AccessKind::Barrier)
+    }
+
+    /// Waits until nothing is pending.
+    ///
+    /// # Errors
+    /// All operations that failed since the last call; variables keep their errors. Errors of
+    /// waiting itself as with [`Engine::wait_to_read`].
+    pub fn wait_all(&self) -> Result<(), WaitError> {
+        self.shared().wait_for_all()
+    }
+
+    /// Writes of the variable that are done, whatever came of them. 0 for one of another engine.
+    pub fn version(&self, var: &Var) -> u64 {
+        match Arc::ptr_eq(&var.shared, self.shared()) {
+            true => self.shared().lock().state.version(var.id),
+            false => 0,
+        }
+    }
+
+    /// Finishes what was pushed before, and ends the workers. What is pushed from now on is kept.
+    ///
+    /// # Errors
+    /// [`EngineError::InsideOperation`] if an operation of this engine calls it.
+    pub fn stop(&self) -> Result<(), EngineError> {
+        if complete::is_inside(self.shared()) {
+            return Err(EngineError::InsideOperation);
+        }
+        self.shared().halt();
+        Ok(())
+    }
+
+    /// Starts workers again after [`Engine::stop`].
+    ///
+    /// # Errors
+    /// [`EngineError::InsideOperation`], or that a thread cannot be started.
+    pub fn start(&self) -> Result<(), EngineError> {
+        if complete::is_inside(self.shared()) {
+            return Err(EngineError::InsideOperation);
+        }
+        self.shared().resume()
+    }
+
+    pub fn stats(&self) -> EngineStats {
+        let sched = self.shared().lock();
+        let pushed = self.shared().lock_inbox().pushed;
+        EngineStats { pushed, finished: sched.finished, workers_started: u64::from(sched.streams) }
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("kind", &self.kind()).finish()
+    }
+}

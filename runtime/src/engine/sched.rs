@@ -1,0 +1,402 @@
+//! The scheduler: the state machine, the lanes, and the lock around both.
+//!
+//! Whoever holds the lock takes operations out of the inbox, reports finished ones and distributes
+//! what became ready. What calls foreign code or wakes threads is collected in [`Effects`] and done
+//! after the lock is released. The scheduler's lock is taken before the inbox's, never after.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::JoinHandle;
+
+use super::error::{Failures, OpError};
+use super::inbox::{Batch, Body, Inbox, Job};
+use super::lane::{Activity, Doorbell, Lane};
+use super::op::EngineConfig;
+use super::state::{OpId, Ready, State};
+use super::var::OperatorBody;
+use super::wait::{Ticket, Waited};
+
+/// Keeps what different threads write in different cache lines (and prefetched pairs of them).
+#[repr(align(128))]
+pub struct Padded<T>(pub T);
+
+/// What all handles of one engine and its workers share.
+pub struct Shared {
+    pub config: EngineConfig,
+    sched: Padded<Mutex<Sched>>,
+    inbox: Padded<Mutex<Inbox>>,
+    /// The inbox may hold something.
+    pub mail: Padded<AtomicBool>,
+    /// Something became ready or finished, for threads that run operations while they wait.
+    pub progress: Condvar,
+    /// Held while workers are started or stopped.
+    pub control: Mutex<()>,
+}
+
+/// Result of an operation as its dependants see it.
+pub type Outcome = Result<(), Arc<OpError>>;
+
+/// What must be accounted when an operation finishes.
+#[derive(Clone, Copy)]
+pub struct Receipt {
+    pub op: OpId,
+    counts: bool,
+    elsewhere: bool,
+    staged_bytes: u64,
+    operator: Option<u32>,
+}
+
+impl Receipt {
+    pub fn new(op: OpId, job: &Job) -> Receipt {
+        let operator = if let Body::Operator(number) = job.body { Some(number) } else { None };
+        let elsewhere = matches!(job.body, Body::Async(_));
+        Receipt { op, counts: job.body.counts(), elsewhere, staged_bytes: job.staged_bytes, operator }
+    }
+
+    /// Whether a completion finishes the operation.
+    pub fn completes_elsewhere(&self) -> bool {
+        self.elsewhere
+    }
+}
+
+/// A reusable operator.
+struct Operator {
+    /// None in a free slot.
+    body: Option<Arc<OperatorBody>>,
+    /// Pushed and not finished.
+    pending: u64,
+    /// The handle was dropped.
+    retired: bool,
+}
+
+/// A pushing thread that waits for room.
+pub struct RoomWaiter {
+    pub ticket: Arc<Ticket>,
+    pub finished: u64,
+    pub unstaged: u64,
+}
+
+pub struct Sched {
+    pub state: State<Job, Arc<OpError>>,
+    ready: Ready<Job, Arc<OpError>>,
+    incoming: Batch,
+    pub lanes: Vec<Lane>,
+    pub doorbells: Vec<Arc<Doorbell>>,
+    operators: Vec<Operator>,
+    free_operators: Vec<u32>,
+    pub failures: Failures,
+    /// Counting operations that finished, and bytes that they no longer stage.
+    pub finished: u64,
+    pub unstaged: u64,
+    /// Signalled when nothing is pending.
+    pub idle_waiters: Vec<Arc<Ticket>>,
+    pub room_waiters: Vec<RoomWaiter>,
+    /// Threads that sleep on [`Shared::progress`].
+    pub helpers: usize,
+    /// Nothing is taken out of the inbox.
+    pub halted: bool,
+    /// Workers end when nothing is ready.
+    pub exiting: bool,
+    pub threads: Vec<JoinHandle<()>>,
+    /// Workers started so far.
+    pub streams: u32,
+    /// Push number of the operation admitted last.
+    pub last_admitted: Option<(OpId, u64)>,
+}
+
+/// What is to be done without the lock.
+#[derive(Default)]
+pub struct Effects {
+    tickets: Vec<(Arc<Ticket>, Waited)>,
+    discarded: Vec<Job>,
+    retired: Vec<Arc<OperatorBody>>,
+    pub rings: Vec<Arc<Doorbell>>,
+}
+
+impl Effects {
+    pub fn any(&self) -> bool {
+        !(self.tickets.is_empty() && self.discarded.is_empty() && self.retired.is_empty() && self.rings.is_empty())
+    }
+
+    /// Does everything. Must be called without a lock.
+    pub fn flush(&mut self) {
+        self.rings.drain(..).for_each(|doorbell| doorbell.ring());
+        self.tickets.drain(..).for_each(|(ticket, result)| ticket.signal(result));
+        self.discarded.drain(..).for_each(drop_quietly);
+        self.retired.drain(..).for_each(drop_quietly);
+    }
+}
+
+/// Drops what may hold values of the user, whose destructors may panic.
+pub fn drop_quietly<T>(value: T) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+        std::mem::forget(payload);
+    }
+}
+
+/// Operations admitted at once, so that the lock is not held for long.
+const ADMIT: usize = 64;
+/// Ready operations below which a worker looks for more.
+const LOW: usize = 32;
+
+impl Shared {
+    pub fn new(config: EngineConfig) -> Shared {
+        let sched = Sched {
+            state: State::new(),
+            ready: Ready::new(),
+            incoming: Batch::default(),
+            lanes: Vec::new(),
+            doorbells: Vec::new(),
+            operators: Vec::new(),
+            free_operators: Vec::new(),
+            failures: Failures::default(),
+            finished: 0,
+            unstaged: 0,
+            idle_waiters: Vec::new(),
+            room_waiters: Vec::new(),
+            helpers: 0,
+            halted: false,
+            exiting: false,
+            threads: Vec::new(),
+            streams: 0,
+            last_admitted: None,
+        };
+        Shared {
+            config,
+            sched: Padded(Mutex::new(sched)),
+            inbox: Padded(Mutex::new(Inbox::default())),
+            mail: Padded(AtomicBool::new(false)),
+            progress: Condvar::new(),
+            control: Mutex::new(()),
+        }
+    }
+
+    /// No foreign code runs under the locks, so a poisoned one guards consistent data.
+    pub fn lock(&self) -> MutexGuard<'_, Sched> {
+        self.sched.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Sched>> {
+        match self.sched.0.try_lock() {
+            Ok(sched) => Some(sched),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    pub fn lock_inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Exchanges the inbox for the empty `incoming`.
+    pub fn collect(&self, sched: &mut Sched, inbox: &mut Inbox) {
+        if sched.halted || !sched.incoming.jobs.is_empty() {
+            return;
+        }
+        sched.incoming.accesses.clear();
+        sched.incoming.consumed = 0;
+        sched.incoming.prioritized = false;
+        std::mem::swap(&mut sched.incoming, &mut inbox.batch);
+        self.mail.0.store(false, Ordering::Relaxed);
+        inbox.free_vars.append(&mut sched.ready.freed);
+        (inbox.finished, inbox.unstaged) = (sched.finished, sched.unstaged);
+    }
+
+    /// Admits everything pushed before.
+    pub fn take_in_all(&self, sched: &mut Sched, effects: &mut Effects) {
+        if sched.halted {
+            return;
+        }
+        loop {
+            sched.admit_collected(effects);
+            let mut inbox = self.lock_inbox();
+            if inbox.batch.jobs.is_empty() {
+                inbox.free_vars.append(&mut sched.ready.freed);
+                return;
+            }
+            self.collect(sched, &mut inbox);
+        }
+    }
+
+    /// Admits some of what was pushed, if the lane is about to run out of work.
+    pub fn take_in(&self, sched: &mut Sched, lane: usize, effects: &mut Effects) {
+        let eager = sched.lanes[lane].spreads();
+        if !eager && sched.lanes[lane].ready.len() >= LOW && !sched.incoming.prioritized {
+            return;
+        }
+        if sched.incoming.jobs.is_empty() {
+            if sched.halted || !self.mail.0.load(Ordering::Relaxed) {
+                return;
+            }
+            self.collect(sched, &mut self.lock_inbox());
+        }
+        let limit = if sched.incoming.prioritized { usize::MAX } else { ADMIT };
+        while sched.admit(limit, effects) && sched.lanes[lane].ready.is_empty() {}
+    }
+
+    /// Finishes an operation from a thread that holds no lock.
+    pub fn finish(&self, receipt: Receipt, outcome: Outcome) {
+        let mut effects = Effects::default();
+        let mut sched = self.lock();
+        sched.complete(receipt, outcome, &mut effects);
+        sched.call_workers(&mut effects);
+        if sched.helpers > 0 {
+            self.progress.notify_all();
+        }
+        drop(sched);
+        effects.flush();
+    }
+}
+
+impl Sched {
+    /// Admits up to `limit` operations; false if there was none.
+    fn admit(&mut self, limit: usize, effects: &mut Effects) -> bool {
+        for count in 0..limit {
+            let Some(job) = self.incoming.jobs.pop_front() else { return count > 0 };
+            let begin = self.incoming.consumed;
+            self.incoming.consumed += job.accesses as usize;
+            match job.body {
+                Body::Retire(number) => {
+                    self.operators[number as usize].retired = true;
+                    self.free_operator(number, effects);
+                    continue;
+                }
+                Body::Operator(number) => self.operators[number as usize].pending += 1,
+                _ => {}
+            }
+            let serial = self.state.pushed();
+            let accesses = &self.incoming.accesses[begin..self.incoming.consumed];
+            let op = self.state.push(accesses, job, &mut self.ready);
+            self.last_admitted = Some((op, serial));
+            self.settle(effects);
+        }
+        true
+    }
+
+    /// Admits everything that was collected.
+    pub fn admit_collected(&mut self, effects: &mut Effects) {
+        while self.admit(usize::MAX, effects) {}
+    }
+
+    /// Adds an operation directly, after everything that was admitted.
+    pub fn push(&mut self, accesses: &[super::state::Access], job: Job, effects: &mut Effects) {
+        self.state.push(accesses, job, &mut self.ready);
+        self.settle(effects);
+    }
+
+    /// Ends an operation.
+    pub fn complete(&mut self, receipt: Receipt, outcome: Outcome, effects: &mut Effects) {
+        if let Err(error) = &outcome {
+            self.failures.record(error.clone());
+        }
+        self.account(receipt, effects);
+        self.state.finish(receipt.op, outcome, &mut self.ready);
+        self.settle(effects);
+    }
+
+    fn account(&mut self, receipt: Receipt, effects: &mut Effects) {
+        if let Some(number) = receipt.operator {
+            self.operators[number as usize].pending -= 1;
+            if self.operators[number as usize].retired {
+                self.free_operator(number, effects);
+            }
+        }
+        if !receipt.counts {
+            return;
+        }
+        self.finished += 1;
+        self.unstaged += receipt.staged_bytes;
+        if !self.room_waiters.is_empty() {
+            let (finished, unstaged) = (self.finished, self.unstaged);
+            self.room_waiters.retain(|waiter| {
+                let room = finished >= waiter.finished && unstaged >= waiter.unstaged;
+                if room {
+                    effects.tickets.push((waiter.ticket.clone(), Ok(())));
+                }
+                !room
+            });
+        }
+    }
+
+    /// Distributes what became ready.
+    fn settle(&mut self, effects: &mut Effects) {
+        let mut next = 0;
+        while next < self.ready.run.len() || !self.ready.skipped.is_empty() {
+            if let Some((job, error)) = self.ready.skipped.pop() {
+                // The operation is over already; only its number in the receipt is void.
+                self.account(Receipt::new(OpId(u32::MAX), &job), effects);
+                match job.body {
+                    Body::Wait(ticket) => effects.tickets.push((ticket, Err(error))),
+                    _ => effects.discarded.push(job),
+                }
+                continue;
+            }
+            let op = self.ready.run[next];
+            next += 1;
+            match self.state.payload(op) {
+                Some(Job { body: Body::Wait(_) | Body::Delete(None), .. }) => {
+                    if let Some(Job { body: Body::Wait(ticket), .. }) = self.state.take(op) {
+                        effects.tickets.push((ticket, Ok(())));
+                    }
+                    self.state.finish(op, Ok(()), &mut self.ready);
+                }
+                Some(job) => self.lanes[job.lane as usize].ready.push(op, job.priority),
+                None => {}
+            }
+        }
+        self.ready.run.clear();
+        if self.state.live() == 0 && !self.idle_waiters.is_empty() && self.incoming.jobs.is_empty() {
+            effects.tickets.extend(self.idle_waiters.drain(..).map(|ticket| (ticket, Ok(()))));
+        }
+    }
+
+    /// Calls workers of lanes that have more ready than is being worked on.
+    pub fn call_workers(&mut self, effects: &mut Effects) {
+        for (lane, doorbell) in self.lanes.iter_mut().zip(&self.doorbells) {
+            if lane.ready.is_empty() {
+                continue;
+            }
+            if lane.count(Activity::Spinning) > 0 {
+                doorbell.call_spinner();
+            } else if lane.wants_help() {
+                lane.called = true;
+                effects.rings.push(doorbell.clone());
+            }
+        }
+    }
+
+    /// Operations admitted and not finished, and those about to be admitted.
+    pub fn pending(&self) -> usize {
+        self.state.live() + self.incoming.jobs.len()
+    }
+
+    /// Removes an operation that is ready from the state, to be run.
+    pub fn start(&mut self, lane: usize) -> Option<(OpId, Job, Option<Arc<OperatorBody>>)> {
+        let op = self.lanes[lane].ready.pop()?;
+        let job = self.state.take(op)?;
+        let operator = match job.body {
+            Body::Operator(number) => self.operators[number as usize].body.clone(),
+            _ => None,
+        };
+        Some((op, job, operator))
+    }
+
+    pub fn new_operator(&mut self, body: Arc<OperatorBody>) -> u32 {
+        let slot = Operator { body: Some(body), pending: 0, retired: false };
+        if let Some(number) = self.free_operators.pop() {
+            self.operators[number as usize] = slot;
+            return number;
+        }
+        self.operators.push(slot);
+        (self.operators.len() - 1) as u32
+    }
+
+    fn free_operator(&mut self, number: u32, effects: &mut Effects) {
+        let slot = &mut self.operators[number as usize];
+        if slot.pending == 0 {
+            effects.retired.extend(slot.body.take());
+            self.free_operators.push(number);
+        }
+    }
+}
