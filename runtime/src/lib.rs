@@ -6,6 +6,7 @@
 
 pub mod arena;
 pub mod device;
+pub mod dlpack;
 pub mod engine;
 pub mod plan;
 pub mod pool;
