@@ -423,6 +423,17 @@ fn checkpoints_sort_arrays_by_role() {
 }
 
 #[test]
+fn a_list_can_replace_the_file_it_is_a_view_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.params");
+    let list = ArrayList::unnamed([floats(&[4096], &[1.5; 4096])]);
+    save(&path, &list, Version::V2).unwrap();
+    let view = load(&path).unwrap();
+    save(&path, &view, Version::V1).unwrap();
+    assert_eq!((&view, &load(&path).unwrap()), (&list, &list));
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let error = load("no such folder/a.params".as_ref()).unwrap_err().to_string();
     assert!(error.starts_with("cannot open no such folder/a.params: "), "{error}");
