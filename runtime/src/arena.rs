@@ -39,7 +39,7 @@ impl AlignedBuffer {
         let len = usize::try_from(bytes).map_err(|_| error)?;
         let layout = Layout::from_size_align(len, Self::ALIGN).map_err(|_| error)?;
         if len == 0 {
-            return Ok(AlignedBuffer { start: Self::dangling(), len });
+            return Ok(AlignedBuffer::empty());
         }
         // SAFETY: the layout has a non-zero size.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(error)?;
@@ -51,6 +51,11 @@ impl AlignedBuffer {
         let mut buffer = AlignedBuffer::zeroed(source.len() as u64, purpose)?;
         buffer.as_mut_slice().copy_from_slice(source);
         Ok(buffer)
+    }
+
+    /// A buffer of no bytes.
+    pub fn empty() -> AlignedBuffer {
+        AlignedBuffer { start: Self::dangling(), len: 0 }
     }
 
     /// An aligned address for an empty buffer.
@@ -72,6 +77,11 @@ impl AlignedBuffer {
 
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.start.as_ptr()
+    }
+
+    /// The first byte, for owners that share the buffer and keep accesses apart themselves.
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
     }
 
     pub fn as_slice(&self) -> &[u8] {

@@ -1,7 +1,11 @@
 //! Where memory lives and work runs.
 
+mod table;
+
 use std::fmt;
 use std::str::FromStr;
+
+pub use table::DeviceTable;
 
 /// Kind of a [`Device`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,0 +1,80 @@
+//! Owned memory of one device.
+
+use std::mem;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::pool::Pool;
+use crate::{AlignedBuffer, Device};
+
+/// Memory of one device, given back to its pool when dropped.
+///
+/// The first byte's address is a multiple of [`AlignedBuffer::ALIGN`]. The bytes are initialised but
+/// undefined: they may be those of an earlier block.
+#[derive(Debug)]
+pub struct Block {
+    memory: AlignedBuffer,
+    len: usize,
+    device: Device,
+    /// None for a block without memory.
+    pool: Option<Arc<Pool>>,
+}
+
+impl Block {
+    pub(super) fn new(memory: AlignedBuffer, len: usize, device: Device, pool: Arc<Pool>) -> Block {
+        debug_assert!(len <= memory.len());
+        Block { memory, len, device, pool: Some(pool) }
+    }
+
+    pub(super) fn empty(device: Device) -> Block {
+        Block { memory: AlignedBuffer::empty(), len: 0, device, pool: None }
+    }
+
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Bytes asked for.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes the block takes from its device, at least [`Block::len`].
+    pub fn capacity(&self) -> usize {
+        self.memory.len()
+    }
+
+    pub fn as_ptr(&self) -> *const u8 {
+        self.memory.as_ptr()
+    }
+
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.memory.as_mut_ptr()
+    }
+
+    /// The first byte, for owners that share the block and keep accesses apart themselves: the bytes
+    /// may be written through this pointer while no reference to them exists.
+    pub fn start(&self) -> NonNull<u8> {
+        self.memory.start()
+    }
+
+    pub fn as_slice(&self) -> &[u8] {
+        &self.memory.as_slice()[..self.len]
+    }
+
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.memory.as_mut_slice()[..self.len]
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.take() {
+            pool.give_back(mem::replace(&mut self.memory, AlignedBuffer::empty()));
+        }
+    }
+}

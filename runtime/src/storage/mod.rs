@@ -1,0 +1,112 @@
+//! Memory of devices, pooled.
+//!
+//! [`Storage::alloc`] hands out [`Block`]s; a dropped block goes back to the pool of its device and
+//! is handed out again, the one dropped last first, to a request of the same size class
+//! ([`Pooling`]). A pool keeps a bounded amount of unused memory ([`PoolConfig::max_held`]) and gives
+//! all of it back on [`Storage::release`], when its device's limit is near, and when the system has
+//! no more memory.
+
+mod block;
+mod config;
+mod error;
+mod pool;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use block::Block;
+pub use config::{Cutoff, CutoffError, ParsePoolingError, PoolConfig, Pooling, StorageConfig};
+pub use error::{AllocCause, AllocError};
+pub use pool::StorageStats;
+
+use crate::Device;
+use crate::device::DeviceTable;
+use pool::Pool;
+
+/// What every byte of unused memory holds where [`PoolConfig::poison`] is set.
+pub const POISON: u8 = 0xCB;
+
+/// Acquires the lock; no update of what these locks protect can stop halfway.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The pools of all devices. A handle: clones share the pools.
+#[derive(Clone, Debug)]
+pub struct Storage {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: StorageConfig,
+    pools: DeviceTable<Arc<Pool>>,
+}
+
+impl Storage {
+    pub fn new(config: StorageConfig) -> Storage {
+        Storage { shared: Arc::new(Shared { config, pools: DeviceTable::new() }) }
+    }
+
+    /// A block of `bytes` bytes whose contents are undefined; none are needed for 0 bytes.
+    ///
+    /// When the device's limit or the system refuses, unused memory is released and the request
+    /// made once more.
+    pub fn alloc(&self, device: Device, bytes: u64) -> Result<Block, AllocError> {
+        if bytes == 0 {
+            return Ok(Block::empty(device));
+        }
+        let pool = self.pool(device);
+        let block = pool.alloc(bytes).or_else(|cause| {
+            match cause {
+                AllocCause::Limit(_) => pool.release(),
+                AllocCause::System => self.release_all(),
+                AllocCause::Size | AllocCause::Injected | AllocCause::Corrupted => return Err(cause),
+            };
+            pool.alloc(bytes)
+        });
+        block.map_err(|cause| {
+            let StorageStats { in_use, held, .. } = pool.stats();
+            AllocError { device, wanted: bytes, in_use, held, cause }
+        })
+    }
+
+    /// Figures of a device's pool, all zero if it was never asked for memory. Taken while other
+    /// threads allocate, they belong to slightly different moments.
+    pub fn stats(&self, device: Device) -> StorageStats {
+        self.shared.pools.get(device).map(|pool| pool.stats()).unwrap_or_default()
+    }
+
+    /// Starts the peaks of a device afresh from what is in use and held now.
+    pub fn reset_peaks(&self, device: Device) {
+        if let Some(pool) = self.shared.pools.get(device) {
+            pool.reset_peaks();
+        }
+    }
+
+    /// Gives the unused memory of a device back to the system; returns the number of bytes.
+    pub fn release(&self, device: Device) -> u64 {
+        self.shared.pools.get(device).map_or(0, |pool| pool.release())
+    }
+
+    /// [`Storage::release`] for every device.
+    pub fn release_all(&self) -> u64 {
+        self.shared.pools.values().map(|pool| pool.release()).sum()
+    }
+
+    /// The settings of a device's pool.
+    pub fn config(&self, device: Device) -> &PoolConfig {
+        self.shared.config.pool(device)
+    }
+
+    fn pool(&self, device: Device) -> &Arc<Pool> {
+        self.shared.pools.get_or_init(device, || Arc::new(Pool::new(device, self.config(device).clone())))
+    }
+}
+
+impl Default for Storage {
+    fn default() -> Storage {
+        Storage::new(StorageConfig::default())
+    }
+}
