@@ -66,14 +66,20 @@ impl Pooling {
             Pooling::Classes => {
                 // 2^log < bytes <= 2^(log + 1), with steps of 2^log / STEPS.
                 let step = bytes.saturating_sub(1).checked_ilog2().map_or(1, |log| (1 << log) / STEPS);
-                bytes.checked_next_multiple_of(step.max(ALIGN))
+                multiple(bytes, step.max(ALIGN))
             }
-            Pooling::Pages => bytes.checked_next_multiple_of(if bytes > LARGE { LARGE } else { PAGE }),
-            Pooling::PowersOfTwo(Cutoff(log)) if bytes > 1 << log => bytes.checked_next_multiple_of(1 << log),
+            Pooling::Pages => multiple(bytes, if bytes > LARGE { LARGE } else { PAGE }),
+            Pooling::PowersOfTwo(Cutoff(log)) if bytes > 1 << log => multiple(bytes, 1 << log),
             Pooling::PowersOfTwo(_) => Some(bytes.next_power_of_two().max(PAGE)),
-            Pooling::Unpooled => bytes.checked_next_multiple_of(ALIGN),
+            Pooling::Unpooled => multiple(bytes, ALIGN),
         }
     }
+}
+
+/// The next multiple of `step`, a power of two. A division would cost more than the rest of a pooled
+/// allocation.
+fn multiple(bytes: u64, step: u64) -> Option<u64> {
+    Some(bytes.checked_add(step - 1)? & !(step - 1))
 }
 
 impl fmt::Display for Pooling {

@@ -32,6 +32,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Makes the allocator of the process give up what it keeps of freed memory.
+fn return_to_system() {
+    #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+    // SAFETY: the function may be called at any time, from any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// The pools of all devices. A handle: clones share the pools.
 #[derive(Clone, Debug)]
 pub struct Storage {
@@ -72,8 +81,7 @@ impl Storage {
         })
     }
 
-    /// Figures of a device's pool, all zero if it was never asked for memory. Taken while other
-    /// threads allocate, they belong to slightly different moments.
+    /// Figures of a device's pool, all zero if it was never asked for memory.
     pub fn stats(&self, device: Device) -> StorageStats {
         self.shared.pools.get(device).map(|pool| pool.stats()).unwrap_or_default()
     }
@@ -87,12 +95,16 @@ impl Storage {
 
     /// Gives the unused memory of a device back to the system; returns the number of bytes.
     pub fn release(&self, device: Device) -> u64 {
-        self.shared.pools.get(device).map_or(0, |pool| pool.release())
+        let bytes = self.shared.pools.get(device).map_or(0, |pool| pool.release());
+        return_to_system();
+        bytes
     }
 
     /// [`Storage::release`] for every device.
     pub fn release_all(&self) -> u64 {
-        self.shared.pools.values().map(|pool| pool.release()).sum()
+        let bytes = self.shared.pools.values().map(|pool| pool.release()).sum();
+        return_to_system();
+        bytes
     }
 
     /// The settings of a device's pool.

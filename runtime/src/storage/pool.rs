@@ -1,16 +1,14 @@
 //! The pool of one device: free memory by size, and what is counted.
 //!
-//! Free memory is divided among [`SHARDS`] locks by size, so that threads meet only when they ask for
-//! the same sizes. `total` is what the system provided; the part not in use is held.
+//! One short lock protects all of it, so that figures and limits are exact. The system is asked for
+//! memory, and given memory back, while the lock is free.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::mem;
 use std::sync::{Arc, Mutex};
 
 use super::{AllocCause, Block, POISON, PoolConfig, Pooling, lock};
 use crate::{AlignedBuffer, Device};
-
-const SHARDS: usize = 16;
 
 /// Figures of one device's pool. Bytes are those of whole size classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,210 +37,170 @@ struct FreeList {
 }
 
 #[derive(Debug, Default)]
-struct Shard {
+struct State {
     lists: BTreeMap<u64, FreeList>,
-    reuses: u64,
+    stats: StorageStats,
+    /// Bytes being asked of the system.
+    pending: u64,
+    /// Requests so far.
+    requests: u64,
 }
-
-/// A lock to a cache line, so that neighbours do not slow each other down.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Line<T>(T);
 
 #[derive(Debug)]
 pub struct Pool {
     device: Device,
     config: PoolConfig,
-    shards: [Line<Mutex<Shard>>; SHARDS],
-    in_use: Line<AtomicU64>,
-    total: AtomicU64,
-    peak: AtomicU64,
-    peak_held: AtomicU64,
-    /// Blocks whose memory came from the system.
-    fresh: AtomicU64,
-    /// Requests so far, counted where failures are injected.
-    requests: AtomicU64,
+    state: Mutex<State>,
 }
 
-/// Raises a maximum, without writing when it stands.
-fn raise(peak: &AtomicU64, value: u64) {
-    if peak.load(Relaxed) < value {
-        peak.fetch_max(value, Relaxed);
+impl State {
+    fn reuse(&mut self, size: u64) -> Option<AlignedBuffer> {
+        let list = self.lists.get_mut(&size)?;
+        let memory = list.memory.pop()?;
+        list.idle = list.idle.min(list.memory.len());
+        self.stats.reuses += 1;
+        self.stats.held -= size;
+        self.hand_out(size);
+        Some(memory)
     }
+
+    fn hand_out(&mut self, size: u64) {
+        let stats = &mut self.stats;
+        stats.allocations += 1;
+        stats.in_use += size;
+        stats.peak = stats.peak.max(stats.in_use);
+    }
+
+    /// Bytes the device provides once `size` more are allocated.
+    fn with(&self, size: u64) -> u128 {
+        [self.stats.in_use, self.stats.held, self.pending, size].map(u128::from).iter().sum()
+    }
+
+    /// Takes out memory until no more than `target` bytes are held: what was not needed since the
+    /// last time, then the largest.
+    fn trim(&mut self, target: u64) -> Vec<AlignedBuffer> {
+        let mut excess = vec![];
+        for list in self.lists.values_mut() {
+            excess.extend(list.memory.drain(..list.idle));
+            list.idle = list.memory.len();
+        }
+        self.stats.held -= bytes(&excess);
+        for (&size, list) in self.lists.iter_mut().rev() {
+            let count = self.stats.held.saturating_sub(target).div_ceil(size);
+            let count = usize::try_from(count).map_or(list.memory.len(), |count| count.min(list.memory.len()));
+            excess.extend(list.memory.drain(..count));
+            list.idle = list.memory.len();
+            self.stats.held -= size * count as u64;
+        }
+        excess
+    }
+}
+
+fn bytes(memory: &[AlignedBuffer]) -> u64 {
+    memory.iter().map(|memory| memory.len() as u64).sum()
 }
 
 impl Pool {
     pub fn new(device: Device, config: PoolConfig) -> Pool {
-        Pool {
-            device,
-            config,
-            shards: Default::default(),
-            in_use: Line::default(),
-            total: AtomicU64::new(0),
-            peak: AtomicU64::new(0),
-            peak_held: AtomicU64::new(0),
-            fresh: AtomicU64::new(0),
-            requests: AtomicU64::new(0),
-        }
+        Pool { device, config, state: Mutex::default() }
     }
 
     /// A block of `bytes` bytes, more than 0.
     pub fn alloc(self: &Arc<Self>, bytes: u64) -> Result<Block, AllocCause> {
-        if let Some(period) = self.config.fail_every
-            && (self.requests.fetch_add(1, Relaxed) + 1).is_multiple_of(period.get())
-        {
-            return Err(AllocCause::Injected);
-        }
         let len = usize::try_from(bytes).map_err(|_| AllocCause::Size)?;
         let size = self.config.pooling.round(bytes).filter(|&size| i64::try_from(size).is_ok());
         let size = size.ok_or(AllocCause::Size)?;
-        let memory = match self.reuse(size) {
-            Some(memory) => memory,
-            None => self.fresh(size)?,
+        let memory = {
+            let mut state = lock(&self.state);
+            if let Some(period) = self.config.fail_every {
+                state.requests += 1;
+                if state.requests.is_multiple_of(period.get()) {
+                    return Err(AllocCause::Injected);
+                }
+            }
+            state.reuse(size)
         };
-        raise(&self.peak, self.in_use.0.fetch_add(size, Relaxed) + size);
+        let memory = memory.map_or_else(|| self.fresh(size), Ok)?;
         if self.config.poison && memory.as_slice().iter().any(|&byte| byte != POISON) {
-            self.discard(memory);
+            lock(&self.state).stats.in_use -= size;
             return Err(AllocCause::Corrupted);
         }
         Ok(Block::new(memory, len, self.device, self.clone()))
     }
 
-    fn reuse(&self, size: u64) -> Option<AlignedBuffer> {
-        let mut shard = lock(self.shard(size));
-        let list = shard.lists.get_mut(&size)?;
-        let memory = list.memory.pop()?;
-        list.idle = list.idle.min(list.memory.len());
-        shard.reuses += 1;
-        Some(memory)
-    }
-
     /// Memory from the system, within the limit.
     fn fresh(&self, size: u64) -> Result<AlignedBuffer, AllocCause> {
-        let limit = self.config.limit.unwrap_or(u64::MAX);
-        if let Some(limit) = self.config.limit {
-            let free = u128::from(limit) * u128::from(self.config.reserve.min(100)) / 100;
-            if u128::from(self.total.load(Relaxed)) + u128::from(size) + free > u128::from(limit) {
-                self.release();
-            }
-        }
-        let charge = |total: u64| total.checked_add(size).filter(|&total| total <= limit);
-        self.total.try_update(Relaxed, Relaxed, charge).map_err(|_| AllocCause::Limit(limit))?;
-        let Ok(mut memory) = AlignedBuffer::zeroed(size, "storage") else {
-            self.total.fetch_sub(size, Relaxed);
-            return Err(AllocCause::System);
-        };
+        self.charge(size)?;
+        let memory = AlignedBuffer::zeroed(size, "storage");
+        let mut state = lock(&self.state);
+        state.pending -= size;
+        let mut memory = memory.map_err(|_| AllocCause::System)?;
+        state.hand_out(size);
+        drop(state);
         if self.config.poison {
             memory.as_mut_slice().fill(POISON);
         }
-        self.fresh.fetch_add(1, Relaxed);
         Ok(memory)
+    }
+
+    /// Counts `size` bytes as pending, after releasing unused memory if the reserve needs that.
+    fn charge(&self, size: u64) -> Result<(), AllocCause> {
+        let mut state = lock(&self.state);
+        if let Some(limit) = self.config.limit {
+            let kept = u128::from(limit) * u128::from(100 - self.config.reserve.min(100)) / 100;
+            if state.with(size) > kept && state.stats.held > 0 {
+                drop(state);
+                self.release();
+                state = lock(&self.state);
+            }
+            if state.with(size) > u128::from(limit) {
+                return Err(AllocCause::Limit(limit));
+            }
+        }
+        state.pending += size;
+        Ok(())
     }
 
     /// Takes memory that was in use.
     pub fn give_back(&self, mut memory: AlignedBuffer) {
         let size = memory.len() as u64;
-        if self.config.pooling == Pooling::Unpooled || size > self.bound(self.in_use.0.load(Relaxed) - size) {
-            return self.discard(memory);
-        }
         if self.config.poison {
             memory.as_mut_slice().fill(POISON);
         }
-        let in_use = self.in_use.0.fetch_sub(size, Relaxed) - size;
-        lock(self.shard(size)).lists.entry(size).or_default().memory.push(memory);
-        let held = self.total.load(Relaxed).saturating_sub(in_use);
-        raise(&self.peak_held, held);
-        let bound = self.bound(in_use);
-        if held > bound {
+        let mut state = lock(&self.state);
+        state.stats.in_use -= size;
+        let bound = self.config.max_held.max(state.stats.in_use);
+        if self.config.pooling == Pooling::Unpooled || size > bound {
+            drop(state);
+            return;
+        }
+        state.lists.entry(size).or_default().memory.push(memory);
+        state.stats.held += size;
+        state.stats.peak_held = state.stats.peak_held.max(state.stats.held);
+        if state.stats.held > bound {
             // Some room below the bound, so that not every block that follows comes here again.
-            self.trim(bound - bound / 4);
-        }
-    }
-
-    /// Most bytes to hold.
-    fn bound(&self, in_use: u64) -> u64 {
-        self.config.max_held.max(in_use)
-    }
-
-    /// Gives memory that was in use back to the system.
-    fn discard(&self, memory: AlignedBuffer) {
-        let size = memory.len() as u64;
-        self.in_use.0.fetch_sub(size, Relaxed);
-        drop(memory);
-        self.total.fetch_sub(size, Relaxed);
-    }
-
-    fn shard(&self, size: u64) -> &Mutex<Shard> {
-        // Multiplicative hashing: sizes differ in high bits or in low ones.
-        let hash = size.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SHARDS.ilog2());
-        &self.shards[hash as usize].0
-    }
-
-    fn held(&self) -> u64 {
-        self.total.load(Relaxed).saturating_sub(self.in_use.0.load(Relaxed))
-    }
-
-    /// Gives memory back until no more than `target` bytes are held: what was not needed since the
-    /// last time, then the largest.
-    fn trim(&self, target: u64) {
-        let mut sizes = vec![];
-        for shard in &self.shards {
-            let mut idle = vec![];
-            for (&size, list) in &mut lock(&shard.0).lists {
-                idle.extend(list.memory.drain(..list.idle));
-                list.idle = list.memory.len();
-                sizes.push(size);
-            }
-            self.forget(idle);
-        }
-        sizes.sort_unstable();
-        for &size in sizes.iter().rev() {
-            let excess = self.held().saturating_sub(target).div_ceil(size);
-            if excess == 0 {
-                return;
-            }
-            let freed: Vec<AlignedBuffer> = {
-                let mut shard = lock(self.shard(size));
-                let Some(list) = shard.lists.get_mut(&size) else { continue };
-                let count = list.memory.len().min(usize::try_from(excess).unwrap_or(usize::MAX));
-                list.idle = list.idle.saturating_sub(count);
-                list.memory.drain(..count).collect()
-            };
-            self.forget(freed);
+            let excess = state.trim(bound - bound / 4);
+            drop(state);
+            drop(excess);
         }
     }
 
     /// Gives all unused memory back to the system; returns its bytes.
     pub fn release(&self) -> u64 {
-        let empty = |shard: &Line<Mutex<Shard>>| {
-            let lists = std::mem::take(&mut lock(&shard.0).lists);
-            self.forget(lists.into_values().flat_map(|list| list.memory).collect())
+        let lists = {
+            let mut state = lock(&self.state);
+            state.stats.held = 0;
+            mem::take(&mut state.lists)
         };
-        self.shards.iter().map(empty).sum()
-    }
-
-    /// Gives memory that was held back to the system; returns its bytes.
-    fn forget(&self, memory: Vec<AlignedBuffer>) -> u64 {
-        let bytes = memory.iter().map(|memory| memory.len() as u64).sum();
-        drop(memory);
-        self.total.fetch_sub(bytes, Relaxed);
-        bytes
+        lists.into_values().map(|list| bytes(&list.memory)).sum()
     }
 
     pub fn stats(&self) -> StorageStats {
-        let reuses = self.shards.iter().map(|shard| lock(&shard.0).reuses).sum();
-        StorageStats {
-            in_use: self.in_use.0.load(Relaxed),
-            held: self.held(),
-            peak: self.peak.load(Relaxed),
-            peak_held: self.peak_held.load(Relaxed),
-            allocations: self.fresh.load(Relaxed) + reuses,
-            reuses,
-        }
+        lock(&self.state).stats
     }
 
     pub fn reset_peaks(&self) {
-        self.peak.store(self.in_use.0.load(Relaxed), Relaxed);
-        self.peak_held.store(self.held(), Relaxed);
+        let stats = &mut lock(&self.state).stats;
+        (stats.peak, stats.peak_held) = (stats.in_use, stats.held);
     }
 }
