@@ -219,7 +219,7 @@ fn copies_between_memories() {
 #[test]
 fn an_exhausted_device_is_a_typed_error() {
     let mut config = StorageConfig::default();
-    let pool = PoolConfig { limit: Some(1 << 20), pooling: Pooling::Pages, ..PoolConfig::default() };
+    let pool = PoolConfig { limit: Some(64 << 10), pooling: Pooling::Pages, ..PoolConfig::default() };
     config.devices.insert(GPU, pool);
     let storage = Storage::new(config);
     let stream = stream();
@@ -227,14 +227,14 @@ fn an_exhausted_device_is_a_typed_error() {
     for _ in 0..3 {
         let (storage, kept) = (storage.clone(), kept.clone());
         stream.enqueue(Box::new(move || {
-            kept.lock().unwrap().push(storage.alloc(GPU, 400 << 10)?);
+            kept.lock().unwrap().push(storage.alloc(GPU, 28 << 10)?);
             Ok(())
         }));
     }
     let StreamError::Failed { cause, .. } = stream.synchronize().unwrap_err() else { panic!() };
     let error = cause.downcast_ref::<crate::storage::AllocError>().unwrap();
-    assert_eq!((error.device, error.wanted, error.in_use), (GPU, 400 << 10, 800 << 10));
-    assert_eq!(error.cause, AllocCause::Limit(1 << 20));
+    assert_eq!((error.device, error.wanted, error.in_use), (GPU, 28 << 10, 56 << 10));
+    assert_eq!(error.cause, AllocCause::Limit(64 << 10));
     kept.lock().unwrap().clear();
-    assert!(storage.alloc(GPU, 1 << 20).is_ok());
+    assert!(storage.alloc(GPU, 64 << 10).is_ok());
 }
