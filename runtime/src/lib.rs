@@ -20,7 +20,7 @@ pub use device::{Device, DeviceKind};
 pub use engine::Engine;
 pub use plan::{Context, Executable, RunError};
 pub use pool::{Pool, PoolError, TaskPanic};
-pub use resource::RandomStreams;
+pub use resource::{RandomStreams, TempSpace};
 pub use storage::{Block, Storage, StorageConfig};
 pub use tensor::{Element, TensorMut, TensorRef};
 pub use threads::available_threads;

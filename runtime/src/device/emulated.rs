@@ -4,7 +4,6 @@
 //! It shows what asynchronous devices do to the rest of the run time, without such a device: work is
 //! enqueued and runs later, streams run at the same time, and only events order them.
 
-use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -13,6 +12,7 @@ use std::thread::{self, JoinHandle, ThreadId};
 
 use super::Device;
 use super::stream::{Callback, Event, Stream, StreamError, Transfer, Work};
+use crate::engine::Failure;
 use crate::pool::TaskPanic;
 
 /// The streams of an emulated accelerator. Its memory is that of a
@@ -169,7 +169,7 @@ impl Worker {
     }
 
     /// The result of `f`; a panic is an error.
-    fn guard(&self, f: impl FnOnce() -> Result<(), Box<dyn Error + Send + Sync>>) -> Result<(), StreamError> {
+    fn guard(&self, f: impl FnOnce() -> Result<(), Failure>) -> Result<(), StreamError> {
         let result = catch_unwind(AssertUnwindSafe(f));
         let result = result.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload).into()));
         result.map_err(|cause| StreamError::Failed { device: self.device, cause: cause.into() })

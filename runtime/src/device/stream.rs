@@ -7,9 +7,10 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::Device;
+use crate::engine::Failure;
 
 /// Work on a stream.
-pub type Work = Box<dyn FnOnce() -> Result<(), Box<dyn Error + Send + Sync>> + Send>;
+pub type Work = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
 
 /// Learns how the work before it ended.
 pub type Callback = Box<dyn FnOnce(Result<(), StreamError>) + Send>;
