@@ -22,6 +22,19 @@ pub struct AllocError {
 pub struct AlignedBuffer {
     start: NonNull<u8>,
     len: usize,
+    /// What the allocator gave, up to [`PADDING`] bytes before `start`.
+    base: NonNull<u8>,
+}
+
+/// Alignment that allocators give anyway. Asked for more, they clear memory that the system has just
+/// cleared, and so touch all of it.
+const NATURAL: usize = 16;
+/// Bytes asked for in addition, to have an aligned start among them.
+const PADDING: usize = AlignedBuffer::ALIGN - NATURAL;
+
+/// The layout of the allocation for `len` bytes.
+fn layout(len: usize) -> Option<Layout> {
+    Layout::from_size_align(len.checked_add(PADDING)?, NATURAL).ok()
 }
 
 // SAFETY: the buffer owns plain bytes; shared access is read-only and mutation needs `&mut self`.
@@ -37,13 +50,17 @@ impl AlignedBuffer {
     pub fn zeroed(bytes: u64, purpose: &'static str) -> Result<AlignedBuffer, AllocError> {
         let error = AllocError { bytes, purpose };
         let len = usize::try_from(bytes).map_err(|_| error)?;
-        let layout = Layout::from_size_align(len, Self::ALIGN).map_err(|_| error)?;
         if len == 0 {
             return Ok(AlignedBuffer::empty());
         }
+        let layout = layout(len).ok_or(error)?;
         // SAFETY: the layout has a non-zero size.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(error)?;
-        Ok(AlignedBuffer { start, len })
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(error)?;
+        let padding = base.addr().get().wrapping_neg() % Self::ALIGN;
+        // SAFETY: `base` is a multiple of `NATURAL`, so the padding is at most `PADDING`, and the
+        // allocation is `len + PADDING` bytes long.
+        let start = unsafe { base.add(padding) };
+        Ok(AlignedBuffer { start, len, base })
     }
 
     /// A buffer holding a copy of `source`.
@@ -55,7 +72,7 @@ impl AlignedBuffer {
 
     /// A buffer of no bytes.
     pub fn empty() -> AlignedBuffer {
-        AlignedBuffer { start: Self::dangling(), len: 0 }
+        AlignedBuffer { start: Self::dangling(), len: 0, base: Self::dangling() }
     }
 
     /// An aligned address for an empty buffer.
@@ -103,9 +120,9 @@ impl AlignedBuffer {
 
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
-        if self.len != 0 {
-            // SAFETY: `zeroed` made this layout with the same size and alignment.
-            unsafe { dealloc(self.start.as_ptr(), Layout::from_size_align_unchecked(self.len, Self::ALIGN)) }
+        if let Some(layout) = layout(self.len).filter(|_| self.len != 0) {
+            // SAFETY: `zeroed` made this allocation with the layout of the same length.
+            unsafe { dealloc(self.base.as_ptr(), layout) }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Where memory lives and work runs.
 
+pub mod emulated;
+pub mod stream;
 mod table;
 
 use std::fmt;

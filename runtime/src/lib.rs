@@ -23,7 +23,7 @@ pub use engine::Engine;
 pub use plan::{Context, Executable, RunError};
 pub use pool::{Pool, PoolError, TaskPanic};
 pub use profiler::Profiler;
-pub use resource::RandomStreams;
+pub use resource::{RandomStreams, TempSpace};
 pub use storage::{Block, Storage, StorageConfig};
 pub use tensor::{Element, TensorMut, TensorRef};
 pub use threads::available_threads;

@@ -1,0 +1,110 @@
+//! Queues of work on a device, behind one interface for every kind of device.
+
+use std::any::Any;
+use std::error::Error;
+use std::io;
+use std::ptr;
+use std::sync::Arc;
+
+use super::Device;
+use crate::engine::Failure;
+
+/// Work on a stream.
+pub type Work = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
+
+/// Learns how the work before it ended.
+pub type Callback = Box<dyn FnOnce(Result<(), StreamError>) + Send>;
+
+/// What goes wrong on a stream. Clones share the cause.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StreamError {
+    #[error("cannot start the stream `{name}` of {device}")]
+    Start {
+        device: Device,
+        name: String,
+        #[source]
+        source: Arc<io::Error>,
+    },
+    #[error("work on a stream of {device} failed: {cause}")]
+    Failed {
+        device: Device,
+        #[source]
+        cause: Arc<dyn Error + Send + Sync>,
+    },
+    #[error("work on a stream of {device} waited for what only that stream can do")]
+    Itself { device: Device },
+}
+
+/// A point in a stream.
+pub trait Event: Any + Send + Sync {
+    /// Whether the stream has passed the point.
+    fn query(&self) -> bool;
+
+    /// Waits until it has; returns the failure that the stream carried there.
+    fn synchronize(&self) -> Result<(), StreamError>;
+}
+
+/// A copy between the memories of devices, or inside one.
+#[derive(Clone, Copy, Debug)]
+pub struct Transfer {
+    pub source: *const u8,
+    pub from: Device,
+    pub target: *mut u8,
+    pub to: Device,
+    pub bytes: usize,
+}
+
+// SAFETY: the pointers are used only by `Stream::copy`, whose caller answers for them on any thread.
+unsafe impl Send for Transfer {}
+
+impl Transfer {
+    /// Copies between ranges that host threads can address.
+    ///
+    /// # Safety
+    ///
+    /// Both ranges are valid host memory and do not overlap, nobody writes to the source and nobody
+    /// uses the target meanwhile.
+    pub unsafe fn in_host_memory(self) {
+        // SAFETY: promised by the caller.
+        unsafe { ptr::copy_nonoverlapping(self.source, self.target, self.bytes) };
+    }
+}
+
+/// Work that runs in the order in which it was enqueued, while the threads that enqueue go on.
+///
+/// A failure stays in the stream: the work that follows is dropped, until [`Stream::on_complete`] or
+/// [`Stream::synchronize`] has told somebody. So one operation enqueues its parts and then a
+/// callback, which learns whether all of them succeeded; operations that share a stream enqueue one
+/// after another.
+pub trait Stream: Send + Sync {
+    fn device(&self) -> Device;
+
+    /// Runs `work` after everything before it. A panic is a failure.
+    fn enqueue(&self, work: Work);
+
+    /// Copies after everything before it.
+    ///
+    /// # Safety
+    ///
+    /// From now until the stream has passed the copy both ranges are valid, they do not overlap,
+    /// nobody writes to the source and nobody uses the target, other than work ordered with this
+    /// stream.
+    unsafe fn copy(&self, transfer: Transfer);
+
+    /// The point after everything enqueued so far.
+    fn record(&self) -> Arc<dyn Event>;
+
+    /// What follows runs after the event's point was passed, and fails if the event carries a
+    /// failure.
+    fn wait_event(&self, event: &Arc<dyn Event>);
+
+    /// Calls `callback` after everything before it, on a thread of the device that it should not
+    /// keep, and takes the failure out of the stream.
+    fn on_complete(&self, callback: Callback);
+
+    /// Whether everything enqueued so far is done.
+    fn query(&self) -> bool;
+
+    /// Waits until everything enqueued so far is done, and takes the failure out of the stream.
+    fn synchronize(&self) -> Result<(), StreamError>;
+}
