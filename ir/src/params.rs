@@ -63,6 +63,28 @@ impl ParamValue {
     }
 }
 
+macro_rules! from_value {
+    ($($from:ty => $variant:ident $convert:expr;)*) => { $(
+        impl From<$from> for ParamValue {
+            fn from(value: $from) -> ParamValue {
+                ParamValue::$variant($convert(value))
+            }
+        }
+    )* };
+}
+
+from_value! {
+    i64 => Int std::convert::identity;
+    i32 => Int i64::from;
+    f64 => Float std::convert::identity;
+    bool => Bool std::convert::identity;
+    &str => Str str::to_owned;
+    DType => DType std::convert::identity;
+    Vec<i64> => Ints std::convert::identity;
+    Vec<f64> => Floats std::convert::identity;
+    TensorData => Tensor std::convert::identity;
+}
+
 /// Declares one parameter of an operator.
 #[derive(Clone, Debug)]
 pub struct ParamSpec {

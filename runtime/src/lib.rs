@@ -5,6 +5,7 @@
 //! [`Pool`] the threads that runs are spread over. Nothing here depends on the compiler.
 
 pub mod arena;
+pub mod array;
 pub mod device;
 pub mod dlpack;
 pub mod engine;

@@ -45,6 +45,15 @@ impl<'a> TensorRef<'a> {
     }
 }
 
+impl<'a> TensorRef<'a> {
+    /// The elements in row-major order, wherever they lie; trailing bytes short of one are left out.
+    pub fn elements<T: Element>(&self) -> impl ExactSizeIterator<Item = T> + 'a {
+        // SAFETY: a chunk has the size of T, any bits of that number are a T, and the read does not
+        // ask for alignment.
+        self.data.chunks_exact(size_of::<T>()).map(|bytes| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+    }
+}
+
 /// A tensor to write, in the layout of [`TensorRef`].
 #[derive(Debug)]
 pub struct TensorMut<'a> {

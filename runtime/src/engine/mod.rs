@@ -232,6 +232,14 @@ impl Engine {
         self.shared().wait_for_all()
     }
 
+    /// Waits until nothing is pending, and leaves failures to [`Engine::wait_all`].
+    ///
+    /// # Errors
+    /// Errors of waiting itself, as with [`Engine::wait_to_read`].
+    pub fn wait_idle(&self) -> Result<(), WaitError> {
+        self.shared().wait_until_idle()
+    }
+
     /// Writes of the variable that are done, whatever came of them. 0 for one of another engine.
     pub fn version(&self, var: &Var) -> u64 {
         match Arc::ptr_eq(&var.shared, self.shared()) {

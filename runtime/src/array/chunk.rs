@@ -1,0 +1,193 @@
+//! One allocation of one device, with the variable that orders its uses.
+
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::space::Space;
+use crate::Device;
+use crate::dlpack::Imported;
+use crate::engine::Var;
+use crate::storage::{AllocError, Block, Storage};
+
+/// Memory that is allocated when it is first needed, and given back to its pool after its last use.
+pub struct Chunk {
+    storage: Storage,
+    device: Device,
+    bytes: u64,
+    var: Var,
+    memory: UnsafeCell<Memory>,
+    /// The address must not change: someone outside knows it.
+    pinned: AtomicBool,
+    mark: AtomicU64,
+}
+
+/// The address of a chunk's memory, and whether it may be written.
+pub(super) struct Shared {
+    pub start: *mut u8,
+    pub writable: bool,
+}
+
+// SAFETY: an address; who dereferences it answers for that.
+unsafe impl Send for Shared {}
+
+enum Memory {
+    /// Not allocated yet.
+    None,
+    Block(Block),
+    /// Memory of another library.
+    Foreign(Imported),
+}
+
+// SAFETY: `memory` is accessed only through the unsafe functions below, whose callers hold the
+// engine's permission to read or write `var`; everything else is Sync by itself.
+unsafe impl Sync for Chunk {}
+// SAFETY: blocks and imported memory may be used and dropped on any thread.
+unsafe impl Send for Chunk {}
+
+impl Chunk {
+    /// A chunk whose contents are undefined (but initialised) until they are written.
+    pub fn new(space: &Space, device: Device, bytes: u64) -> Arc<Chunk> {
+        Chunk::with_memory(space, device, bytes, Memory::None)
+    }
+
+    /// A chunk holding a copy of bytes of the host.
+    ///
+    /// # Errors
+    /// Memory is short.
+    pub fn copy_of(space: &Space, device: Device, data: &[u8]) -> Result<Arc<Chunk>, AllocError> {
+        let mut block = space.storage().alloc(device, data.len() as u64)?;
+        block.as_mut_slice().copy_from_slice(data);
+        Ok(Chunk::with_memory(space, device, data.len() as u64, Memory::Block(block)))
+    }
+
+    /// A chunk in memory of another library, which gets it back when the chunk is dropped.
+    pub fn foreign(space: &Space, device: Device, memory: Imported) -> Arc<Chunk> {
+        let bytes = memory.as_slice().len() as u64;
+        let chunk = Chunk::with_memory(space, device, bytes, Memory::Foreign(memory));
+        chunk.pin();
+        chunk
+    }
+
+    fn with_memory(space: &Space, device: Device, bytes: u64, memory: Memory) -> Arc<Chunk> {
+        Arc::new(Chunk {
+            storage: space.storage().clone(),
+            device,
+            bytes,
+            var: space.engine().new_var(),
+            memory: UnsafeCell::new(memory),
+            pinned: AtomicBool::new(false),
+            mark: AtomicU64::new(0),
+        })
+    }
+
+    pub fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn var(&self) -> &Var {
+        &self.var
+    }
+
+    /// Keeps the address as it is from now on.
+    pub fn pin(&self) {
+        self.pinned.store(true, Ordering::Release);
+    }
+
+    /// A number for whoever defers operations on this chunk; 0 at first.
+    pub fn mark(&self) -> u64 {
+        self.mark.load(Ordering::Relaxed)
+    }
+
+    /// Sets [`Chunk::mark`].
+    pub fn set_mark(&self, mark: u64) {
+        self.mark.store(mark, Ordering::Relaxed);
+    }
+
+    /// Whether the memory can be exchanged for another block.
+    pub(super) fn is_movable(&self) -> bool {
+        !self.pinned.load(Ordering::Acquire)
+    }
+
+    /// Allocates the memory if there is none.
+    ///
+    /// # Safety
+    /// The caller is inside an operation that writes `var`.
+    pub(super) unsafe fn allocate(&self) -> Result<(), AllocError> {
+        // SAFETY: writing `var` excludes every other access.
+        let memory = unsafe { &mut *self.memory.get() };
+        if let Memory::None = memory {
+            *memory = Memory::Block(self.storage.alloc(self.device, self.bytes)?);
+        }
+        Ok(())
+    }
+
+    /// The bytes; empty if nothing was ever written.
+    ///
+    /// # Safety
+    /// The caller is inside an operation that reads or writes `var`, and drops the slice in it.
+    pub(super) unsafe fn data(&self) -> &[u8] {
+        // SAFETY: no operation writes `var` at the same time.
+        match unsafe { &*self.memory.get() } {
+            Memory::None => &[],
+            Memory::Block(block) => block.as_slice(),
+            Memory::Foreign(memory) => memory.as_slice(),
+        }
+    }
+
+    /// The first byte, to write; `None` for memory that is not there or may only be read.
+    ///
+    /// # Safety
+    /// The caller is inside an operation that writes `var`, and keeps the accesses through the
+    /// pointer inside it.
+    pub(super) unsafe fn data_mut(&self) -> Option<*mut u8> {
+        // SAFETY: writing `var` excludes every other access.
+        match unsafe { &mut *self.memory.get() } {
+            Memory::None => None,
+            Memory::Block(block) => Some(block.as_mut_slice().as_mut_ptr()),
+            Memory::Foreign(memory) => memory.as_mut_slice().map(|bytes| bytes.as_mut_ptr()),
+        }
+    }
+
+    /// The memory, allocated and pinned, to be shared with another library.
+    ///
+    /// # Errors
+    /// Memory is short.
+    ///
+    /// # Safety
+    /// The caller is inside an operation that writes `var`.
+    pub(super) unsafe fn share(&self) -> Result<Shared, AllocError> {
+        self.pin();
+        // SAFETY: passed on from the caller.
+        unsafe {
+            self.allocate()?;
+            Ok(match self.data_mut() {
+                Some(start) => Shared { start, writable: true },
+                None => Shared { start: self.data().as_ptr().cast_mut(), writable: false },
+            })
+        }
+    }
+
+    /// Takes another block for the memory.
+    ///
+    /// # Safety
+    /// The caller is inside an operation that writes `var`, and `is_movable`.
+    pub(super) unsafe fn exchange(&self, block: Block) {
+        // SAFETY: writing `var` excludes every other access.
+        unsafe { *self.memory.get() = Memory::Block(block) };
+    }
+}
+
+impl std::fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Chunk({} bytes on {})", self.bytes, self.device)
+    }
+}

@@ -1,0 +1,55 @@
+//! Memory of arrays for other libraries, through DLPack.
+
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use super::chunk::Shared;
+use super::launch::ReadError;
+use super::space::Space;
+use super::view::View;
+use crate::dlpack::{DLManagedTensorVersioned, DlpackError, export};
+use crate::engine::{Name, Op};
+
+/// Memory that could not be lent.
+#[derive(Debug, thiserror::Error)]
+pub enum LendError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Dlpack(#[from] DlpackError),
+}
+
+/// Waits for everything that uses the view's memory and lends it. The memory lives until the
+/// receiver calls the deleter, and does not move any more.
+///
+/// Accesses through the pointer are not ordered with operations pushed later: whoever uses it waits
+/// for those that write, and while it writes, nothing may be pushed that uses the memory.
+///
+/// # Errors
+/// What computed the elements failed, or the memory is not the host's.
+pub fn lend(space: &Space, name: &Name, view: &View) -> Result<*mut DLManagedTensorVersioned, LendError> {
+    let shared = loop {
+        let (sender, receiver) = sync_channel(1);
+        let chunk = view.chunk().clone();
+        let var = [view.chunk().var()];
+        let op = Op { device: view.device(), reads: &var, writes: &var, ..Op::new(name) };
+        let pushed = space.engine().push(op, move |_| {
+            // SAFETY: the operation writes the chunk's variable.
+            let shared = unsafe { chunk.share() }?;
+            // The receiver waits, so the channel is open.
+            let _ = sender.send(shared);
+            Ok(())
+        });
+        pushed.map_err(|error| ReadError::Launch(error.into()))?;
+        match receiver.recv() {
+            Ok(shared) => break shared,
+            // The operation did not run or failed. If the array was overwritten since, ask again.
+            Err(_) => space.engine().wait_to_read(view.chunk().var()).map_err(ReadError::Failed)?,
+        }
+    };
+    let Shared { start, writable } = shared;
+    let data = start.wrapping_add(view.range().start);
+    let owner = view.chunk().clone() as Arc<dyn std::any::Any + Send + Sync>;
+    // SAFETY: the chunk keeps the memory and, being pinned, its address; the view lies inside it.
+    Ok(unsafe { export(owner, data, view.dtype(), view.dims(), view.device(), !writable) }?)
+}

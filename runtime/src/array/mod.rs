@@ -1,0 +1,23 @@
+//! Arrays as the run time sees them: memory with a variable of the engine.
+//!
+//! A [`Chunk`] is one allocation on one device, made when it is first needed. A [`View`] is a
+//! contiguous part of a chunk seen as a tensor; views of one chunk share memory and ordering.
+//! [`launch`] pushes one operation over views: the engine orders it, and only inside it is memory
+//! touched. Host code reads through [`read`], which is an operation as well, so that no access to a
+//! chunk ever races another.
+
+mod chunk;
+mod launch;
+mod lend;
+mod region;
+mod source;
+mod space;
+mod view;
+
+pub use chunk::Chunk;
+pub use launch::{Launch, LaunchError, ReadError, Target, launch, read};
+pub use lend::{LendError, lend};
+pub use region::{Region, Span};
+pub use source::{Inline, Source};
+pub use space::Space;
+pub use view::{Extents, View, ViewError, byte_len};

@@ -1,0 +1,127 @@
+//! Copies between a dense tensor and a strided rectangular part of another.
+
+use super::view::Extents;
+
+/// Positions `start`, `start + step`, … of an axis, `len` of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub start: u64,
+    pub step: i64,
+    pub len: u64,
+}
+
+/// A span of every axis of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    spans: Vec<Span>,
+    /// Bytes from one element to the next of each span.
+    strides: Vec<i64>,
+    /// Byte of the first element.
+    base: i64,
+    element: usize,
+}
+
+impl Region {
+    /// A part of a row-major tensor with elements of `element` bytes; `None` if a span leaves its
+    /// axis or the ranks differ.
+    pub fn new(dims: &[u64], element: usize, spans: &[Span]) -> Option<Region> {
+        if dims.len() != spans.len() {
+            return None;
+        }
+        let mut region = Region { spans: spans.to_vec(), strides: vec![0; dims.len()], base: 0, element };
+        let mut stride = element as i64;
+        for axis in (0..dims.len()).rev() {
+            let Span { start, step, len } = spans[axis];
+            let last = i128::from(start) + i128::from(step) * (i128::from(len) - 1);
+            let inside = |at: i128| (0..i128::from(dims[axis])).contains(&at);
+            if len > 0 && !(inside(i128::from(start)) && inside(last)) {
+                return None;
+            }
+            region.strides[axis] = step * stride;
+            region.base += start as i64 * stride;
+            stride *= dims[axis] as i64;
+        }
+        Some(region)
+    }
+
+    /// Extents of the part.
+    pub fn dims(&self) -> Extents {
+        self.spans.iter().map(|span| span.len).collect()
+    }
+
+    /// Writes a dense tensor of the part's extents, or one element for all, into the part of `into`.
+    ///
+    /// `into` is the whole tensor's bytes; a `from` of another size leaves the rest as it is.
+    pub fn store(&self, into: &mut [u8], from: &[u8]) {
+        let single = from.len() == self.element;
+        let mut position = 0;
+        self.rows(|start, stride, count| {
+            for i in 0..count {
+                let at = (start + stride * i as i64) as usize;
+                let source = if single { 0 } else { position };
+                let (Some(to), Some(value)) =
+                    (into.get_mut(at..at + self.element), from.get(source..source + self.element))
+                else {
+                    return;
+                };
+                to.copy_from_slice(value);
+                position += self.element;
+            }
+        });
+    }
+
+    /// Calls `f` with the first byte, stride and number of elements of every innermost row.
+    fn rows(&self, mut f: impl FnMut(i64, i64, u64)) {
+        if self.spans.iter().any(|span| span.len == 0) {
+            return;
+        }
+        let (inner, outer) = match self.spans.split_last() {
+            Some((last, outer)) => ((self.strides[outer.len()], last.len), outer),
+            None => ((0, 1), &self.spans[..]),
+        };
+        let mut at = vec![0u64; outer.len()];
+        loop {
+            let offset: i64 = at.iter().zip(&self.strides).map(|(i, stride)| *i as i64 * stride).sum();
+            f(self.base + offset, inner.0, inner.1);
+            let Some(axis) = (0..outer.len()).rev().find(|&axis| at[axis] + 1 < outer[axis].len) else { return };
+            at[axis] += 1;
+            at[axis + 1..].fill(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(start: u64, step: i64, len: u64) -> Span {
+        Span { start, step, len }
+    }
+
+    #[test]
+    fn elements_go_where_indices_say() {
+        let region = Region::new(&[3, 4], 1, &[span(2, -2, 2), span(1, 2, 2)]).unwrap();
+        let mut into = vec![0u8; 12];
+        region.store(&mut into, &[1, 2, 3, 4]);
+        assert_eq!(into, [0, 3, 0, 4, 0, 0, 0, 0, 0, 1, 0, 2]);
+        region.store(&mut into, &[9]);
+        assert_eq!(into.iter().filter(|b| **b == 9).count(), 4);
+    }
+
+    #[test]
+    fn a_scalar_has_one_element_and_an_empty_span_none() {
+        let mut into = vec![0u8; 4];
+        Region::new(&[], 4, &[]).unwrap().store(&mut into, &[1, 2, 3, 4]);
+        assert_eq!(into, [1, 2, 3, 4]);
+        Region::new(&[2], 2, &[span(0, 1, 0)]).unwrap().store(&mut into, &[]);
+        assert_eq!(into, [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn spans_outside_are_refused() {
+        for wrong in [span(3, 1, 1), span(1, 1, 3), span(1, -1, 3), span(0, i64::MAX, 3)] {
+            assert_eq!(Region::new(&[3], 1, &[wrong]), None, "{wrong:?}");
+        }
+        assert_eq!(Region::new(&[3, 3], 1, &[span(0, 1, 1)]), None);
+    }
+}

@@ -1,0 +1,133 @@
+//! A contiguous part of a chunk, seen as a tensor.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tensorc_abi::DType;
+
+use super::chunk::Chunk;
+use crate::Device;
+
+/// The extents of a tensor, outermost first.
+pub type Extents = SmallVec<[u64; 4]>;
+
+/// A row-major tensor in a [`Chunk`]. Cloning shares the memory.
+#[derive(Clone, Debug)]
+pub struct View {
+    chunk: Arc<Chunk>,
+    /// Bytes before the first element.
+    offset: u64,
+    dtype: DType,
+    dims: Extents,
+}
+
+/// A view that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ViewError {
+    #[error("{dtype}{dims:?} has more than 2^63 - 1 bytes")]
+    Size { dtype: DType, dims: Vec<u64> },
+    #[error("{from:?} has {have} elements, {to:?} has {want}")]
+    Reshape { from: Vec<u64>, to: Vec<u64>, have: u64, want: u64 },
+    #[error("rows {begin}..{end} of an array of shape {dims:?}")]
+    Rows { begin: u64, end: u64, dims: Vec<u64> },
+}
+
+/// Bytes of a row-major tensor.
+///
+/// # Errors
+/// They cannot be addressed.
+pub fn byte_len(dtype: DType, dims: &[u64]) -> Result<u64, ViewError> {
+    let len = match dims.contains(&0) {
+        true => Some(0),
+        false => dims.iter().try_fold(dtype.size() as u64, |n, d| n.checked_mul(*d)),
+    };
+    len.filter(|n| i64::try_from(*n).is_ok()).ok_or_else(|| ViewError::Size { dtype, dims: dims.to_vec() })
+}
+
+impl View {
+    /// The whole of a chunk as a tensor of that many bytes.
+    ///
+    /// # Errors
+    /// The sizes differ.
+    pub fn whole(chunk: Arc<Chunk>, dtype: DType, dims: &[u64]) -> Result<View, ViewError> {
+        let (have, want) = (chunk.bytes(), byte_len(dtype, dims)?);
+        match have == want {
+            true => Ok(View { chunk, offset: 0, dtype, dims: dims.into() }),
+            false => Err(ViewError::Reshape { from: vec![have], to: vec![want], have, want }),
+        }
+    }
+
+    pub fn chunk(&self) -> &Arc<Chunk> {
+        &self.chunk
+    }
+
+    pub fn device(&self) -> Device {
+        self.chunk.device()
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    pub fn dims(&self) -> &[u64] {
+        &self.dims
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> u64 {
+        self.dims.iter().product()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.dims.contains(&0)
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.len() * self.dtype.size() as u64
+    }
+
+    /// The bytes of the chunk that this view covers.
+    pub fn range(&self) -> std::ops::Range<usize> {
+        let start = self.offset as usize;
+        start..start + self.bytes() as usize
+    }
+
+    /// Whether the view is all of its chunk.
+    pub fn is_whole(&self) -> bool {
+        self.offset == 0 && self.bytes() == self.chunk.bytes()
+    }
+
+    /// The same elements under other extents.
+    ///
+    /// # Errors
+    /// The numbers of elements differ.
+    pub fn reshape(&self, dims: &[u64]) -> Result<View, ViewError> {
+        let want = byte_len(self.dtype, dims)? / self.dtype.size() as u64;
+        match want == self.len() {
+            true => Ok(View { dims: dims.into(), ..self.clone() }),
+            false => Err(ViewError::Reshape { from: self.dims.to_vec(), to: dims.to_vec(), have: self.len(), want }),
+        }
+    }
+
+    /// Positions `begin..end` of the first axis.
+    ///
+    /// # Errors
+    /// They lie outside, or there is no axis.
+    pub fn rows(&self, begin: u64, end: u64) -> Result<View, ViewError> {
+        match self.dims.first() {
+            Some(&n) if begin <= end && end <= n => {
+                let row = self.bytes().checked_div(n).unwrap_or(0);
+                let mut dims = self.dims.clone();
+                dims[0] = end - begin;
+                Ok(View { offset: self.offset + begin * row, dims, ..self.clone() })
+            }
+            _ => Err(ViewError::Rows { begin, end, dims: self.dims.to_vec() }),
+        }
+    }
+
+    /// Whether two views share an element.
+    pub fn overlaps(&self, other: &View) -> bool {
+        let (a, b) = (self.range(), other.range());
+        Arc::ptr_eq(&self.chunk, &other.chunk) && a.start < b.end && b.start < a.end
+    }
+}
