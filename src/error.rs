@@ -2,10 +2,15 @@
 
 use std::path::PathBuf;
 
+use tensorc_frontend::mxnet::ParamsError;
 use tensorc_frontend::onnx::OnnxError;
 use tensorc_ir::diag::Diagnostic;
+use tensorc_runtime::array::{LaunchError, LendError, ReadError, ViewError};
+use tensorc_runtime::engine::{EngineError, WaitError};
 use tensorc_runtime::plan::{LoadError, RunError};
-use tensorc_runtime::{AllocError, PoolError, WeightError};
+use tensorc_runtime::resource::EntropyError;
+use tensorc_runtime::storage::AllocError as StorageError;
+use tensorc_runtime::{AllocError, Device, PoolError, WeightError};
 
 /// Why a model could not be loaded, compiled or run.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +31,35 @@ pub enum Error {
     TensorSize { elements: usize, dims: Vec<u64> },
     #[error("the tensor holds {found}, not {expected}")]
     TensorType { found: tensorc_abi::DType, expected: tensorc_abi::DType },
+    #[error("there is no operator `{name}`")]
+    UnknownOperator { name: String },
+    #[error("`{op}` has no parameter `{name}`; it takes: {known}")]
+    UnknownParameter { op: String, name: String, known: String },
+    #[error("`{op}` uses arrays of {first} and {second}; copy one to the other's device")]
+    Devices { op: String, first: Device, second: Device },
+    #[error("`{op}` gives {expected}, the array to write is {found}")]
+    Target { op: String, expected: String, found: String },
+    #[error("`{op}`: the shape of its result depends on elements, so it cannot be written to an array")]
+    DynamicTarget { op: String },
+    #[error("{what} does not fit an array of shape {dims:?}")]
+    Index { what: String, dims: Vec<u64> },
+    #[error(transparent)]
+    View(#[from] ViewError),
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// What computes an array failed, or could not be waited for.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    #[error(transparent)]
+    Lend(#[from] LendError),
+    #[error(transparent)]
+    Params(#[from] ParamsError),
+    #[error(transparent)]
+    Random(#[from] EntropyError),
     #[error(transparent)]
     Run(#[from] RunError),
     #[error(transparent)]
@@ -39,6 +73,15 @@ pub enum Error {
     Plan(#[from] LoadError),
     #[error("internal error: {0}")]
     Internal(String),
+}
+
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Error {
+        match error {
+            ReadError::Launch(error) => Error::Launch(error),
+            ReadError::Failed(error) => Error::Wait(error),
+        }
+    }
 }
 
 /// Names the file once: an error of opening it does so itself.

@@ -19,6 +19,7 @@ mod compile;
 mod compiler;
 mod error;
 mod model;
+pub mod ndarray;
 mod session;
 mod tensor;
 

@@ -7,6 +7,7 @@
 
 mod differential;
 mod models;
+mod ndarray;
 mod onnx;
 mod operators;
 mod support;

@@ -6,6 +6,7 @@ mod candidates;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::{Compiler, DType, Options, Tensor};
 use tensorc_ir::TensorData;
 use tensorc_ir::graph::{Graph, NodeKind};
@@ -86,7 +87,7 @@ enum Verdict {
     Fails(String),
 }
 
-fn judge(compilers: &[Compiler], registry: &Registry, op: &OpRef, candidate: &Candidate) -> Verdict {
+fn judge(compilers: &[Compiler], arrays: &Runtime, registry: &Registry, op: &OpRef, candidate: &Candidate) -> Verdict {
     let Some(graph) = candidate.graph(op) else { return Verdict::NotTaken };
     let inputs = &candidate.inputs;
     let want = match caught("interpreting", || eval_graph(&graph, registry, inputs)) {
@@ -119,19 +120,37 @@ fn judge(compilers: &[Compiler], registry: &Registry, op: &OpRef, candidate: &Ca
         }
         first.get_or_insert(got);
     }
-    Verdict::Agrees
+    match imperative(arrays, op, candidate, &first.unwrap_or_default()) {
+        Ok(()) => Verdict::Agrees,
+        Err(why) => Verdict::Fails(format!("called on arrays: {why}")),
+    }
+}
+
+/// Called on arrays, the operator gives the bits of the compiled graph.
+fn imperative(arrays: &Runtime, op: &OpRef, candidate: &Candidate, want: &[TensorData]) -> Result<(), String> {
+    let got = caught("calling", || candidate.invoke(arrays, op))?.map_err(|e| e.to_string())?;
+    for (got, want) in got.iter().zip(want) {
+        let got = data(&got.to_tensor().map_err(|e| e.to_string())?);
+        match has_defined_values(op) {
+            true => same_bits(&got, want)?,
+            false if got.ty == want.ty => {}
+            false => return Err(format!("got {}, expected {}", got.ty, want.ty)),
+        }
+    }
+    Ok(())
 }
 
 #[test]
 fn compiled_operators_agree_with_the_interpreter() {
     let registry = tensorc_ops::registry().unwrap();
     let compilers = [compiler(1), compiler(2)];
+    let arrays = Runtime::with_compiler(compilers[1].clone(), RuntimeOptions::default()).unwrap();
     let (mut covered, mut runs, mut failures, mut open) = (0, 0, vec![], vec![]);
     let only = std::env::var("TENSORC_OPERATORS_ONLY").unwrap_or_default();
     for op in registry.iter().filter(|op| op.name.contains(&only)) {
         let (mut agrees, mut fails) = (0, 0);
         for candidate in candidates(op) {
-            match judge(&compilers, &registry, op, &candidate) {
+            match judge(&compilers, &arrays, &registry, op, &candidate) {
                 Verdict::NotTaken => {}
                 Verdict::Agrees => agrees += 1,
                 Verdict::Fails(why) => {

@@ -2,12 +2,16 @@
 
 use std::fmt;
 
+use tensorc::Error;
+use tensorc::ndarray::{NDArray, Operand, Runtime};
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::op::{Compute, OpRef, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::testing::Rng;
 use tensorc_ir::{DType, DenseType, TensorData};
+
+use crate::support::compare::tensor;
 
 /// Operands of one node. Operands whose values decide shapes are constants.
 pub struct Candidate {
@@ -55,6 +59,23 @@ impl Candidate {
             graph.add_output(format!("y{port}"), Value { node, port });
         }
         Some(graph)
+    }
+
+    /// Calls the operator on arrays.
+    pub fn invoke(&self, rt: &Runtime, op: &OpRef) -> Result<Vec<NDArray>, Error> {
+        let device = rt.options().device;
+        let arrays: Vec<NDArray> =
+            self.inputs.iter().map(|data| rt.from_tensor(&tensor(data), device)).collect::<Result<_, _>>()?;
+        let mut next = arrays.iter();
+        let mut call = rt.op(op.name)?.outputs(self.outputs);
+        for operand in &self.operands {
+            call = match operand {
+                None => call.arg(Operand::Absent),
+                Some((data, true)) => call.arg(tensor(data)),
+                Some((_, false)) => call.arg(next.next().expect("an input for every operand")),
+            };
+        }
+        self.params.iter().fold(call, |call, (name, value)| call.param(name, value.clone())).invoke_all()
     }
 }
 

@@ -1,0 +1,250 @@
+//! The handle of an array: its type, views of it, and reading it.
+
+use std::sync::Arc;
+
+use tensorc_abi::DType;
+use tensorc_ir::DenseType;
+use tensorc_runtime::array::{self, Source, Target, View};
+use tensorc_runtime::engine::Property;
+use tensorc_runtime::{Device, Element, TensorRef};
+
+use super::Runtime;
+use crate::{Error, Tensor};
+
+/// A dense row-major array on a device. Cloning, [`NDArray::reshape`] and [`NDArray::rows`] give
+/// handles to the same memory: what is written through one is seen through all.
+#[derive(Clone)]
+pub struct NDArray {
+    rt: Runtime,
+    view: View,
+}
+
+impl NDArray {
+    pub(super) fn new(rt: Runtime, view: View) -> NDArray {
+        NDArray { rt, view }
+    }
+
+    pub fn runtime(&self) -> &Runtime {
+        &self.rt
+    }
+
+    pub(super) fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Begins the deferred calls that concern this array's memory.
+    pub(super) fn settle(&self) -> Result<(), Error> {
+        self.rt.front().settle(&self.rt, &self.view)
+    }
+
+    pub fn device(&self) -> Device {
+        self.view.device()
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.view.dtype()
+    }
+
+    pub fn dims(&self) -> &[u64] {
+        self.view.dims()
+    }
+
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.dims().len()
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> u64 {
+        self.view.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.view.is_empty()
+    }
+
+    pub(super) fn ty(&self) -> DenseType {
+        DenseType::new(self.dtype(), self.dims())
+    }
+
+    /// The same memory under another shape. One extent may be -1: it follows from the others.
+    ///
+    /// # Errors
+    /// The numbers of elements differ.
+    pub fn reshape(&self, dims: &[i64]) -> Result<NDArray, Error> {
+        let known: i64 = dims.iter().filter(|d| **d != -1).product();
+        let rest = u64::try_from(known).ok().and_then(|known| self.len().checked_div(known)).unwrap_or(0);
+        let extents: Option<Vec<u64>> =
+            dims.iter().map(|&d| if d == -1 { Some(rest) } else { u64::try_from(d).ok() }).collect();
+        let wrong = || Error::Index { what: format!("shape {dims:?}"), dims: self.dims().to_vec() };
+        if dims.iter().filter(|d| **d == -1).count() > 1 {
+            return Err(wrong());
+        }
+        let view = self.view.reshape(&extents.ok_or_else(wrong)?)?;
+        Ok(NDArray::new(self.rt.clone(), view))
+    }
+
+    /// Positions `begin..end` of the first axis, in the same memory.
+    ///
+    /// # Errors
+    /// They lie outside, or the array has no axis.
+    pub fn rows(&self, begin: u64, end: u64) -> Result<NDArray, Error> {
+        Ok(NDArray::new(self.rt.clone(), self.view.rows(begin, end)?))
+    }
+
+    /// One position of the first axis, without that axis, in the same memory.
+    ///
+    /// # Errors
+    /// As [`NDArray::rows`].
+    pub fn row(&self, at: u64) -> Result<NDArray, Error> {
+        let row = self.view.rows(at, at.saturating_add(1))?;
+        Ok(NDArray::new(self.rt.clone(), row.reshape(&row.dims()[1..])?))
+    }
+
+    /// Whether both handles see the same elements.
+    pub fn is_same(&self, other: &NDArray) -> bool {
+        Arc::ptr_eq(self.view.chunk(), other.view.chunk()) && self.view.range() == other.view.range()
+    }
+
+    /// Waits until everything that writes the array is done.
+    ///
+    /// # Errors
+    /// What computed it failed; every time, until it is overwritten.
+    pub fn wait_to_read(&self) -> Result<(), Error> {
+        self.settle()?;
+        Ok(self.rt.engine().wait_to_read(self.view.chunk().var())?)
+    }
+
+    /// Waits until everything that reads or writes the array is done.
+    ///
+    /// # Errors
+    /// As [`NDArray::wait_to_read`].
+    pub fn wait_to_write(&self) -> Result<(), Error> {
+        self.settle()?;
+        Ok(self.rt.engine().wait_to_write(self.view.chunk().var())?)
+    }
+
+    /// Waits for the elements and copies them, little-endian and row-major.
+    ///
+    /// # Errors
+    /// What computed them failed.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        self.settle()?;
+        Ok(array::read(self.rt.space(), &self.rt.inner().common.read, &self.view)?)
+    }
+
+    /// Waits for the elements and copies them.
+    ///
+    /// # Errors
+    /// The array holds another type, or what computed it failed.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, Error> {
+        if self.dtype() != T::DTYPE {
+            return Err(Error::TensorType { found: self.dtype(), expected: T::DTYPE });
+        }
+        let bytes = self.to_bytes()?;
+        let mut values = Vec::with_capacity(self.len() as usize);
+        values.extend(TensorRef::new(self.dtype(), self.dims(), &bytes).elements::<T>());
+        Ok(values)
+    }
+
+    /// The only element, as f64.
+    ///
+    /// # Errors
+    /// There is not exactly one, or what computed it failed.
+    pub fn item(&self) -> Result<f64, Error> {
+        let tensor = self.to_tensor()?;
+        let item = tensor.0.item();
+        item.map(|s| s.as_f64()).ok_or(Error::TensorSize { elements: self.len() as usize, dims: vec![] })
+    }
+
+    /// Waits for the elements and copies them to a host tensor.
+    ///
+    /// # Errors
+    /// What computed them failed.
+    pub fn to_tensor(&self) -> Result<Tensor, Error> {
+        Tensor::from_bytes(self.dtype(), self.dims(), self.to_bytes()?)
+    }
+
+    /// A copy in memory of its own, on a device.
+    ///
+    /// # Errors
+    /// The engine does not run.
+    pub fn copy_to(&self, device: Device) -> Result<NDArray, Error> {
+        let copy = self.rt.empty(device, self.dtype(), self.dims())?;
+        self.copy_into(&copy)?;
+        Ok(copy)
+    }
+
+    /// A copy in memory of its own, on the same device.
+    ///
+    /// # Errors
+    /// The engine does not run.
+    pub fn copy(&self) -> Result<NDArray, Error> {
+        self.copy_to(self.device())
+    }
+
+    /// Copies the elements to another array of the same type and shape, on any device.
+    ///
+    /// # Errors
+    /// Types or shapes differ.
+    pub fn copy_into(&self, to: &NDArray) -> Result<(), Error> {
+        if self.ty() != to.ty() {
+            let (expected, found) = (to.ty().to_string(), self.ty().to_string());
+            return Err(Error::Target { op: "copy".into(), expected: found, found: expected });
+        }
+        self.settle()?;
+        to.settle()?;
+        let (device, property) = match to.device() == Device::cpu(to.device().id) {
+            true if self.device() == to.device() => (to.device(), Property::Normal),
+            true => (self.device(), Property::CopyFromDevice),
+            false => (to.device(), Property::CopyToDevice),
+        };
+        let request = array::Launch {
+            name: &self.rt.inner().common.copy,
+            device,
+            property,
+            priority: 0,
+            inputs: vec![Source::View(self.view.clone())],
+            outputs: vec![Target::write(to.view.clone())],
+        };
+        array::launch(self.rt.space(), request, |inputs, outputs| {
+            outputs[0].data.copy_from_slice(inputs[0].data);
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Writes one value, converted to the array's type, to every element.
+    ///
+    /// # Errors
+    /// The engine does not run.
+    pub fn fill(&self, value: f64) -> Result<(), Error> {
+        self.settle()?;
+        let mut element = [0u8; 8];
+        let size = self.dtype().size();
+        tensorc_ir::scalar::Scalar::from_f64(self.dtype(), value).write(&mut element[..size]);
+        let request = array::Launch {
+            name: &self.rt.inner().common.fill,
+            device: self.device(),
+            property: Property::Normal,
+            priority: 0,
+            inputs: vec![],
+            outputs: vec![Target::write(self.view.clone())],
+        };
+        array::launch(self.rt.space(), request, move |_, outputs| {
+            match element[..size].iter().all(|b| *b == element[0]) {
+                true => outputs[0].data.fill(element[0]),
+                false => outputs[0].data.chunks_exact_mut(size).for_each(|to| to.copy_from_slice(&element[..size])),
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for NDArray {
+    /// Type, shape and device; the elements may not be there yet.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NDArray({} on {})", self.ty(), self.device())
+    }
+}

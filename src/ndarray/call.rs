@@ -1,0 +1,250 @@
+//! One call of an operator: operands, parameters, results.
+
+use smallvec::SmallVec;
+use tensorc_ir::TensorData;
+use tensorc_ir::op::{OpRef, TypeRule};
+use tensorc_ir::params::{ParamValue, Params};
+use tensorc_ir::scalar::Scalar;
+use tensorc_runtime::Device;
+use tensorc_runtime::array::Inline;
+
+use super::{NDArray, Runtime};
+use crate::{DType, Error, Tensor};
+
+/// What an operator is applied to.
+#[derive(Clone, Debug)]
+pub enum Operand<'a> {
+    Array(&'a NDArray),
+    /// A number, converted to the type of the arrays it is combined with: integers truncate.
+    Scalar(f64),
+    /// A tensor of the host, for example the axes of a reduction.
+    Tensor(Tensor),
+    /// An optional operand that is left out.
+    Absent,
+}
+
+impl<'a> From<&'a NDArray> for Operand<'a> {
+    fn from(array: &'a NDArray) -> Operand<'a> {
+        Operand::Array(array)
+    }
+}
+
+impl From<f64> for Operand<'_> {
+    fn from(value: f64) -> Self {
+        Operand::Scalar(value)
+    }
+}
+
+impl From<Tensor> for Operand<'_> {
+    fn from(tensor: Tensor) -> Self {
+        Operand::Tensor(tensor)
+    }
+}
+
+/// Positions, axes and extents as operators take them.
+impl From<&[i64]> for Operand<'_> {
+    fn from(values: &[i64]) -> Self {
+        let data = TensorData::from_fn(tensorc_ir::DenseType::new(DType::I64, &[values.len() as u64]), |i| {
+            Scalar::i64(values[i as usize])
+        });
+        Operand::Tensor(Tensor(data))
+    }
+}
+
+impl<const N: usize> From<[i64; N]> for Operand<'_> {
+    fn from(values: [i64; N]) -> Self {
+        Operand::from(&values[..])
+    }
+}
+
+/// A call being put together; [`Call::invoke`] makes it.
+#[must_use = "nothing happens until the call is invoked"]
+pub struct Call<'a> {
+    rt: &'a Runtime,
+    def: OpRef,
+    operands: SmallVec<[Operand<'a>; 4]>,
+    params: Params,
+    outputs: usize,
+    device: Option<Device>,
+    error: Option<Error>,
+}
+
+/// An operand with everything decided.
+#[derive(Clone, Debug)]
+pub(super) enum Formal<'a> {
+    Absent,
+    Array(&'a NDArray),
+    Inline(Inline),
+    Host(TensorData),
+    /// Its value decides shapes, so it is part of the program.
+    Static(TensorData),
+}
+
+/// A call with everything decided.
+pub(super) struct Request<'a> {
+    pub def: OpRef,
+    pub operands: SmallVec<[Formal<'a>; 4]>,
+    pub params: Params,
+    pub outputs: usize,
+    pub device: Device,
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn new(rt: &'a Runtime, def: OpRef) -> Call<'a> {
+        let outputs = def.outputs.0.max(1);
+        Call { rt, def, operands: SmallVec::new(), params: Params::new(), outputs, device: None, error: None }
+    }
+
+    /// The next operand.
+    pub fn arg(mut self, operand: impl Into<Operand<'a>>) -> Call<'a> {
+        self.operands.push(operand.into());
+        self
+    }
+
+    /// The next operands.
+    pub fn args(mut self, operands: impl IntoIterator<Item = &'a NDArray>) -> Call<'a> {
+        self.operands.extend(operands.into_iter().map(Operand::Array));
+        self
+    }
+
+    /// A parameter; an unknown name is an error of the call.
+    pub fn param(mut self, name: &str, value: impl Into<ParamValue>) -> Call<'a> {
+        match self.def.params.iter().find(|spec| spec.name == name) {
+            Some(spec) => self.params.set(spec.name, value.into()),
+            None => {
+                let known: Vec<&str> = self.def.params.iter().map(|spec| spec.name).collect();
+                let (op, name, known) = (self.def.name.to_owned(), name.to_owned(), known.join(", "));
+                self.error.get_or_insert(Error::UnknownParameter { op, name, known });
+            }
+        }
+        self
+    }
+
+    /// Number of results, for operators that have a choice.
+    pub fn outputs(mut self, count: usize) -> Call<'a> {
+        self.outputs = count;
+        self
+    }
+
+    /// Where to run it, for operators without array operands.
+    pub fn on(mut self, device: Device) -> Call<'a> {
+        self.device = Some(device);
+        self
+    }
+
+    /// Calls the operator and returns its first result, before it is computed.
+    ///
+    /// # Errors
+    /// Operands or parameters do not fit the operator, or it is not supported.
+    pub fn invoke(self) -> Result<NDArray, Error> {
+        let op = self.def.name;
+        let first = self.invoke_all()?.into_iter().next();
+        first.ok_or_else(|| Error::Internal(format!("`{op}` has no result")))
+    }
+
+    /// Calls the operator and returns all results, before they are computed.
+    ///
+    /// # Errors
+    /// As [`Call::invoke`].
+    pub fn invoke_all(self) -> Result<Vec<NDArray>, Error> {
+        let rt = self.rt;
+        let request = self.resolve()?;
+        rt.front().call(rt, request, None)
+    }
+
+    /// Calls the operator and lets it write arrays that exist; operands may be among them.
+    ///
+    /// # Errors
+    /// As [`Call::invoke`], or a target's type, shape or device is not the result's.
+    pub fn into(mut self, targets: &[&NDArray]) -> Result<(), Error> {
+        let rt = self.rt;
+        self.outputs = targets.len();
+        if let (None, Some(first)) = (self.device, targets.first()) {
+            self.device = Some(first.device());
+        }
+        let request = self.resolve()?;
+        rt.front().call(rt, request, Some(targets))?;
+        Ok(())
+    }
+
+    fn resolve(self) -> Result<Request<'a>, Error> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let arrays = || {
+            self.operands.iter().filter_map(|operand| match operand {
+                Operand::Array(array) => Some(*array),
+                _ => None,
+            })
+        };
+        let device = match arrays().next() {
+            Some(array) => array.device(),
+            None => self.device.unwrap_or(self.rt.options().device),
+        };
+        if let Some(other) = arrays().find(|array| array.device() != device) {
+            return Err(Error::Devices { op: self.def.name.to_owned(), first: device, second: other.device() });
+        }
+        let mut operands: SmallVec<[Formal<'a>; 4]> = SmallVec::new();
+        for (i, operand) in self.operands.iter().enumerate() {
+            operands.push(self.formal(i, operand)?);
+        }
+        if let Some(at) = self.def.key_input {
+            while operands.len() <= at {
+                operands.push(Formal::Absent);
+            }
+            if let Formal::Absent = operands[at] {
+                let key = Inline::vector(&self.rt.inner().streams.next_key(device));
+                operands[at] = key.map_or(Formal::Absent, Formal::Inline);
+            }
+        }
+        Ok(Request { def: self.def, operands, params: self.params, outputs: self.outputs, device })
+    }
+
+    fn formal(&self, at: usize, operand: &Operand<'a>) -> Result<Formal<'a>, Error> {
+        let decides = self.def.static_inputs.contains(&at);
+        Ok(match operand {
+            Operand::Absent => Formal::Absent,
+            Operand::Array(array) if decides => Formal::Static(array.to_tensor()?.0),
+            Operand::Array(array) => Formal::Array(array),
+            Operand::Tensor(tensor) if decides => Formal::Static(tensor.0.clone()),
+            Operand::Tensor(tensor) => Formal::Host(tensor.0.clone()),
+            Operand::Scalar(value) => {
+                let scalar = Scalar::from_f64(self.scalar_type(at), *value);
+                if decides {
+                    return Ok(Formal::Static(TensorData::scalar(scalar)));
+                }
+                let mut bytes = [0u8; 8];
+                let size = scalar.dtype.size();
+                scalar.write(&mut bytes[..size]);
+                match Inline::scalar(scalar.dtype, &bytes[..size]) {
+                    Some(value) => Formal::Inline(value),
+                    None => Formal::Host(TensorData::scalar(scalar)),
+                }
+            }
+        })
+    }
+
+    /// The type a number takes as operand `at`: that of the arrays it must agree with, else the
+    /// first type its operand may have, else that of the first array.
+    fn scalar_type(&self, at: usize) -> DType {
+        let rule = |i: usize| self.def.input_spec(i).map(|spec| &spec.ty);
+        let typed = |i: usize| match &self.operands[i] {
+            Operand::Array(array) => Some(array.dtype()),
+            Operand::Tensor(tensor) => Some(tensor.dtype()),
+            _ => None,
+        };
+        let positions = 0..self.operands.len();
+        match rule(at) {
+            Some(TypeRule::Group(group, allowed)) => positions
+                .clone()
+                .filter(|i| matches!(rule(*i), Some(TypeRule::Group(g, _)) if g == group))
+                .find_map(typed)
+                .or_else(|| allowed.first().copied()),
+            Some(TypeRule::OneOf(allowed)) => {
+                positions.clone().find_map(typed).filter(|d| allowed.contains(d)).or_else(|| allowed.first().copied())
+            }
+            _ => positions.clone().find_map(typed),
+        }
+        .unwrap_or(DType::F32)
+    }
+}

@@ -1,0 +1,269 @@
+//! From a call to an operation of the engine: look-up, compilation, deferral.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tensorc_ir::graph::{Graph, Value};
+use tensorc_ir::op::{Compute, OpRef};
+use tensorc_ir::params::Params;
+use tensorc_ir::{DenseType, TensorData, TensorType};
+use tensorc_passes::infer::infer_graph;
+use tensorc_runtime::array::{self, Chunk, Extents, Source, Target, View};
+use tensorc_runtime::engine::{Name, Property};
+
+use super::call::{Formal, Request};
+use super::key::Key;
+use super::program::Program;
+use super::window::Window;
+use super::{NDArray, Runtime};
+use crate::{Error, Session, Tensor};
+
+/// Call signatures kept compiled; beyond that all are forgotten.
+const SIGNATURES: usize = 4096;
+
+/// State behind the lock of a runtime. Calls of one thread pass through it in order.
+pub(super) struct Front {
+    key: Key,
+    signatures: HashMap<Box<[u8]>, Arc<Signature>>,
+    window: Window,
+}
+
+/// A call's operator with types: everything that does not depend on elements.
+pub(super) struct Signature {
+    pub def: OpRef,
+    pub params: Params,
+    /// Result types; empty if they depend on elements.
+    pub outputs: Vec<DenseType>,
+    /// Whether calls may wait in the window.
+    deferrable: bool,
+    name: Name,
+    graph: Graph,
+    code: std::sync::OnceLock<Arc<Program>>,
+}
+
+impl Front {
+    pub fn new(window: usize) -> Front {
+        Front { key: Key::default(), signatures: HashMap::new(), window: Window::new(window) }
+    }
+
+    /// Makes a call: defers it or pushes it.
+    pub fn call(
+        &mut self,
+        rt: &Runtime,
+        request: Request<'_>,
+        targets: Option<&[&NDArray]>,
+    ) -> Result<Vec<NDArray>, Error> {
+        let signature = self.signature(rt, &request)?;
+        if let Some(targets) = targets {
+            check_targets(&signature, &request, targets)?;
+        }
+        if signature.outputs.is_empty() {
+            return self.call_staged(rt, &signature, &request);
+        }
+        if rt.options().fuse && signature.deferrable {
+            let target = targets.and_then(|t| t.first()).map(|t| t.view());
+            let view = self.window.defer(rt, &signature, &request, target)?;
+            return Ok(vec![NDArray::new(rt.clone(), view)]);
+        }
+        let views = targets.unwrap_or_default().iter().map(|t| t.view());
+        let views = views.chain(request.operands.iter().filter_map(|formal| match formal {
+            Formal::Array(array) => Some(array.view()),
+            _ => None,
+        }));
+        if views.clone().any(|view| self.window.concerns(view)) {
+            self.flush(rt)?;
+        }
+        push(rt, &signature, request, targets)
+    }
+
+    /// Pushes what is deferred.
+    pub fn flush(&mut self, rt: &Runtime) -> Result<(), Error> {
+        self.window.flush(rt)
+    }
+
+    /// Pushes what is deferred if it reads or writes the memory of `view`.
+    pub fn settle(&mut self, rt: &Runtime, view: &View) -> Result<(), Error> {
+        match self.window.concerns(view) {
+            true => self.flush(rt),
+            false => Ok(()),
+        }
+    }
+
+    fn signature(&mut self, rt: &Runtime, request: &Request<'_>) -> Result<Arc<Signature>, Error> {
+        let key = &mut self.key;
+        key.clear();
+        key.op(&request.def);
+        key.number(request.outputs as u64);
+        key.params(&request.params);
+        for formal in &request.operands {
+            match formal {
+                Formal::Absent => key.small(0),
+                Formal::Static(data) => {
+                    key.small(1);
+                    key.tensor(data);
+                }
+                Formal::Array(_) | Formal::Inline(_) | Formal::Host(_) => {
+                    key.small(2);
+                    let (dtype, dims) = formal_type(formal);
+                    key.ty(dtype, dims);
+                }
+            }
+        }
+        if let Some(found) = self.signatures.get(self.key.bytes()) {
+            return Ok(found.clone());
+        }
+        let made = Arc::new(Signature::infer(rt, request)?);
+        if self.signatures.len() >= SIGNATURES {
+            self.signatures.clear();
+        }
+        self.signatures.insert(self.key.bytes().into(), made.clone());
+        Ok(made)
+    }
+
+    /// Runs an operator whose result types depend on elements: waits for its operands.
+    fn call_staged(
+        &mut self,
+        rt: &Runtime,
+        signature: &Signature,
+        request: &Request<'_>,
+    ) -> Result<Vec<NDArray>, Error> {
+        self.flush(rt)?;
+        let mut inputs = vec![];
+        for formal in &request.operands {
+            match formal {
+                Formal::Absent | Formal::Static(_) => {}
+                Formal::Host(data) => inputs.push(Tensor(data.clone())),
+                Formal::Array(array) => inputs.push(tensor_of(rt, array.view())?),
+                Formal::Inline(value) => {
+                    inputs.push(Tensor::from_bytes(value.dtype(), value.dims(), value.bytes().to_vec())?)
+                }
+            }
+        }
+        let mut session = Session::new(rt.compiler().clone(), signature.graph.clone())?;
+        let results = session.run(&inputs)?;
+        results.iter().map(|tensor| rt.from_tensor(tensor, request.device)).collect()
+    }
+}
+
+fn tensor_of(rt: &Runtime, view: &View) -> Result<Tensor, Error> {
+    let bytes = array::read(rt.space(), &rt.inner().common.read, view)?;
+    Tensor::from_bytes(view.dtype(), view.dims(), bytes)
+}
+
+/// The type of an operand that is data of the call.
+fn formal_type<'f>(formal: &'f Formal<'_>) -> (tensorc_abi::DType, &'f [u64]) {
+    match formal {
+        Formal::Array(array) => (array.dtype(), array.dims()),
+        Formal::Inline(value) => (value.dtype(), value.dims()),
+        Formal::Host(data) | Formal::Static(data) => (data.dtype(), data.dims()),
+        Formal::Absent => (tensorc_abi::DType::F32, &[]),
+    }
+}
+
+/// The operand as the engine's operation reads it; nothing if the program holds it.
+pub(super) fn source(formal: &Formal<'_>) -> Option<Source> {
+    match formal {
+        Formal::Absent | Formal::Static(_) => None,
+        Formal::Array(array) => Some(Source::View(array.view().clone())),
+        Formal::Inline(value) => Some(Source::Inline(*value)),
+        Formal::Host(data) => Some(host_source(data)),
+    }
+}
+
+fn host_source(data: &TensorData) -> Source {
+    Source::Host { dtype: data.dtype(), dims: Extents::from_slice(data.dims()), data: data.bytes().clone() }
+}
+
+impl Signature {
+    fn infer(rt: &Runtime, request: &Request<'_>) -> Result<Signature, Error> {
+        let Request { def, operands, params, outputs, .. } = request;
+        let mut graph = Graph::new(def.name);
+        let mut values: Vec<Option<Value>> = vec![];
+        for (i, formal) in operands.iter().enumerate() {
+            let name = def.input_spec(i).map_or("operand", |spec| spec.name);
+            values.push(match formal {
+                Formal::Absent => None,
+                Formal::Static(data) => Some(graph.add_const(name, data.clone())),
+                _ => {
+                    let (dtype, dims) = formal_type(formal);
+                    Some(graph.add_input(format!("{name}{i}"), DenseType::new(dtype, dims).into()))
+                }
+            });
+        }
+        while let Some(None) = values.last() {
+            values.pop();
+        }
+        let node = graph.add_op(def.name, def, &values, params.clone(), *outputs)?;
+        for port in 0..*outputs {
+            graph.add_output(format!("{}{port}", def.name), Value { node, port: port as u16 });
+        }
+        infer_graph(&mut graph, rt.compiler().registry(), rt.compiler().options().passes.static_bytes)?;
+        let types = graph.outputs().iter().map(|(_, v)| TensorType::dense(&graph.resolved(*v)));
+        let outputs: Vec<DenseType> = types.collect::<Option<_>>().unwrap_or_default();
+        let element_wise = matches!(def.compute, Compute::Scalar(_)) && def.static_inputs.is_empty();
+        let deferrable = element_wise && outputs.len() == 1 && !outputs[0].is_empty();
+        Ok(Signature {
+            def: def.clone(),
+            params: params.clone(),
+            outputs,
+            deferrable,
+            name: Name::from(def.name),
+            graph,
+            code: std::sync::OnceLock::new(),
+        })
+    }
+
+    fn program(&self, rt: &Runtime) -> Result<Arc<Program>, Error> {
+        if let Some(program) = self.code.get() {
+            return Ok(program.clone());
+        }
+        let program = Arc::new(Program::compile(rt.compiler(), self.name.clone(), self.graph.clone())?);
+        Ok(self.code.get_or_init(|| program).clone())
+    }
+}
+
+fn check_targets(signature: &Signature, request: &Request<'_>, targets: &[&NDArray]) -> Result<(), Error> {
+    let op = || request.def.name.to_owned();
+    if signature.outputs.is_empty() {
+        return Err(Error::DynamicTarget { op: op() });
+    }
+    for (ty, target) in signature.outputs.iter().zip(targets) {
+        if *ty != target.ty() {
+            return Err(Error::Target { op: op(), expected: ty.to_string(), found: target.ty().to_string() });
+        }
+        if target.device() != request.device {
+            return Err(Error::Devices { op: op(), first: request.device, second: target.device() });
+        }
+    }
+    Ok(())
+}
+
+/// A new array's memory, as a view of all of it.
+pub(super) fn fresh(rt: &Runtime, device: tensorc_runtime::Device, ty: &DenseType) -> Result<View, Error> {
+    let chunk = Chunk::new(rt.space(), device, array::byte_len(ty.dtype, &ty.dims)?);
+    Ok(View::whole(chunk, ty.dtype, &ty.dims)?)
+}
+
+fn push(
+    rt: &Runtime,
+    signature: &Signature,
+    request: Request<'_>,
+    targets: Option<&[&NDArray]>,
+) -> Result<Vec<NDArray>, Error> {
+    let program = signature.program(rt)?;
+    let views: SmallVec<[View; 2]> = match targets {
+        Some(targets) => targets.iter().map(|t| t.view().clone()).collect(),
+        None => signature.outputs.iter().map(|ty| fresh(rt, request.device, ty)).collect::<Result<_, _>>()?,
+    };
+    let launch = array::Launch {
+        name: &signature.name,
+        device: request.device,
+        property: Property::Normal,
+        priority: 0,
+        inputs: request.operands.iter().filter_map(source).collect(),
+        outputs: views.iter().cloned().map(Target::write).collect(),
+    };
+    array::launch(rt.space(), launch, move |inputs, outputs| program.run(inputs, outputs))?;
+    Ok(views.into_iter().map(|view| NDArray::new(rt.clone(), view)).collect())
+}

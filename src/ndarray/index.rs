@@ -1,0 +1,214 @@
+//! Slices: reading them, and assigning to them.
+//!
+//! A slice that keeps all of the axes behind its first and takes consecutive positions of the first
+//! is a view of the same memory. Any other is a copy, as in MXNet.
+
+use std::ops::{Range, RangeFrom, RangeFull, RangeTo};
+
+use tensorc_runtime::array::{self, Region, Source, Span, Target};
+use tensorc_runtime::engine::Property;
+
+use super::{NDArray, Operand};
+use crate::Error;
+
+/// Positions of one axis, as in Python: negative ones count from the end, and what is outside is
+/// left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    begin: Option<i64>,
+    end: Option<i64>,
+    step: i64,
+    /// One position, whose axis disappears.
+    single: bool,
+}
+
+impl Slice {
+    /// Every position.
+    pub const ALL: Slice = Slice { begin: None, end: None, step: 1, single: false };
+
+    /// The same positions with another stride; a negative one goes backwards.
+    pub const fn step(self, step: i64) -> Slice {
+        Slice { step, ..self }
+    }
+
+    /// Which positions of an axis of `n` these are, by the rules of Python's `slice.indices`.
+    fn span(self, n: u64) -> Option<Span> {
+        let len = i64::try_from(n).ok()?;
+        let from_end = |i: i64| if i < 0 { i.saturating_add(len) } else { i };
+        if self.single {
+            let at = from_end(self.begin?);
+            return (0..len).contains(&at).then_some(Span { start: at as u64, step: 1, len: 1 });
+        }
+        let (low, high) = if self.step < 0 { (-1, len - 1) } else { (0, len) };
+        let bound = |i: Option<i64>, default| i.map_or(default, |i| from_end(i).clamp(low, high));
+        let (start, stop) = match self.step {
+            0 => return None,
+            step if step < 0 => (bound(self.begin, high), bound(self.end, low)),
+            _ => (bound(self.begin, low), bound(self.end, high)),
+        };
+        let distance = if self.step < 0 { start - stop } else { stop - start };
+        let count = (distance.max(0) as u64).div_ceil(self.step.unsigned_abs());
+        Some(Span { start: start.max(0) as u64, step: self.step, len: count })
+    }
+}
+
+impl From<RangeFull> for Slice {
+    fn from(_: RangeFull) -> Slice {
+        Slice::ALL
+    }
+}
+
+impl From<Range<i64>> for Slice {
+    fn from(range: Range<i64>) -> Slice {
+        Slice { begin: Some(range.start), end: Some(range.end), ..Slice::ALL }
+    }
+}
+
+impl From<RangeFrom<i64>> for Slice {
+    fn from(range: RangeFrom<i64>) -> Slice {
+        Slice { begin: Some(range.start), ..Slice::ALL }
+    }
+}
+
+impl From<RangeTo<i64>> for Slice {
+    fn from(range: RangeTo<i64>) -> Slice {
+        Slice { end: Some(range.end), ..Slice::ALL }
+    }
+}
+
+/// One position; the axis disappears from the result.
+impl From<i64> for Slice {
+    fn from(at: i64) -> Slice {
+        Slice { begin: Some(at), single: true, ..Slice::ALL }
+    }
+}
+
+impl NDArray {
+    /// The elements at slices of the leading axes; the other axes are whole.
+    ///
+    /// # Errors
+    /// There are more slices than axes, a single position is outside, or a step is 0.
+    pub fn slice(&self, slices: &[Slice]) -> Result<NDArray, Error> {
+        let spans = self.spans(slices)?;
+        let kept: Vec<i64> = spans
+            .iter()
+            .enumerate()
+            .filter(|(axis, _)| !slices.get(*axis).is_some_and(|s| s.single))
+            .map(|(_, span)| span.len as i64)
+            .collect();
+        let whole = |axis: usize| spans[axis] == Span { start: 0, step: 1, len: self.dims()[axis] };
+        let contiguous = spans.first().is_some_and(|s| s.step == 1) && (1..spans.len()).all(whole);
+        if contiguous {
+            let Span { start, len, .. } = spans[0];
+            return self.rows(start, start + len)?.reshape(&kept);
+        }
+        if spans.is_empty() || (0..spans.len()).all(whole) {
+            return Ok(self.clone());
+        }
+        let list = |f: &dyn Fn(&Span) -> i64| spans.iter().map(f).collect::<Vec<i64>>();
+        // One past the last position; for a backward slice that reaches the first, before it.
+        let end = |s: &Span| {
+            let end = s.start as i64 + s.step * s.len as i64;
+            if end < 0 { i64::MIN } else { end }
+        };
+        let (starts, ends, steps) = (list(&|s| s.start as i64), list(&end), list(&|s| s.step));
+        let axes: Vec<i64> = (0..spans.len() as i64).collect();
+        let call = self.runtime().op("slice")?.arg(self).arg(&starts[..]).arg(&ends[..]);
+        call.arg(&axes[..]).arg(&steps[..]).invoke()?.reshape(&kept)
+    }
+
+    /// Writes an array or a number to the elements at slices. An array is broadcast to their shape,
+    /// and has this array's type.
+    ///
+    /// # Errors
+    /// As [`NDArray::slice`], or the value does not fit.
+    pub fn set<'a>(&self, slices: &[Slice], value: impl Into<Operand<'a>>) -> Result<(), Error> {
+        let spans = self.spans(slices)?;
+        let element = self.dtype().size();
+        let region = Region::new(self.dims(), element, &spans).ok_or_else(|| self.outside(slices))?;
+        let kept: Vec<i64> = region
+            .dims()
+            .iter()
+            .enumerate()
+            .filter(|(axis, _)| !slices.get(*axis).is_some_and(|s| s.single))
+            .map(|(_, d)| *d as i64)
+            .collect();
+        let value = match value.into() {
+            Operand::Array(array)
+                if array.len() == 1 || array.dims().iter().map(|d| *d as i64).eq(kept.iter().copied()) =>
+            {
+                array.clone()
+            }
+            Operand::Array(array) => self.runtime().op("expand")?.arg(array).arg(&kept[..]).invoke()?,
+            Operand::Scalar(value) => self.runtime().full(self.device(), self.dtype(), &[], value)?,
+            Operand::Tensor(tensor) => self.runtime().from_tensor(&tensor, self.device())?,
+            Operand::Absent => return Err(self.outside(slices)),
+        };
+        let stored: u64 = region.dims().iter().product();
+        if value.dtype() != self.dtype() || (value.len() != 1 && value.len() != stored) {
+            let expected = format!("{}{kept:?}", self.dtype());
+            return Err(Error::Target { op: "assign".into(), expected, found: value.ty().to_string() });
+        }
+        if value.device() != self.device() {
+            return Err(Error::Devices { op: "assign".into(), first: self.device(), second: value.device() });
+        }
+        let rt = self.runtime();
+        self.settle()?;
+        value.settle()?;
+        let request = array::Launch {
+            name: &rt.inner().common.assign,
+            device: self.device(),
+            property: Property::Normal,
+            priority: 0,
+            inputs: vec![Source::View(value.view().clone())],
+            outputs: vec![Target::update(self.view().clone())],
+        };
+        array::launch(rt.space(), request, move |inputs, outputs| {
+            region.store(outputs[0].data, inputs[0].data);
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    fn outside(&self, slices: &[Slice]) -> Error {
+        Error::Index { what: format!("{slices:?}"), dims: self.dims().to_vec() }
+    }
+
+    /// A span for every axis.
+    fn spans(&self, slices: &[Slice]) -> Result<Vec<Span>, Error> {
+        if slices.len() > self.rank() {
+            return Err(self.outside(slices));
+        }
+        let all = slices.iter().copied().chain(std::iter::repeat(Slice::ALL));
+        let spans: Option<Vec<Span>> = self.dims().iter().zip(all).map(|(n, slice)| slice.span(*n)).collect();
+        spans.ok_or_else(|| self.outside(slices))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn positions(slice: Slice, n: u64) -> Vec<i64> {
+        let Span { start, step, len } = slice.span(n).unwrap();
+        (0..len as i64).map(|i| start as i64 + step * i).collect()
+    }
+
+    #[test]
+    fn positions_are_pythons() {
+        assert_eq!(positions(Slice::ALL, 3), [0, 1, 2]);
+        assert_eq!(positions(Slice::ALL.step(-1), 3), [2, 1, 0]);
+        assert_eq!(positions(Slice::from(-2..), 3), [1, 2]);
+        assert_eq!(positions(Slice::from(..-1), 3), [0, 1]);
+        assert_eq!(positions(Slice::from(1..100).step(2), 6), [1, 3, 5]);
+        assert_eq!(positions(Slice::from(4..0).step(-2), 6), [4, 2]);
+        assert_eq!(positions(Slice::from(2..2), 6), []);
+        assert_eq!(positions(Slice::from(5..2), 6), []);
+        assert_eq!(positions(Slice::ALL, 0), []);
+        assert_eq!(positions(Slice::ALL.step(-1), 0), []);
+        assert_eq!(positions(Slice::from(-1), 3), [2]);
+        assert_eq!(Slice::from(3).span(3), None);
+        assert_eq!(Slice::from(-4).span(3), None);
+        assert_eq!(Slice::ALL.step(0).span(3), None);
+    }
+}

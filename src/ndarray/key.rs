@@ -1,0 +1,81 @@
+//! Exact descriptions of calls as bytes, by which compiled programs are found again.
+
+use tensorc_ir::op::OpRef;
+use tensorc_ir::params::{ParamValue, Params};
+use tensorc_ir::{DType, TensorData};
+
+/// A growing description. Every part begins with its length or kind, so that no two different
+/// descriptions have the same bytes.
+#[derive(Debug, Default)]
+pub(super) struct Key(Vec<u8>);
+
+impl Key {
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub fn number(&mut self, n: u64) {
+        self.0.extend_from_slice(&n.to_le_bytes());
+    }
+
+    pub fn small(&mut self, n: u8) {
+        self.0.push(n);
+    }
+
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// The operator, by its address: entries live as long as their registry.
+    pub fn op(&mut self, def: &OpRef) {
+        self.number(std::sync::Arc::as_ptr(def) as usize as u64);
+    }
+
+    pub fn ty(&mut self, dtype: DType, dims: &[u64]) {
+        self.small(dtype as u8);
+        self.small(dims.len() as u8);
+        dims.iter().for_each(|d| self.number(*d));
+    }
+
+    pub fn tensor(&mut self, data: &TensorData) {
+        self.ty(data.dtype(), data.dims());
+        self.raw(data.bytes());
+    }
+
+    pub fn params(&mut self, params: &Params) {
+        self.small(params.iter().count() as u8);
+        for (name, value) in params.iter() {
+            self.raw(name.as_bytes());
+            self.param(value);
+        }
+    }
+
+    fn param(&mut self, value: &ParamValue) {
+        self.small(value.kind() as u8);
+        match value {
+            ParamValue::Int(i) => self.number(*i as u64),
+            ParamValue::Float(x) => self.number(x.to_bits()),
+            ParamValue::Bool(b) => self.small(u8::from(*b)),
+            ParamValue::Str(s) => self.raw(s.as_bytes()),
+            ParamValue::DType(d) => self.small(*d as u8),
+            ParamValue::Ints(list) => {
+                self.number(list.len() as u64);
+                list.iter().for_each(|i| self.number(*i as u64));
+            }
+            ParamValue::Floats(list) => {
+                self.number(list.len() as u64);
+                list.iter().for_each(|x| self.number(x.to_bits()));
+            }
+            ParamValue::Strs(list) => {
+                self.number(list.len() as u64);
+                list.iter().for_each(|s| self.raw(s.as_bytes()));
+            }
+            ParamValue::Tensor(data) => self.tensor(data),
+        }
+    }
+}

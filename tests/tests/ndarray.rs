@@ -1,0 +1,25 @@
+//! Imperative arrays, as their users see them.
+
+mod errors;
+mod fusion;
+mod values;
+mod views;
+
+use tensorc::ndarray::{Runtime, RuntimeOptions};
+use tensorc::runtime::engine::{EngineConfig, EngineKind};
+
+/// Runtimes of every kind of engine, with and without deferral.
+fn runtimes() -> Vec<Runtime> {
+    let mut all = vec![];
+    for kind in EngineKind::ALL {
+        for fuse in [true, false] {
+            all.push(runtime(kind, fuse));
+        }
+    }
+    all
+}
+
+fn runtime(kind: EngineKind, fuse: bool) -> Runtime {
+    let engine = EngineConfig { kind, ..EngineConfig::default() };
+    Runtime::new(RuntimeOptions { engine, fuse, ..RuntimeOptions::default() }).unwrap()
+}
