@@ -39,6 +39,10 @@ pub enum Error {
     Devices { op: String, first: Device, second: Device },
     #[error("`{op}` gives {expected}, the array to write is {found}")]
     Target { op: String, expected: String, found: String },
+    #[error("`{op}` takes {expected} as {name}, {found} was given")]
+    Operand { op: String, name: String, expected: String, found: String },
+    #[error("model `{model}`: shapes in it depend on values, so it has no single plan; run it with `Model::run`")]
+    Staged { model: String },
     #[error("`{op}`: the shape of its result depends on elements, so it cannot be written to an array")]
     DynamicTarget { op: String },
     #[error("{what} does not fit an array of shape {dims:?}")]

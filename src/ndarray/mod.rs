@@ -32,6 +32,7 @@ mod convert;
 mod files;
 mod form;
 mod front;
+mod function;
 mod index;
 mod key;
 mod operators;
@@ -42,5 +43,6 @@ mod window;
 
 pub use array::NDArray;
 pub use call::{Call, Operand};
+pub use function::Function;
 pub use index::Slice;
 pub use runtime::{Runtime, RuntimeOptions, Seed};

@@ -1,6 +1,7 @@
 //! Imperative arrays, as their users see them.
 
 mod errors;
+mod functions;
 mod fusion;
 mod values;
 mod views;

@@ -1,0 +1,116 @@
+//! A compiled model as one call on arrays.
+
+use std::sync::Arc;
+
+use tensorc_ir::DenseType;
+use tensorc_passes::infer::{bind, infer_graph};
+use tensorc_passes::stage::split;
+use tensorc_runtime::array::{self, Source, Target};
+use tensorc_runtime::engine::{Name, Property};
+
+use super::front::fresh;
+use super::program::Program;
+use super::{NDArray, Runtime};
+use crate::{Error, Model};
+
+/// A model compiled for inputs of fixed types. A run of its whole plan is one operation of the
+/// engine; several may go on at the same time.
+pub struct Function {
+    rt: Runtime,
+    program: Arc<Program>,
+    inputs: Vec<(String, DenseType)>,
+    outputs: Vec<(String, DenseType)>,
+}
+
+impl Runtime {
+    /// Compiles a model for inputs of the given types, in the order of its signature.
+    ///
+    /// # Errors
+    /// The types contradict the model, it holds what is not supported, or shapes in it depend on
+    /// values, so that it has no single plan.
+    pub fn function(&self, model: &Model, types: &[DenseType]) -> Result<Function, Error> {
+        let mut graph = model.graph().clone();
+        bind(&mut graph, types)?;
+        let (registry, bytes) = (self.compiler().registry(), self.compiler().options().passes.static_bytes);
+        infer_graph(&mut graph, registry, bytes)?;
+        if split(&graph, registry, bytes)?.is_some() {
+            return Err(Error::Staged { model: graph.name.clone() });
+        }
+        let names = graph.inputs().iter().map(|n| graph.node(*n).name.to_string());
+        let inputs = names.zip(types.iter().cloned()).collect();
+        let outputs = graph.outputs().iter().map(|(name, v)| Ok((name.to_string(), graph.dense(*v)?)));
+        let outputs = outputs.collect::<Result<_, Error>>()?;
+        let name = Name::from(graph.name.clone());
+        let program = Arc::new(Program::compile(self.compiler(), name, graph)?);
+        Ok(Function { rt: self.clone(), program, inputs, outputs })
+    }
+}
+
+impl Function {
+    /// Names and types of the inputs.
+    pub fn inputs(&self) -> &[(String, DenseType)] {
+        &self.inputs
+    }
+
+    /// Names and types of the outputs.
+    pub fn outputs(&self) -> &[(String, DenseType)] {
+        &self.outputs
+    }
+
+    /// Runs the model on arrays of one device, and returns its outputs before they are computed.
+    ///
+    /// # Errors
+    /// An array's type or device is not the function's.
+    pub fn call(&self, inputs: &[&NDArray]) -> Result<Vec<NDArray>, Error> {
+        let device = inputs.first().map_or(self.rt.options().device, |array| array.device());
+        let made = self.outputs.iter().map(|(_, ty)| Ok(NDArray::new(self.rt.clone(), fresh(&self.rt, device, ty)?)));
+        let outputs = made.collect::<Result<Vec<_>, Error>>()?;
+        self.call_into(inputs, &outputs.iter().collect::<Vec<_>>())?;
+        Ok(outputs)
+    }
+
+    /// Runs the model on arrays and writes its outputs to arrays that exist; these may be inputs as
+    /// well.
+    ///
+    /// # Errors
+    /// An array's type or device is not the function's.
+    pub fn call_into(&self, inputs: &[&NDArray], outputs: &[&NDArray]) -> Result<(), Error> {
+        self.check("input", &self.inputs, inputs)?;
+        self.check("output", &self.outputs, outputs)?;
+        let mut arrays = inputs.iter().chain(outputs);
+        let device = arrays.next().map_or(self.rt.options().device, |array| array.device());
+        if let Some(other) = arrays.find(|array| array.device() != device) {
+            let op = self.program.name.to_string();
+            return Err(Error::Devices { op, first: device, second: other.device() });
+        }
+        for array in inputs.iter().chain(outputs) {
+            array.settle()?;
+        }
+        let request = array::Launch {
+            name: &self.program.name,
+            device,
+            property: Property::Normal,
+            priority: 0,
+            inputs: inputs.iter().map(|array| Source::View(array.view().clone())).collect(),
+            outputs: outputs.iter().map(|array| Target::write(array.view().clone())).collect(),
+        };
+        let program = self.program.clone();
+        array::launch(self.rt.space(), request, move |inputs, outputs| program.run(inputs, outputs))?;
+        Ok(())
+    }
+
+    fn check(&self, side: &str, expected: &[(String, DenseType)], given: &[&NDArray]) -> Result<(), Error> {
+        let op = || self.program.name.to_string();
+        if expected.len() != given.len() {
+            let (expected, found) = (format!("{} {side}s", expected.len()), format!("{}", given.len()));
+            return Err(Error::Operand { op: op(), name: format!("{side}s"), expected, found });
+        }
+        for ((name, ty), array) in expected.iter().zip(given) {
+            if *ty != array.ty() {
+                let (expected, found) = (ty.to_string(), array.ty().to_string());
+                return Err(Error::Operand { op: op(), name: format!("{side} `{name}`"), expected, found });
+            }
+        }
+        Ok(())
+    }
+}
