@@ -150,10 +150,10 @@ impl Chunk {
     /// pointer inside it.
     pub(super) unsafe fn data_mut(&self) -> Option<*mut u8> {
         // SAFETY: writing `var` excludes every other access.
-        match unsafe { &mut *self.memory.get() } {
+        match unsafe { &*self.memory.get() } {
             Memory::None => None,
-            Memory::Block(block) => Some(block.as_mut_slice().as_mut_ptr()),
-            Memory::Foreign(memory) => memory.as_mut_slice().map(|bytes| bytes.as_mut_ptr()),
+            Memory::Block(block) => Some(block.start().as_ptr()),
+            Memory::Foreign(memory) => (!memory.is_read_only()).then(|| memory.start().as_ptr()),
         }
     }
 

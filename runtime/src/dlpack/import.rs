@@ -213,6 +213,16 @@ impl Imported {
         }
     }
 
+    /// The first byte, for owners that share the tensor and keep accesses apart themselves: the
+    /// bytes may be written through this pointer while no reference to them exists, unless
+    /// [`Imported::is_read_only`].
+    pub fn start(&self) -> NonNull<u8> {
+        match &self.data {
+            Data::Foreign { start, .. } => *start,
+            Data::Copied(buffer) => buffer.start(),
+        }
+    }
+
     /// The tensor as an input of a plan.
     pub fn as_tensor(&self) -> TensorRef<'_> {
         TensorRef { dtype: self.dtype, dims: &self.dims, data: self.as_slice() }

@@ -1,0 +1,181 @@
+//! Operations over views: aliasing, partial results, memory that is shared and lent.
+
+use std::sync::Arc;
+
+use tensorc_abi::DType;
+use tensorc_runtime::array::{Chunk, Inline, Launch, LaunchError, Source, Space, Target, View, launch, lend, read};
+use tensorc_runtime::dlpack::Imported;
+use tensorc_runtime::engine::{EngineConfig, EngineKind, Name, Property};
+use tensorc_runtime::storage::StorageConfig;
+use tensorc_runtime::{Device, TensorMut, TensorRef};
+
+static NAME: Name = Name::from_static("test");
+
+fn spaces() -> Vec<Space> {
+    let config = |kind| EngineConfig { kind, cpu_workers: 2, ..EngineConfig::default() };
+    EngineKind::ALL.map(|kind| Space::new(config(kind), StorageConfig::default()).unwrap()).into()
+}
+
+fn array(space: &Space, device: Device, values: &[u8]) -> View {
+    let chunk = Chunk::copy_of(space, device, values).unwrap();
+    View::whole(chunk, DType::U8, &[values.len() as u64]).unwrap()
+}
+
+fn bytes(space: &Space, view: &View) -> Vec<u8> {
+    read(space, &NAME, view).unwrap()
+}
+
+fn request(device: Device, inputs: Vec<Source>, outputs: Vec<Target>) -> Launch<'static> {
+    Launch { name: &NAME, device, property: Property::Normal, priority: 0, inputs, outputs }
+}
+
+/// Element i of the result is the sum of element i of one input and element n - 1 - i of the other,
+/// so that reading after writing would be seen.
+fn add_reversed(inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) {
+    let (a, b) = (inputs[0].data, inputs[1].data);
+    for (i, out) in outputs[0].data.iter_mut().enumerate() {
+        *out = a[i].wrapping_add(b[b.len() - 1 - i]);
+    }
+}
+
+#[test]
+fn inputs_are_read_before_results_take_their_place() {
+    for space in spaces() {
+        for device in [Device::cpu(0), Device::accelerator(0)] {
+            let a = array(&space, device, &[1, 2, 3, 4]);
+            let both = vec![Source::View(a.clone()), Source::View(a.clone())];
+            launch(&space, request(device, both, vec![Target::write(a.clone())]), |inputs, outputs| {
+                add_reversed(inputs, outputs);
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(bytes(&space, &a), [5, 5, 5, 5]);
+            // Parts of one chunk, overlapping.
+            let b = array(&space, device, &[1, 2, 3, 4, 5]);
+            let (low, high) = (b.rows(0, 4).unwrap(), b.rows(1, 5).unwrap());
+            let both = vec![Source::View(low.clone()), Source::View(low)];
+            launch(&space, request(device, both, vec![Target::write(high)]), |inputs, outputs| {
+                add_reversed(inputs, outputs);
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(bytes(&space, &b), [1, 5, 5, 5, 5]);
+        }
+    }
+}
+
+#[test]
+fn updates_find_the_old_elements() {
+    for space in spaces() {
+        let a = array(&space, Device::cpu(0), &[1, 2, 3, 4]);
+        let tail = a.rows(2, 4).unwrap();
+        for inputs in [vec![], vec![Source::View(a.clone())]] {
+            launch(&space, request(Device::cpu(0), inputs, vec![Target::update(tail.clone())]), |_, outputs| {
+                outputs[0].data[0] += 10;
+                Ok(())
+            })
+            .unwrap();
+        }
+        assert_eq!(bytes(&space, &a), [1, 2, 23, 4]);
+    }
+}
+
+/// A failed operation leaves the operand it was to replace as it was, under the error.
+#[test]
+fn errors_stay_until_the_whole_is_overwritten() {
+    for space in spaces() {
+        let a = array(&space, Device::cpu(0), &[1, 2]);
+        launch(&space, request(Device::cpu(0), vec![], vec![Target::write(a.clone())]), |_, _| Err("no".into()))
+            .unwrap();
+        for _ in 0..2 {
+            assert!(read(&space, &NAME, &a).unwrap_err().to_string().contains("no"));
+        }
+        let part = Target::write(a.rows(0, 1).unwrap());
+        launch(&space, request(Device::cpu(0), vec![], vec![part]), |_, _| Ok(())).unwrap();
+        assert!(read(&space, &NAME, &a).is_err());
+        launch(&space, request(Device::cpu(0), vec![], vec![Target::write(a.clone())]), |_, outputs| {
+            outputs[0].data.fill(9);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(bytes(&space, &a), [9, 9]);
+    }
+}
+
+#[test]
+fn a_panic_on_a_stream_is_an_error_of_the_result() {
+    for space in spaces() {
+        for device in [Device::cpu(0), Device::accelerator(1)] {
+            let a = array(&space, device, &[1]);
+            launch(&space, request(device, vec![], vec![Target::write(a.clone())]), |_, _| panic!("broken kernel"))
+                .unwrap();
+            let error = read(&space, &NAME, &a).unwrap_err().to_string();
+            assert!(error.contains("broken kernel") && error.contains(&device.to_string()), "{error}");
+        }
+    }
+}
+
+#[test]
+fn results_must_not_overlap() {
+    let space = &spaces()[0];
+    let a = array(space, Device::cpu(0), &[1, 2, 3]);
+    let two = vec![Target::write(a.rows(0, 2).unwrap()), Target::write(a.rows(1, 3).unwrap())];
+    let error = launch(space, request(Device::cpu(0), vec![], two), |_, _| Ok(())).unwrap_err();
+    assert!(matches!(error, LaunchError::Overlap { first: 0, second: 1, .. }), "{error}");
+}
+
+/// Memory that nobody wrote reads as zeros, and small values travel with the operation.
+#[test]
+fn every_kind_of_operand_is_seen() {
+    for space in spaces() {
+        let fresh = View::whole(Chunk::new(&space, Device::cpu(0), 2), DType::U8, &[2]).unwrap();
+        let out = View::whole(Chunk::new(&space, Device::cpu(0), 16), DType::U8, &[16]).unwrap();
+        let host = bytes::Bytes::from_static(&[7, 8]);
+        let inputs = vec![
+            Source::View(fresh),
+            Source::Inline(Inline::vector(&[1u32, 2]).unwrap()),
+            Source::Inline(Inline::scalar(DType::I16, &[5, 0]).unwrap()),
+            Source::Host { dtype: DType::U8, dims: [2].as_slice().into(), data: host },
+        ];
+        launch(&space, request(Device::cpu(0), inputs, vec![Target::write(out.clone())]), |inputs, outputs| {
+            let all: Vec<u8> = inputs.iter().flat_map(|input| input.data.to_vec()).collect();
+            outputs[0].data[..all.len()].copy_from_slice(&all);
+            outputs[0].data[all.len()..].fill(0);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(bytes(&space, &out)[..14], [0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 5, 0, 7, 8]);
+    }
+    assert!(Inline::vector(&[1u32, 2, 3]).is_none());
+    assert!(Inline::scalar(DType::I64, &[1]).is_none());
+}
+
+/// Lent memory is the array's own, stays where it is, and outlives the array.
+#[test]
+fn lent_memory_is_shared() {
+    for space in spaces() {
+        let a = array(&space, Device::cpu(0), &[1, 2, 3, 4]);
+        let tensor = lend(&space, &NAME, &a.rows(1, 3).unwrap()).unwrap();
+        // SAFETY: `lend` made the tensor for us alone.
+        let taken = unsafe { Imported::from_versioned(tensor) }.unwrap();
+        assert_eq!((taken.dtype(), taken.dims(), taken.as_slice()), (DType::U8, &[2][..], &[2, 3][..]));
+        // The operation replaces the whole, reading it: memory that is lent is written in place.
+        let inputs = vec![Source::View(a.clone()), Source::View(a.clone())];
+        launch(&space, request(Device::cpu(0), inputs, vec![Target::write(a.clone())]), |inputs, outputs| {
+            add_reversed(inputs, outputs);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(bytes(&space, &a), [5, 5, 5, 5]);
+        assert_eq!(taken.as_slice(), [5, 5]);
+        let view = View::whole(Chunk::foreign(&space, Device::cpu(0), taken), DType::U8, &[2]).unwrap();
+        let weak = Arc::downgrade(a.chunk());
+        drop(a);
+        space.engine().wait_all().unwrap();
+        assert_eq!(bytes(&space, &view), [5, 5]);
+        assert!(weak.upgrade().is_some(), "the importer keeps the memory");
+        drop(view);
+        space.engine().wait_all().unwrap();
+        assert!(weak.upgrade().is_none());
+    }
+}
