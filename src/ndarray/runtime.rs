@@ -50,7 +50,7 @@ impl Default for RuntimeOptions {
             fuse: true,
             window: 48,
             seed: Seed::Fixed(0),
-            ahead_bytes: 1 << 30,
+            ahead_bytes: 1 << 28,
         }
     }
 }
