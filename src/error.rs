@@ -37,6 +37,8 @@ pub enum Error {
     UnknownParameter { op: String, name: String, known: String },
     #[error("`{op}` uses arrays of {first} and {second}; copy one to the other's device")]
     Devices { op: String, first: Device, second: Device },
+    #[error("`{op}` uses arrays of different runtimes")]
+    Runtimes { op: String },
     #[error("`{op}` gives {expected}, the array to write is {found}")]
     Target { op: String, expected: String, found: String },
     #[error("`{op}` takes {expected} as {name}, {found} was given")]

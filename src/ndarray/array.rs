@@ -192,6 +192,7 @@ impl NDArray {
             let (expected, found) = (to.ty().to_string(), self.ty().to_string());
             return Err(Error::Target { op: "copy".into(), expected: found, found: expected });
         }
+        self.rt.check("copy", [to])?;
         self.settle()?;
         to.settle()?;
         let (device, property) = match to.device() == Device::cpu(to.device().id) {

@@ -162,6 +162,7 @@ impl<'a> Call<'a> {
         if let (None, Some(first)) = (self.device, targets.first()) {
             self.device = Some(first.device());
         }
+        rt.check(self.def.name, targets.iter().copied())?;
         let request = self.resolve()?;
         rt.front().call(rt, request, Some(targets))?;
         Ok(())
@@ -177,6 +178,7 @@ impl<'a> Call<'a> {
                 _ => None,
             })
         };
+        self.rt.check(self.def.name, arrays())?;
         let device = match arrays().next() {
             Some(array) => array.device(),
             None => self.device.unwrap_or(self.rt.options().device),

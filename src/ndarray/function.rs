@@ -83,6 +83,7 @@ impl Function {
             let op = self.program.name.to_string();
             return Err(Error::Devices { op, first: device, second: other.device() });
         }
+        self.rt.check(&self.program.name, inputs.iter().chain(outputs).copied())?;
         for array in inputs.iter().chain(outputs) {
             array.settle()?;
         }

@@ -153,6 +153,7 @@ impl NDArray {
             return Err(Error::Devices { op: "assign".into(), first: self.device(), second: value.device() });
         }
         let rt = self.runtime();
+        rt.check("assign", [&value])?;
         self.settle()?;
         value.settle()?;
         let request = array::Launch {

@@ -99,6 +99,14 @@ impl Runtime {
         &self.0
     }
 
+    /// Arrays of another runtime are ordered by another engine, so they cannot meet ours.
+    pub(super) fn check<'a>(&self, op: &str, arrays: impl IntoIterator<Item = &'a NDArray>) -> Result<(), Error> {
+        match arrays.into_iter().all(|array| Arc::ptr_eq(&self.0, &array.runtime().0)) {
+            true => Ok(()),
+            false => Err(Error::Runtimes { op: op.to_owned() }),
+        }
+    }
+
     pub(super) fn front(&self) -> MutexGuard<'_, Front> {
         self.0.front.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -168,9 +168,26 @@ impl Window {
     fn push(&mut self, rt: &Runtime, results: Vec<(usize, View)>) -> Result<(), Error> {
         let nodes = std::mem::take(&mut self.nodes);
         let inputs = std::mem::take(&mut self.inputs);
-        self.epoch += 1;
-        let mut form = Form::new(&nodes, &inputs);
-        for group in groups(&nodes, &inputs, results) {
+        let mut pushed = 0;
+        let result = self.push_groups(rt, &nodes, &inputs, results, &mut pushed);
+        match result {
+            // Nothing began, so the calls can wait for the next attempt.
+            Err(_) if pushed == 0 => (self.nodes, self.inputs) = (nodes, inputs),
+            _ => self.epoch += 1,
+        }
+        result
+    }
+
+    fn push_groups(
+        &mut self,
+        rt: &Runtime,
+        nodes: &[Node],
+        inputs: &[Source],
+        results: Vec<(usize, View)>,
+        pushed: &mut usize,
+    ) -> Result<(), Error> {
+        let mut form = Form::new(nodes, inputs);
+        for group in groups(nodes, inputs, results) {
             form.select(&group);
             let program = self.program(rt, &form);
             form.key.clear();
@@ -189,6 +206,7 @@ impl Window {
             // The calls have returned, so an error of compiling them stays with their results.
             array::launch(rt.space(), launch, move |inputs, outputs| program?.run(inputs, outputs))?;
             form.finish(group);
+            *pushed += 1;
         }
         Ok(())
     }

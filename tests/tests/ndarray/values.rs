@@ -42,6 +42,15 @@ fn types_do_not_mix_and_shapes_must_fit() {
     assert!(rt.full(Device::cpu(0), DType::F32, &[u64::MAX], 0.0).is_err());
 }
 
+#[test]
+fn arrays_of_different_runtimes_do_not_meet() {
+    let (one, other) = (runtime(EngineKind::PerDevice, true), runtime(EngineKind::PerDevice, true));
+    let (a, b) = (one.ones(&[2], DType::F32).unwrap(), other.ones(&[2], DType::F32).unwrap());
+    for error in [(&a + &b).map(drop), b.copy_into(&a), a.set(&[], &b), one.op("neg").unwrap().arg(&a).into(&[&b])] {
+        assert!(error.unwrap_err().to_string().contains("runtimes"));
+    }
+}
+
 /// Twice, plus one, read, plus one: 4; a hundred times plus one: 104.
 #[test]
 fn in_place_arithmetic_counts() {
