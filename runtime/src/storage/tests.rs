@@ -1,3 +1,5 @@
+//! Tests of pools and blocks.
+
 use std::num::NonZero;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
