@@ -1,11 +1,15 @@
 //! What storage costs: `cargo run --release -p tensorc-runtime --example storage`.
 //!
-//! Prints the time to allocate and drop a block, in nanoseconds, against the system's allocator. Each
-//! figure is the least of many batches, so that other load on the machine does not count.
+//! Prints the time to allocate and drop a block, in nanoseconds, against the system's allocator, and
+//! what scratch memory adds to an operation. Each figure is the least of many batches, so that other
+//! load on the machine does not count.
 
+use std::error::Error;
 use std::hint::black_box;
 use std::time::Instant;
 
+use tensorc_runtime::engine::{Engine, EngineConfig, Name, Op};
+use tensorc_runtime::resource::{TempSpace, TempSpaceConfig};
 use tensorc_runtime::storage::{PoolConfig, Pooling, Storage, StorageConfig};
 use tensorc_runtime::{AlignedBuffer, Device};
 
@@ -23,7 +27,33 @@ fn storage(pooling: Pooling) -> Storage {
     Storage::new(StorageConfig::from(PoolConfig { pooling, poison: false, ..PoolConfig::default() }))
 }
 
-fn main() {
+/// Least time of an operation that does nothing, with and without scratch memory.
+fn operations(storage: &Storage) -> Result<[f64; 2], Box<dyn Error>> {
+    const BATCH: u32 = 10_000;
+    let engine = Engine::new(EngineConfig::default())?;
+    let temp = TempSpace::new(&engine, storage, TempSpaceConfig::default());
+    let name = Name::from("nothing");
+    let mut least = [f64::INFINITY; 2];
+    for _ in 0..50 {
+        for (with, least) in least.iter_mut().enumerate() {
+            let start = Instant::now();
+            for _ in 0..BATCH {
+                match with {
+                    0 => engine.push(Op::new(&name), |_| Ok(()))?,
+                    _ => temp.push(Op::new(&name), 1000, |_, scratch| {
+                        black_box(scratch);
+                        Ok(())
+                    })?,
+                }
+            }
+            engine.wait_all()?;
+            *least = least.min(start.elapsed().as_secs_f64() * 1e9 / f64::from(BATCH));
+        }
+    }
+    Ok(least)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
     let device = Device::cpu(0);
     let pooled = storage(Pooling::Classes);
     let unpooled = storage(Pooling::Unpooled);
@@ -54,4 +84,7 @@ fn main() {
         let each = start.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS);
         println!("{threads} threads on one size: {each:.1} each");
     }
+    let [plain, scratch] = operations(&pooled)?;
+    println!("an operation of the engine: {plain:.0}, with scratch memory: {scratch:.0}");
+    Ok(())
 }

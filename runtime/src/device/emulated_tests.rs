@@ -1,3 +1,5 @@
+//! Tests of streams, and of the emulated accelerator in particular.
+
 use std::sync::Barrier;
 
 use super::*;

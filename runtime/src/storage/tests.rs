@@ -1,5 +1,8 @@
+//! Tests of pools and blocks.
+
 use std::num::NonZero;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::AlignedBuffer;
@@ -266,7 +269,8 @@ fn blocks_outlive_the_storage_and_cross_threads() {
 #[test]
 fn threads_never_share_a_block() {
     let (threads, rounds) = if cfg!(miri) { (3, 20) } else { (8, 5000) };
-    let limit = MIB;
+    let limit = if cfg!(miri) { 32 << 10 } else { 96 << 10 };
+    let refused = AtomicU64::new(0);
     let storage = with(|c| (c.limit, c.max_held) = (Some(limit), limit / 4));
     let start = Barrier::new(threads);
     let work = |id: u8| {
@@ -276,11 +280,19 @@ fn threads_never_share_a_block() {
         for _ in 0..rounds {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let bytes = (state >> 33) % 5000 + 1;
-            if let Ok(mut block) = storage.alloc(DEVICE, bytes) {
-                assert_eq!(block.as_ptr() as usize % AlignedBuffer::ALIGN, 0);
-                block.as_mut_slice().fill(id);
-                kept.push(block);
+            match storage.alloc(DEVICE, bytes) {
+                Ok(mut block) => {
+                    assert_eq!(block.as_ptr() as usize % AlignedBuffer::ALIGN, 0);
+                    block.as_mut_slice().fill(id);
+                    kept.push(block);
+                }
+                Err(error) => {
+                    assert_eq!(error.cause, AllocCause::Limit(limit));
+                    refused.fetch_add(1, Ordering::Relaxed);
+                }
             }
+            let stats = storage.stats(DEVICE);
+            assert!(stats.in_use + stats.held <= limit, "{stats:?}");
             if kept.len() > 8 {
                 let block = kept.swap_remove((state >> 40) as usize % kept.len());
                 assert!(block.as_slice().iter().all(|&b| b == id));
@@ -297,7 +309,8 @@ fn threads_never_share_a_block() {
     });
     let stats = storage.stats(DEVICE);
     assert_eq!(stats.in_use, 0);
-    assert!(stats.peak > 0 && stats.peak <= limit && stats.held <= limit / 4, "{stats:?}");
+    assert!(refused.into_inner() > 0);
+    assert!(stats.peak > limit / 2 && stats.peak <= limit && stats.held <= limit / 4, "{stats:?}");
     assert_eq!(storage.release(DEVICE), stats.held);
     assert_eq!(storage.stats(DEVICE).held, 0);
 }
