@@ -1,3 +1,5 @@
+//! Tests of the storage pools.
+
 use std::num::NonZero;
 use std::sync::Barrier;
 
