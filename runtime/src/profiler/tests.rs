@@ -1,3 +1,5 @@
+//! Tests of the profiler.
+
 use std::io::{self, Write};
 use std::time::Duration;
 
