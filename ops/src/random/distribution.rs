@@ -4,10 +4,11 @@ use tensorc_ir::DType;
 use tensorc_ir::kir::{KernelBuilder, Operand};
 use tensorc_ir::op::OpError;
 use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::scalar::Ex;
+use tensorc_ir::scalar::{Ex, Scalar};
 
 use super::rejection::{self, Stream};
 use super::words::Source;
+use crate::views::compute_type;
 
 /// Which numbers a parameter may be.
 #[derive(Clone, Copy)]
@@ -71,8 +72,8 @@ impl Parameter {
     /// The number given, or the default.
     ///
     /// # Errors
-    /// If it is given under both names, or not in the domain.
-    pub fn value(&self, params: &Params) -> Result<f64, OpError> {
+    /// If it is given under both names, or not in the domain once rounded to `dtype`.
+    fn value(&self, params: &Params, dtype: DType) -> Result<f64, OpError> {
         let number = |name: &str| params.float(name).or_else(|| params.int(name).map(|i| i as f64));
         let (name, value) = match (number(self.name), self.alias.and_then(|a| Some((a, number(a)?)))) {
             (Some(_), Some((alias, _))) => {
@@ -86,9 +87,12 @@ impl Parameter {
                 _ => (self.name, 0.0),
             },
         };
-        match self.domain.contains(value) {
+        if !self.domain.contains(value) {
+            return Err(OpError(format!("parameter `{name}` is {value}, expected {}", self.domain.text())));
+        }
+        match self.domain.contains(Scalar::from_f64(dtype, value).as_f64()) {
             true => Ok(value),
-            false => Err(OpError(format!("parameter `{name}` is {value}, expected {}", self.domain.text()))),
+            false => Err(OpError(format!("parameter `{name}` is {value}, which {dtype} does not hold"))),
         }
     }
 }
@@ -104,7 +108,6 @@ pub enum Sampler {
 
 pub struct Distribution {
     pub name: &'static str,
-    pub doc: &'static str,
     pub parameters: Vec<Parameter>,
     /// The first parameter may not exceed the second, and values lie in between; the second is never
     /// reached unless they are equal.
@@ -113,15 +116,22 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// The parameters as numbers.
+    /// The parameters as numbers, for results of the given type if it is known.
     ///
     /// # Errors
-    /// Names the parameter that is out of range, and its value.
-    pub fn numbers(&self, params: &Params) -> Result<Vec<f64>, OpError> {
-        let values = self.parameters.iter().map(|p| p.value(params)).collect::<Result<Vec<_>, _>>()?;
+    /// Names the parameter that is out of range, or out of that of the type, and its value.
+    pub fn numbers(&self, params: &Params, dtype: Option<DType>) -> Result<Vec<f64>, OpError> {
+        let wide = match self.sampler {
+            Sampler::Map(_) => dtype.map_or(DType::F64, compute_type),
+            Sampler::Kernel(_) => DType::F64,
+        };
+        let values = self.parameters.iter().map(|p| p.value(params, wide)).collect::<Result<Vec<_>, _>>()?;
         match values[..] {
             [low, high] if self.interval && low > high => {
                 Err(OpError(format!("parameter `low` is {low}, above parameter `high`, {high}")))
+            }
+            [low, high] if self.interval && !Scalar::from_f64(wide, high - low).as_f64().is_finite() => {
+                Err(OpError(format!("parameter `high` is {high}, too far above parameter `low`, {low}, for {wide}")))
             }
             _ => Ok(values),
         }
@@ -130,7 +140,10 @@ impl Distribution {
     /// Whether parameters known at run time are in range.
     pub fn valid(&self, args: &[Ex]) -> Option<Ex> {
         let each = self.parameters.iter().zip(args).map(|(p, a)| p.domain.holds(a));
-        let order = args.get(1).filter(|_| self.interval).map(|high| args[0].le(high));
+        let order = args.get(1).filter(|_| self.interval).map(|high| {
+            let width = high - &args[0];
+            width.ge(&width.lit(0.0)) & width.lt(&width.lit(f64::INFINITY))
+        });
         each.chain(order).reduce(|all, one| all & one)
     }
 }
@@ -152,47 +165,36 @@ fn exponential(source: &Source, a: &[Ex]) -> Ex {
 pub fn all() -> Vec<Distribution> {
     use Domain::{Finite, NonNegative, Positive, Share};
     let p = Parameter::new;
-    let of = |name, doc, parameters, sampler| Distribution { name, doc, parameters, interval: false, sampler };
+    let of = |name, parameters, sampler| Distribution { name, parameters, interval: false, sampler };
     vec![
         Distribution {
             interval: true,
             ..of(
                 "uniform",
-                "Uniform in [low, high).",
                 vec![p("low", 0.0, Finite, "lower bound"), p("high", 1.0, Finite, "upper bound")],
                 Sampler::Map(uniform),
             )
         },
         of(
             "normal",
-            "Normal with a mean and a deviation.",
             vec![
-                Parameter { operand: "mu", alias: Some("loc"), ..p("mean", 0.0, Finite, "mean") },
+                Parameter { operand: "mu", alias: Some("loc"), ..p("mean", 0.0, Finite, "mean; 0 if absent") },
                 Parameter { operand: "sigma", ..p("scale", 1.0, NonNegative, "standard deviation") },
             ],
             Sampler::Map(normal),
         ),
         of(
             "gamma",
-            "Gamma with shape alpha and scale beta.",
-            vec![p("alpha", 1.0, Positive, "shape"), p("beta", 1.0, Positive, "scale: the mean is alpha·beta")],
+            vec![
+                p("alpha", 1.0, NonNegative, "shape; 0: the value is 0"),
+                p("beta", 1.0, Positive, "scale: the mean is alpha·beta"),
+            ],
             Sampler::Kernel(rejection::gamma),
         ),
-        of(
-            "exponential",
-            "Exponential with a rate.",
-            vec![p("lam", 1.0, Positive, "rate: the mean is 1 / lam")],
-            Sampler::Map(exponential),
-        ),
-        of(
-            "poisson",
-            "Poisson with a rate.",
-            vec![p("lam", 1.0, NonNegative, "rate: the mean")],
-            Sampler::Kernel(rejection::poisson),
-        ),
+        of("exponential", vec![p("lam", 1.0, Positive, "rate: the mean is 1 / lam")], Sampler::Map(exponential)),
+        of("poisson", vec![p("lam", 1.0, NonNegative, "rate: the mean")], Sampler::Kernel(rejection::poisson)),
         of(
             "negative_binomial",
-            "Failures before the k-th success, of probability p each.",
             vec![
                 Parameter { default: ParamValue::Int(1), ..p("k", 1.0, NonNegative, "successes to reach") },
                 p("p", 1.0, Share, "probability of a success: the mean is k·(1 - p) / p"),
@@ -201,7 +203,6 @@ pub fn all() -> Vec<Distribution> {
         ),
         of(
             "generalized_negative_binomial",
-            "Negative binomial with mean mu and dispersion alpha: the variance is mu + alpha·mu².",
             vec![
                 p("mu", 1.0, NonNegative, "mean"),
                 p("alpha", 1.0, NonNegative, "dispersion; 0: a Poisson distribution"),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Diagnostic;
 use tensorc_ir::graph::Value;
-use tensorc_ir::kir::{KernelBuilder, LoopKind, Operand};
-use tensorc_ir::op::{NodeCtx, OpDef, OpError};
+use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, Operand};
+use tensorc_ir::op::{Compute, Infer, NodeCtx, OpDef, OpError};
 use tensorc_ir::params::{ParamKind, ParamValue};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarFn};
 use tensorc_ir::{DType, DenseType};
@@ -19,34 +19,62 @@ use crate::def::{Define, FLOATS, NUMBERS, composite, define, rule};
 use crate::nest::Scalars;
 use crate::views::{Build, OrFail, compute_type, operand};
 
-/// The names of one distribution's entries.
+/// What one distribution's entries are called and what they say.
 struct Names {
     distribution: &'static str,
-    /// Ours, MXNet's and ONNX's.
-    scalar: (&'static str, &'static [&'static str], Option<&'static str>),
-    like: (&'static str, &'static str, Option<&'static str>),
-    array: (&'static str, &'static [&'static str]),
+    scalar: Name,
+    like: Name,
+    array: Name,
+}
+
+struct Name {
+    own: &'static str,
+    doc: &'static str,
+    mxnet: &'static [&'static str],
+    onnx: Option<&'static str>,
+}
+
+impl Name {
+    fn define(&self, compute: Compute, infer: Infer) -> OpDef {
+        let def = self.mxnet.iter().fold(define(self.own, self.doc, compute, infer), |def, n| def.mxnet(n));
+        self.onnx.into_iter().fold(def, |def, n| def.onnx(n, 1))
+    }
 }
 
 macro_rules! names {
-    ($($name:literal, $more:expr, $onnx:expr, $onnx_like:expr;)*) => {
+    ($($name:literal, $doc:literal, [$($alias:literal)?], $onnx:expr, $onnx_like:expr;)*) => {
         [$(Names {
             distribution: $name,
-            scalar: (concat!("random_", $name), &[concat!("_random_", $name), concat!("random_", $name), $more], $onnx),
-            like: (concat!("random_", $name, "_like"), concat!("_random_", $name, "_like"), $onnx_like),
-            array: (concat!("sample_", $name), &[concat!("_sample_", $name), concat!("sample_", $name)]),
+            scalar: Name {
+                own: concat!("random_", $name),
+                doc: $doc,
+                mxnet: &[concat!("_random_", $name), concat!("random_", $name) $(, $alias)?],
+                onnx: $onnx,
+            },
+            like: Name {
+                own: concat!("random_", $name, "_like"),
+                doc: concat!($doc, " Shaped like the operand."),
+                mxnet: &[concat!("_random_", $name, "_like")],
+                onnx: $onnx_like,
+            },
+            array: Name {
+                own: concat!("sample_", $name),
+                doc: concat!($doc, " Draws for each element of the operands; NaN where they are out of range."),
+                mxnet: &[concat!("_sample_", $name), concat!("sample_", $name)],
+                onnx: None,
+            },
         }),*]
     };
 }
 
 const NAMES: [Names; 7] = names! {
-    "uniform", "uniform", Some("RandomUniform"), Some("RandomUniformLike");
-    "normal", "normal", Some("RandomNormal"), Some("RandomNormalLike");
-    "gamma", "", None, None;
-    "exponential", "exponential", None, None;
-    "poisson", "poisson", None, None;
-    "negative_binomial", "negative_binomial", None, None;
-    "generalized_negative_binomial", "generalized_negative_binomial", None, None;
+    "uniform", "Uniform in [low, high).", ["uniform"], Some("RandomUniform"), Some("RandomUniformLike");
+    "normal", "Normal with a mean and a deviation.", ["normal"], Some("RandomNormal"), Some("RandomNormalLike");
+    "gamma", "Gamma with shape alpha and scale beta.", [], None, None;
+    "exponential", "Exponential with a rate.", [], None, None;
+    "poisson", "Poisson with a rate.", [], None, None;
+    "negative_binomial", "Failures before the k-th success, of probability p each.", [], None, None;
+    "generalized_negative_binomial", "Negative binomial with mean mu and dispersion alpha: the variance is mu + alpha·mu².", [], None, None;
 };
 
 pub fn ops() -> Vec<OpDef> {
@@ -75,24 +103,22 @@ fn with_parameters(def: OpDef, d: &Distribution) -> OpDef {
 }
 
 fn scalar(d: &Arc<Distribution>, names: &Names) -> OpDef {
-    let dtype = |p: &tensorc_ir::params::Params| p.dtype("dtype").unwrap_or(DType::F32);
     let body = {
         let d = d.clone();
         composite(move |b, cx, args| constant(b, cx, &d, &Key::of(cx, args, 0)))
     };
     let checked = d.clone();
     let infer = rule(move |cx| {
-        checked.numbers(cx.params)?;
-        cx.set_output_dtype(0, float_type("parameter `dtype`", dtype(cx.params))?)?;
+        let dtype = float_type("parameter `dtype`", cx.params.dtype("dtype").unwrap_or(DType::F32))?;
+        checked.numbers(cx.params, Some(dtype))?;
+        cx.set_output_dtype(0, dtype)?;
         let dims = shape_param(cx)?;
         cx.set_output_dims(0, dims)
     });
-    let (name, mxnet, onnx) = names.scalar;
-    let def = with_parameters(define(name, d.doc, body, infer), d)
+    let def = with_parameters(names.scalar.define(body, infer), d)
         .required("shape", ParamKind::Ints, "the result's shape")
         .param("dtype", ParamValue::DType(DType::F32), "the result's type");
-    let def = mxnet.iter().filter(|n| !n.is_empty()).fold(def, |def, n| def.mxnet(n));
-    random(onnx.into_iter().fold(def, |def, n| def.onnx(n, 1)))
+    random(def)
 }
 
 fn like(d: &Arc<Distribution>, names: &Names) -> OpDef {
@@ -102,7 +128,7 @@ fn like(d: &Arc<Distribution>, names: &Names) -> OpDef {
     };
     let checked = d.clone();
     let infer = rule(move |cx| {
-        checked.numbers(cx.params)?;
+        checked.numbers(cx.params, cx.params.dtype("dtype").or(cx.input(0).dtype))?;
         let shape = cx.input(0).shape;
         cx.set_output_shape(0, shape)?;
         match (cx.params.dtype("dtype"), cx.input(0).dtype) {
@@ -114,12 +140,12 @@ fn like(d: &Arc<Distribution>, names: &Names) -> OpDef {
             (None, None) => Ok(()),
         }
     });
-    let (name, mxnet, onnx) = names.like;
-    let def = with_parameters(define(name, d.doc, body, infer), d)
-        .operand("like", NUMBERS)
-        .maybe("dtype", ParamKind::DType, "the result's type, if not the operand's")
-        .mxnet(mxnet);
-    random(onnx.into_iter().fold(def, |def, n| def.onnx(n, 1)))
+    let def = with_parameters(names.like.define(body, infer), d).operand("like", NUMBERS).maybe(
+        "dtype",
+        ParamKind::DType,
+        "the result's type, if not the operand's",
+    );
+    random(def)
 }
 
 fn array(d: &Arc<Distribution>, names: &Names) -> OpDef {
@@ -148,17 +174,16 @@ fn array(d: &Arc<Distribution>, names: &Names) -> OpDef {
             None => Ok(()),
         }
     });
-    let (name, mxnet) = names.array;
-    let def = d.parameters.iter().fold(define(name, d.doc, body, infer), |def, p| def.group(p.operand, FLOATS));
+    let def = d.parameters.iter().fold(names.array.define(body, infer), |def, p| def.group(p.operand, FLOATS));
     let def = def
         .param("shape", ParamValue::Ints(vec![]), "the shape of the draws from each element of the parameters")
         .maybe("dtype", ParamKind::DType, "the result's type, if not the operands'");
-    random(mxnet.iter().fold(def, |def, n| def.mxnet(n)))
+    random(def)
 }
 
 /// A draw with parameters that are numbers.
 fn constant(b: &mut Builder<'_>, cx: &NodeCtx<'_>, d: &Distribution, key: &Key) -> Result<Value, Diagnostic> {
-    let numbers = d.numbers(cx.params).or_fail(b)?;
+    let numbers = d.numbers(cx.params, Some(cx.outputs[0].dtype)).or_fail(b)?;
     let out = &cx.outputs[0];
     match d.sampler {
         Sampler::Map(sample) => draw(b, key, &[], out, |source, _| {
@@ -167,7 +192,7 @@ fn constant(b: &mut Builder<'_>, cx: &NodeCtx<'_>, d: &Distribution, key: &Key) 
             finished(d, sample(source, &a), &a, out.dtype)
         }),
         Sampler::Kernel(sample) => {
-            let values: Vec<Parameters> = numbers.into_iter().map(Parameters::Number).collect();
+            let values: Vec<Argument> = numbers.into_iter().map(Argument::Number).collect();
             kernel(b, d, sample, &values, (key, out))
         }
     }
@@ -182,10 +207,12 @@ fn arrays(
     key: &Key,
 ) -> Result<Value, Diagnostic> {
     let out = &cx.outputs[0];
-    let Sampler::Map(sample) = d.sampler else {
-        let Sampler::Kernel(sample) = d.sampler else { return Err(b.fail("no sampler")) };
-        let values = parameters.iter().map(|&p| Ok(Parameters::Array(p, b.ty(p)?))).collect::<Result<Vec<_>, _>>()?;
-        return kernel(b, d, sample, &values, (key, out));
+    let sample = match d.sampler {
+        Sampler::Map(sample) => sample,
+        Sampler::Kernel(sample) => {
+            let values: Vec<Argument> = parameters.iter().copied().map(Argument::Array).collect();
+            return kernel(b, d, sample, &values, (key, out));
+        }
     };
     let mut operands = vec![];
     for &p in parameters {
@@ -212,9 +239,16 @@ fn finished(d: &Distribution, value: Ex, a: &[Ex], stored: DType) -> Ex {
 }
 
 /// One parameter of a kernel.
-enum Parameters {
+enum Argument {
     Number(f64),
-    Array(Value, DenseType),
+    Array(Value),
+}
+
+/// Where a kernel finds a parameter.
+enum Place {
+    Constant(Operand),
+    /// A buffer, and how many elements of the result share one of its elements.
+    Buffer(Buf, i64),
 }
 
 /// A draw by a kernel of its own, one parallel iteration for each element.
@@ -222,32 +256,32 @@ fn kernel(
     b: &mut Builder<'_>,
     d: &Distribution,
     sample: fn(&mut KernelBuilder, &Stream, &[Operand]) -> Result<Operand, OpError>,
-    parameters: &[Parameters],
+    arguments: &[Argument],
     (key, out): (&Key, &DenseType),
 ) -> Result<Value, Diagnostic> {
     let mut k = KernelBuilder::new(d.name);
-    let mut inputs = vec![];
-    let mut sources = vec![];
-    for p in parameters {
-        sources.push(match p {
-            Parameters::Number(x) => Err(Operand::Const(Scalar::from_f64(DType::F64, *x))),
-            Parameters::Array(value, ty) => {
+    let (mut inputs, mut places) = (vec![], vec![]);
+    let n = out.len();
+    for argument in arguments {
+        places.push(match argument {
+            Argument::Number(x) => Place::Constant(Operand::Const(Scalar::from_f64(DType::F64, *x))),
+            Argument::Array(value) => {
                 inputs.push(*value);
-                Ok((k.param("parameter", ty.dtype, ty.len(), false), ty.len()))
+                let ty = b.ty(*value)?;
+                let buf = k.param("parameter", ty.dtype, ty.len(), false);
+                Place::Buffer(buf, (n / ty.len().max(1)).max(1) as i64)
             }
         });
     }
     let key = super::kernel_key(&mut k, key, &mut inputs);
-    let result = k.param("out", out.dtype, out.len(), true);
-    let n = out.len();
+    let result = k.param("out", out.dtype, n, true);
     let body = k.for_range("p", n, LoopKind::Parallel, |k, p| {
         let mut values = vec![];
-        for source in &sources {
-            values.push(match source {
-                Err(number) => *number,
-                Ok((buf, len)) => {
-                    let each = (n / len.max(&1)).max(1) as i64;
-                    let at = p.floor_div(each, &|_: u32| (0, (n as i64 - 1).max(0)));
+        for place in &places {
+            values.push(match place {
+                Place::Constant(number) => *number,
+                Place::Buffer(buf, each) => {
+                    let at = p.floor_div(*each, &|_: u32| (0, (n as i64 - 1).max(0)));
                     let value = k.load(*buf, at);
                     k.cast(value, DType::F64)
                 }
@@ -255,7 +289,7 @@ fn kernel(
         }
         let stream = Stream { key: key.load(k), position: k.index_value(p.clone()) };
         let mut value = sample(k, &stream, &values)?;
-        if sources.iter().any(Result::is_ok) {
+        if places.iter().any(|p| matches!(p, Place::Buffer(..))) {
             let types = vec![DType::F64; values.len()];
             let valid =
                 ScalarFn::build(&types, |s, a| vec![d.valid(a).unwrap_or_else(|| s.constant(Scalar::bool(true)))])?;

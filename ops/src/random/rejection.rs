@@ -110,7 +110,7 @@ impl Search {
     }
 }
 
-/// Gamma with the given shape and scale 1. Marsaglia and Tsang, "A simple method for generating gamma
+/// Gamma with the given shape and scale 1; 0 for the shape 0. Marsaglia and Tsang, "A simple method for generating gamma
 /// variables", 2000; a shape below 1 is raised by 1 and the value multiplied by a power of a uniform
 /// number, as they propose.
 ///
@@ -151,7 +151,8 @@ fn standard_gamma(k: &mut KernelBuilder, stream: &Stream, shape: Operand) -> Res
     k.if_then(small, |k| {
         let value = search.value(k);
         let scaled = stream.eval(k, int(BOOST), &[value, shape], |words, a| {
-            vec![&a[0] * &(positive_unit53(&words(0)).log() / &a[1]).exp()]
+            let power = (positive_unit53(&words(0)).log() / &a[1]).exp();
+            vec![a[1].gt(&a[1].lit(0.0)).select(&(&a[0] * &power), &a[0].lit(0.0))]
         })?;
         k.store(search.value, Index::default(), scaled[0]);
         Ok::<(), OpError>(())
@@ -285,10 +286,7 @@ fn transformed_rejection(
 /// Poisson of a rate drawn from a gamma distribution.
 pub fn negative_binomial(k: &mut KernelBuilder, stream: &Stream, a: &[Operand]) -> Result<Operand, OpError> {
     let shape = standard_gamma(k, stream, a[0])?;
-    let rate = eval(k, &[shape, a[0], a[1]], |a| {
-        let rate = &a[0] * &((a[2].lit(1.0) - &a[2]) / &a[2]);
-        vec![a[1].gt(&a[1].lit(0.0)).select(&rate, &rate.lit(0.0))]
-    })?;
+    let rate = eval(k, &[shape, a[1]], |a| vec![&a[0] * &((a[1].lit(1.0) - &a[1]) / &a[1])])?;
     poisson_from(k, stream, SECOND, rate[0])
 }
 
