@@ -144,8 +144,8 @@ fn integers_are_the_high_part_of_a_product() {
         for (i, found) in run("random_randint", &[key(k)], params).iter().enumerate() {
             let block = |b| words(k, i as u64, b).into_iter().fold(0u128, |x, w| x << 32 | u128::from(w));
             let offset = match n <= 1 << 32 {
-                true => block(0) * u128::from(n) >> 64,
-                false => (block(0) * u128::from(n) + (block(1) * u128::from(n) >> 64)) >> 64,
+                true => (block(0) * u128::from(n)) >> 64,
+                false => (block(0) * u128::from(n) + ((block(1) * u128::from(n)) >> 64)) >> 64,
             };
             assert_eq!(found.as_i64(), low.wrapping_add(offset as i64), "{low}..{high}");
         }

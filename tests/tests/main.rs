@@ -10,5 +10,6 @@ mod models;
 mod ndarray;
 mod onnx;
 mod operators;
+mod random;
 mod support;
 mod tidy;

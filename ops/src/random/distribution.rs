@@ -57,8 +57,8 @@ pub struct Parameter {
     /// The parameter's name where it is one number, and the operand's where it is an array.
     pub name: &'static str,
     pub operand: &'static str,
-    /// Another name of the number.
-    pub alias: Option<&'static str>,
+    /// Another name of the number, and its documentation.
+    pub alias: Option<(&'static str, &'static str)>,
     pub default: ParamValue,
     pub domain: Domain,
     pub doc: &'static str,
@@ -75,7 +75,7 @@ impl Parameter {
     /// If it is given under both names, or not in the domain once rounded to `dtype`.
     fn value(&self, params: &Params, dtype: DType) -> Result<f64, OpError> {
         let number = |name: &str| params.float(name).or_else(|| params.int(name).map(|i| i as f64));
-        let (name, value) = match (number(self.name), self.alias.and_then(|a| Some((a, number(a)?)))) {
+        let (name, value) = match (number(self.name), self.alias.and_then(|(a, _)| Some((a, number(a)?)))) {
             (Some(_), Some((alias, _))) => {
                 return Err(OpError(format!("parameters `{}` and `{alias}` are the same", self.name)));
             }
@@ -178,7 +178,11 @@ pub fn all() -> Vec<Distribution> {
         of(
             "normal",
             vec![
-                Parameter { operand: "mu", alias: Some("loc"), ..p("mean", 0.0, Finite, "mean; 0 if absent") },
+                Parameter {
+                    operand: "mu",
+                    alias: Some(("loc", "another name of `mean`")),
+                    ..p("mean", 0.0, Finite, "mean; 0 if absent")
+                },
                 Parameter { operand: "sigma", ..p("scale", 1.0, NonNegative, "standard deviation") },
             ],
             Sampler::Map(normal),

@@ -98,7 +98,7 @@ fn float_type(what: &str, dtype: DType) -> Result<DType, OpError> {
 fn with_parameters(def: OpDef, d: &Distribution) -> OpDef {
     d.parameters.iter().fold(def, |def, p| match p.alias {
         None => def.param(p.name, p.default.clone(), p.doc),
-        Some(alias) => def.maybe(p.name, p.default.kind(), p.doc).maybe(alias, p.default.kind(), p.doc),
+        Some((alias, doc)) => def.maybe(p.name, p.default.kind(), p.doc).maybe(alias, p.default.kind(), doc),
     })
 }
 

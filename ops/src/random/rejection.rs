@@ -75,12 +75,16 @@ impl Search {
             done: k.alloc("done", DType::Bool, 1, Space::Register),
             value: k.alloc("value", DType::F64, 1, Space::Register),
         };
-        search.set(k, Operand::Const(Scalar::bool(false)), fallback);
+        k.store(search.done, Index::default(), Operand::Const(Scalar::bool(false)));
+        k.store(search.value, Index::default(), fallback);
         search
     }
 
-    fn set(&self, k: &mut KernelBuilder, done: Operand, value: Operand) {
-        k.store(self.done, Index::default(), done);
+    /// The search ends with `value` if it is accepted.
+    fn offer(&self, k: &mut KernelBuilder, accepted: Operand, value: Operand) {
+        let kept = k.load(self.value, Index::default());
+        let value = k.select(accepted, value, kept);
+        k.store(self.done, Index::default(), accepted);
         k.store(self.value, Index::default(), value);
     }
 
@@ -115,7 +119,7 @@ impl Search {
 /// number, as they propose.
 ///
 /// An attempt succeeds with a probability of at least 0.95, so all fail with less than 10⁻⁸³; the
-/// value would be the mode.
+/// value would be `d`.
 fn standard_gamma(k: &mut KernelBuilder, stream: &Stream, shape: Operand) -> Result<Operand, OpError> {
     let setup = eval(k, &[shape], |a| {
         let small = a[0].lt(&a[0].lit(1.0));
@@ -137,14 +141,14 @@ fn standard_gamma(k: &mut KernelBuilder, stream: &Stream, shape: Operand) -> Res
             let sure = u.lt(&(square.lit(1.0) - &square * &square * 0.0331)) & v.gt(&v.lit(0.0));
             vec![&a[0] * &v, sure, u, square, v]
         })?;
-        search.set(k, tried[1], tried[0]);
+        search.offer(k, tried[1], tried[0]);
         let unsure = k.op(ScalarOp::Not, &[tried[1]]);
         k.if_then(unsure, |k| {
             let accepted = eval(k, &[tried[2], tried[3], tried[4], d], |a| {
                 let bound = &a[1] * 0.5 + &a[3] * &(a[2].lit(1.0) - &a[2] + a[2].log());
                 vec![a[0].log().lt(&bound)]
             })?;
-            search.set(k, accepted[0], tried[0]);
+            search.offer(k, accepted[0], tried[0]);
             Ok(())
         })
     })?;
@@ -198,7 +202,7 @@ fn inversion(k: &mut KernelBuilder, stream: &Stream, first: i64, rate: Operand) 
     let sum = k.alloc("sum", DType::F64, 1, Space::Register);
     k.store(term, Index::default(), zero);
     k.store(sum, Index::default(), zero);
-    let search = Search::new(k, real(0.0));
+    let search = Search::new(k, real(ATTEMPTS as f64 - 1.0));
     search.run(k, |k, n| {
         let (p, total) = (k.load(term, Index::default()), k.load(sum, Index::default()));
         let n = k.cast(n, DType::F64);
@@ -206,7 +210,7 @@ fn inversion(k: &mut KernelBuilder, stream: &Stream, first: i64, rate: Operand) 
             let p = &a[1] * &a[4] / (&a[3] + 1.0);
             vec![a[0].lt(&a[2]), &a[2] + &p, p]
         })?;
-        search.set(k, next[0], n);
+        search.offer(k, next[0], n);
         k.store(sum, Index::default(), next[1]);
         k.store(term, Index::default(), next[2]);
         Ok(())
@@ -269,14 +273,14 @@ fn transformed_rejection(
             let open = !(&sure | &out);
             vec![count, sure, open, v, edge]
         })?;
-        search.set(k, tried[1], tried[0]);
+        search.offer(k, tried[1], tried[0]);
         k.if_then(tried[2], |k| {
             let args = [tried[0], tried[3], tried[4], setup[0], setup[1], setup[2], rate];
             let accepted = eval(k, &args, |a| {
                 let hat = &a[4] / &(&a[2] * &a[2]) + &a[3];
                 vec![(&a[1] * &a[5] / hat).log().le(&log_probability(&a[0], &a[6]))]
             })?;
-            search.set(k, accepted[0], tried[0]);
+            search.offer(k, accepted[0], tried[0]);
             Ok(())
         })
     })?;
