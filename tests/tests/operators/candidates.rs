@@ -214,16 +214,18 @@ fn static_values() -> Vec<Vec<i64>> {
     ]
 }
 
-/// Values that required parameters are tried with: every combination of one choice per kind.
+/// Values that required parameters are tried with: every combination of one choice per kind. Integers
+/// differ, so that they can be the ends of a range.
 fn params(op: &OpRef, choice: usize) -> Params {
     let words: Vec<&str> = op.params.iter().flat_map(|p| p.doc.split(|c: char| !c.is_alphanumeric())).collect();
     let mut words: Vec<String> =
         words.into_iter().filter(|w| w.len() > 2 && w.chars().all(char::is_uppercase)).map(String::from).collect();
     words.extend(["ij,jk->ik".to_owned(), "...i->...".to_owned()]);
     let mut params = Params::new();
+    let mut ints = choice..;
     for spec in op.params.iter().filter(|s| s.required) {
         let value = match spec.kind {
-            ParamKind::Int => ParamValue::Int([1, 2, 0, 4][choice % 4]),
+            ParamKind::Int => ParamValue::Int([1, 2, 0, 4][ints.next().unwrap_or(choice) % 4]),
             ParamKind::Float => ParamValue::Float([0.5, 1.0][choice % 2]),
             ParamKind::Bool => ParamValue::Bool(choice.is_multiple_of(2)),
             ParamKind::Str => ParamValue::Str(words[choice % words.len()].clone()),
