@@ -218,9 +218,9 @@ fn inversion(k: &mut KernelBuilder, stream: &Stream, first: i64, rate: Operand) 
     Ok(search.value(k))
 }
 
-/// The logarithm of the probability that a Poisson variable of rate `mu` is `n`, both from
-/// [`LARGE_RATE`] and 0 on, without cancellation for large ones: by the Stirling series from 10 on,
-/// whose error there is below 10⁻¹⁰, else by the factorial.
+/// The logarithm of the probability of `n` under Poisson's distribution of rate `mu`, for rates from
+/// [`LARGE_RATE`] on: from 10 on by the Stirling series, whose error there is below 10⁻¹⁰, in a form
+/// without cancellation for great rates; below 10 by the factorial.
 fn log_probability(n: &Ex, mu: &Ex) -> Ex {
     let one = n.lit(1.0);
     let factorial = (2..10).fold(n.lit(1.0), |f, i| {
