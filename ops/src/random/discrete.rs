@@ -10,7 +10,8 @@ use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::{DType, DenseType, Dim};
 
-use super::words::{Source, unit53};
+use super::rejection::Stream;
+use super::words::unit53;
 use super::{Key, draw, kernel_key, random, shape_param};
 use crate::compose::{cast, reduce};
 use crate::def::{Define, FLOATS, INTS, NUMBERS, composite, define, rule};
@@ -204,13 +205,8 @@ fn categories(b: &mut Builder<'_>, cx: &NodeCtx<'_>, weights: Value, key: &Key) 
     let each = (n / rows.max(1)).max(1) as i64;
     let body = k.for_range("p", n, LoopKind::Parallel, |k, p| {
         let row = p.floor_div(each, &|_: u32| (0, (n as i64 - 1).max(0)));
-        let position = k.index_value(p.clone());
-        let words = key.load(k);
-        let types = [DType::U32, DType::U32, DType::I64];
-        let unit = ScalarFn::build(&types, |_, a| {
-            vec![unit53(&Source { key: [a[0].clone(), a[1].clone()], position: a[2].clone() }.words(0))]
-        })?;
-        let u = k.apply(&unit, &[words[0], words[1], position], &[])[0];
+        let stream = Stream { key: key.load(k), position: k.index_value(p.clone()), short: n <= 1 << 32 };
+        let u = stream.eval(k, int(0), &[], |words, _| vec![unit53(&words(0))])?[0];
         let [category, log] = table.find(k, &row, u)?;
         for (&(out, dtype), value) in results.iter().zip([category, log]) {
             let value = k.cast(value, dtype);

@@ -287,7 +287,7 @@ fn kernel(
                 }
             });
         }
-        let stream = Stream { key: key.load(k), position: k.index_value(p.clone()) };
+        let stream = Stream { key: key.load(k), position: k.index_value(p.clone()), short: n <= 1 << 32 };
         let mut value = sample(k, &stream, &values)?;
         if places.iter().any(|p| matches!(p, Place::Buffer(..))) {
             let types = vec![DType::F64; values.len()];

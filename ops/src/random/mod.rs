@@ -94,7 +94,7 @@ fn draw(
         let position = ty.dims.iter().enumerate().fold(s.number(DType::I64, 0.0), |at, (axis, &extent)| {
             at * s.constant(Scalar::i64(extent as i64)) + s.coord(axis)
         });
-        f(&Source { key, position }, values)
+        f(&Source { key, position, short: ty.len() <= 1 << 32 }, values)
     })
 }
 

@@ -29,6 +29,8 @@ pub struct Stream {
     pub key: [Operand; 2],
     /// i64.
     pub position: Operand,
+    /// Whether every position of the draw is below 2³².
+    pub short: bool,
 }
 
 fn real(x: f64) -> Operand {
@@ -44,7 +46,7 @@ fn eval(k: &mut KernelBuilder, args: &[Operand], f: impl FnOnce(&[Ex]) -> Vec<Ex
 
 impl Stream {
     /// Evaluates expressions over f64 operands and the words of the blocks from `block` on.
-    fn eval(
+    pub fn eval(
         &self,
         k: &mut KernelBuilder,
         block: Operand,
@@ -54,7 +56,7 @@ impl Stream {
         let fixed = [DType::U32, DType::U32, DType::I64, DType::I64];
         let types = [&fixed[..], &vec![DType::F64; args.len()]].concat();
         let f = ScalarFn::build(&types, |_, a| {
-            let source = Source { key: [a[0].clone(), a[1].clone()], position: a[2].clone() };
+            let source = Source { key: [a[0].clone(), a[1].clone()], position: a[2].clone(), short: self.short };
             f(&|i| source.words_at(&(&a[3] + f64::from(i))), &a[4..])
         })?;
         let args = [&[self.key[0], self.key[1], self.position, block], args].concat();

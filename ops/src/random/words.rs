@@ -34,6 +34,8 @@ pub struct Source {
     pub key: [Ex; 2],
     /// Row-major position of the element, i64.
     pub position: Ex,
+    /// Whether every position of the draw is below 2³².
+    pub short: bool,
 }
 
 impl Source {
@@ -52,6 +54,9 @@ impl Source {
     }
 
     fn high(&self) -> Ex {
+        if self.short {
+            return self.key[0].lit(0.0);
+        }
         self.position.shr(&self.position.lit(32.0)).cast(DType::U32)
     }
 
