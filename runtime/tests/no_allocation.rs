@@ -8,6 +8,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::*;
+use tensorc_abi::Plan;
 use tensorc_runtime::{Context, Pool, TensorMut, TensorRef};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -35,9 +36,13 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn runs_do_not_allocate() {
     const N: usize = 4096;
-    for (threads, big) in [(1, false), (2, true)] {
+    type Case = (fn(u64, bool) -> Plan, fn(&[f32]) -> Vec<f32>);
+    let plans: [Case; 2] = [(chain, chain_expected), (fork, fork_expected)];
+    for ((threads, big), (plan, expected)) in
+        [(1, false), (2, true)].into_iter().flat_map(|case| plans.map(|p| (case, p)))
+    {
         let pool = Pool::new(threads).unwrap();
-        let mut context = Context::new(executable(chain(N as u64, big), vec![]), &pool).unwrap();
+        let mut context = Context::new(executable(plan(N as u64, big), vec![]), &pool).unwrap();
         let (dims, x, mut y) = ([N as u64], vec![1f32; N], vec![0f32; N]);
         let mut run = || {
             let outputs = &mut [TensorMut::from_slice(&dims, &mut y)];
@@ -49,6 +54,6 @@ fn runs_do_not_allocate() {
         assert!(before > 0);
         (0..100).for_each(|_| run());
         assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before, "{threads} threads");
-        assert_eq!(y, chain_expected(&x));
+        assert_eq!(y, expected(&x));
     }
 }

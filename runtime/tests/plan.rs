@@ -9,7 +9,8 @@ use common::*;
 use tensorc_abi::{BatchedGemm, BufferId, Conv2d, DType, Home, KernelFn, MatrixLayout, Packing, Plan, StepOp};
 use tensorc_runtime::plan::{LoadError, PlanError, Side};
 use tensorc_runtime::{
-    AllocError, Context, Pool, RunError, TensorMut, TensorRef, WeightError, WeightStorage, pack_weight,
+    AllocError, Context, Device, Pool, Profiler, RunError, TensorMut, TensorRef, WeightError, WeightStorage,
+    pack_weight,
 };
 
 fn ramp(n: u64) -> Vec<f32> {
@@ -36,6 +37,64 @@ fn a_chain_computes_the_same_bits_with_any_number_of_threads() {
                 assert_eq!(run(&mut context, &pool, &x).unwrap(), expected, "n {n}, threads {threads}");
             }
         }
+    }
+}
+
+/// Numbers that look random.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) as usize % bound
+    }
+}
+
+/// Steps over few arena slots, so that many overwrite what others have read; the results are what
+/// is in the slots at the end.
+fn tangled(n: u64, random: &mut Random, big: bool) -> Plan {
+    let mut plan = empty_plan();
+    let stride = (4 * n).next_multiple_of(Plan::ALIGN);
+    let x = buffer(&mut plan, "x", &[n], Home::Input(0));
+    let slots = 3 + random.below(6);
+    let mut live = vec![x; slots];
+    for i in 0..40 {
+        let [a, b] = [0; 2].map(|_| live[random.below(slots)]);
+        let slot = random.below(slots);
+        let out = buffer(&mut plan, &format!("t{i}"), &[n], Home::Arena(stride * slot as u64));
+        match random.below(2) {
+            0 => launch(&mut plan, &format!("s{i}"), ADD, &[read(a), read(b), write(out)], n, big),
+            _ => launch(&mut plan, &format!("s{i}"), SCALE, &[read(a), write(out)], n, big),
+        }
+        live[slot] = out;
+    }
+    for (slot, id) in live.into_iter().enumerate() {
+        let y = buffer(&mut plan, &format!("y{slot}"), &[n], Home::Output(slot as u32));
+        step(&mut plan, &format!("out{slot}"), StepOp::Copy { src: id, dst: y }, big);
+    }
+    plan.arena_bytes = stride * slots as u64;
+    plan
+}
+
+#[test]
+fn independent_steps_compute_the_same_bits_with_any_number_of_threads() {
+    let mut random = Random(7);
+    let (n, rounds) = if cfg!(miri) { (33, 5) } else { (5000, 100) };
+    let (dims, x) = ([n], ramp(n));
+    for round in 0..rounds {
+        let executable = executable(tangled(n, &mut random, round % 4 != 0), vec![]);
+        let outputs = executable.plan().outputs.len();
+        let results = [1, 2, 3].map(|threads| {
+            let pool = Pool::new(threads).unwrap();
+            let mut context = Context::new(executable.clone(), &pool).unwrap();
+            let mut y = vec![vec![f32::NAN; x.len()]; outputs];
+            let mut out: Vec<_> = y.iter_mut().map(|y| TensorMut::from_slice(&dims, y)).collect();
+            for _ in 0..3 {
+                context.run(&pool, &[TensorRef::from_slice(&dims, &x)], &mut out).unwrap();
+            }
+            y
+        });
+        assert!(results[0] == results[1] && results[0] == results[2], "round {round}");
     }
 }
 
@@ -96,6 +155,38 @@ fn profiles_have_a_time_for_each_step() {
     assert!(times.iter().all(|time| !time.is_zero()));
     assert!(times.iter().sum::<std::time::Duration>() <= total);
     assert_eq!(y, chain_expected(&x));
+}
+
+#[test]
+fn traces_show_steps_and_what_threads_did_of_them() {
+    let n = 1 << 16;
+    let device = Device::cpu(3);
+    for (threads, steps) in [(1, ["left", "right", "join"].as_slice()), (2, &["left + right", "join"])] {
+        let pool = Pool::new(threads).unwrap();
+        let mut context = Context::new(executable(fork(n, true), vec![]), &pool).unwrap();
+        let (dims, x, mut y) = ([n], ramp(n), vec![0.0; n as usize]);
+        let profiler = Profiler::default();
+        let mut run = || {
+            let out = &mut [TensorMut::from_slice(&dims, &mut y)];
+            context.run_traced(&pool, &[TensorRef::from_slice(&dims, &x)], out, &profiler, device).unwrap();
+        };
+        run();
+        assert_eq!(profiler.recording().events(), [], "off");
+        profiler.start();
+        run();
+        let recording = profiler.recording();
+        let of = |category: &str| -> Vec<&str> {
+            let events = recording.events();
+            let own = events.into_iter().map(|(_, event)| event).filter(|event| event.category == *category);
+            own.inspect(|event| assert_eq!(event.device, device)).map(|event| event.name.as_str()).collect()
+        };
+        assert_eq!(of("step"), steps, "{threads} threads");
+        let mut parts = of("chunk");
+        parts.sort();
+        parts.dedup();
+        assert_eq!(parts, if threads == 1 { vec![] } else { vec!["join", "left", "right"] });
+        assert_eq!(y, fork_expected(&x));
+    }
 }
 
 #[test]

@@ -1,17 +1,18 @@
 //! The mutable state of one run, and the run itself.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use std::ops::Range;
 
 use tensorc_abi::{Buffer, BufferId, DType, Home, Plan};
 
 use super::error::{RunError, Side};
 use super::executable::{COPY_BLOCK, Call, Executable, Prepared};
-use crate::{AlignedBuffer, AllocError, Pool, TaskPanic, TensorMut, TensorRef};
+use super::region::Chunks;
+use super::trace::Trace;
+use crate::{AlignedBuffer, AllocError, Device, Pool, Profiler, TaskPanic, TensorMut, TensorRef};
 
 /// Chunks per thread that a split step is cut into, so that a delayed thread costs little.
 const CHUNKS_PER_THREAD: u64 = 4;
@@ -73,10 +74,28 @@ impl Context {
         outputs: &mut [TensorMut<'_>],
     ) -> Result<(), RunError> {
         self.bind(pool, inputs, outputs)?;
-        self.execute(pool, &mut |_| {})
+        self.execute(pool, None)
     }
 
-    /// As [`Context::run`], and returns the time each step of the plan took.
+    /// As [`Context::run`], and records what ran when: every step, or steps that ran side by side,
+    /// as a span of category `step`, and the parts that threads executed as spans of category
+    /// `chunk`. Allocates.
+    pub fn run_traced(
+        &mut self,
+        pool: &Pool,
+        inputs: &[TensorRef<'_>],
+        outputs: &mut [TensorMut<'_>],
+        profiler: &Profiler,
+        device: Device,
+    ) -> Result<(), RunError> {
+        self.bind(pool, inputs, outputs)?;
+        let executable = self.executable.clone();
+        let trace = Trace { profiler, device, executable: &executable, names: executable.names() };
+        self.execute(pool, Some(trace))
+    }
+
+    /// As [`Context::run`], but one step after the other, and returns the time each step of the
+    /// plan took.
     pub fn run_profiled(
         &mut self,
         pool: &Pool,
@@ -84,12 +103,17 @@ impl Context {
         outputs: &mut [TensorMut<'_>],
     ) -> Result<Vec<Duration>, RunError> {
         self.bind(pool, inputs, outputs)?;
-        let mut times = vec![Duration::ZERO; self.executable.plan().steps.len()];
-        let mut last = Instant::now();
-        self.execute(pool, &mut |step| {
-            let now = Instant::now();
-            times[step] = now - last;
-            last = now;
+        let executable = &*self.executable;
+        let run = Run::new(pool, &self.arguments, &mut self.scratch, None);
+        let mut times = vec![Duration::ZERO; executable.plan().steps.len()];
+        catching(executable, |current| {
+            for (index, prepared) in executable.prepared.iter().enumerate() {
+                current.set(index..index + 1);
+                let start = Instant::now();
+                run.alone(prepared)?;
+                times[prepared.step] = start.elapsed();
+            }
+            Ok(())
         })?;
         Ok(times)
     }
@@ -117,27 +141,43 @@ impl Context {
         Ok(())
     }
 
-    /// Runs the bound steps in order; `done` is called with the number of each finished step.
-    fn execute(&mut self, pool: &Pool, done: &mut dyn FnMut(usize)) -> Result<(), RunError> {
+    /// Runs the bound steps in order.
+    fn execute(&mut self, pool: &Pool, trace: Option<Trace<'_>>) -> Result<(), RunError> {
         let executable = &*self.executable;
-        let (arguments, scratch) = (self.arguments.as_ptr(), self.scratch.share());
-        let current = Cell::new(0);
-        let all = || {
-            for prepared in &executable.prepared {
-                current.set(prepared.step);
-                // SAFETY: the slots of a step lie inside the argument table.
-                let arguments = Arguments(unsafe { arguments.add(prepared.first_slot) });
-                launch(pool, prepared, arguments, scratch)?;
-                done(prepared.step);
+        let run = Run::new(pool, &self.arguments, &mut self.scratch, trace);
+        catching(executable, |current| {
+            for (number, region) in executable.regions.iter().enumerate() {
+                let steps = &executable.prepared[region.clone()];
+                if steps.len() > 1 && pool.threads() > 1 {
+                    current.set(region.clone());
+                    let start = run.trace.and_then(Trace::begin);
+                    run.together(steps)?;
+                    Trace::region(start, number);
+                    continue;
+                }
+                for (index, prepared) in region.clone().zip(steps) {
+                    current.set(index..index + 1);
+                    let start = run.trace.and_then(Trace::begin);
+                    run.alone(prepared)?;
+                    Trace::step(start, prepared);
+                }
             }
             Ok(())
-        };
-        let result = catch_unwind(AssertUnwindSafe(all));
-        result.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload))).map_err(|panic| {
-            let step = executable.plan().steps[current.get()].name.clone();
-            RunError::Panic { step, panic }
         })
     }
+}
+
+/// Calls `all`, and names the steps it has set last if they panic.
+fn catching(
+    executable: &Executable,
+    all: impl FnOnce(&Cell<Range<usize>>) -> Result<(), TaskPanic>,
+) -> Result<(), RunError> {
+    let current = Cell::new(0..0);
+    let result = catch_unwind(AssertUnwindSafe(|| all(&current)));
+    result.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload))).map_err(|panic| {
+        let step = executable.names_of(&current.take());
+        RunError::Panic { step, panic }
+    })
 }
 
 impl std::fmt::Debug for Context {
@@ -182,12 +222,13 @@ impl SharedScratch {
     }
 }
 
-/// Addresses of one step's arguments.
+/// Addresses of arguments.
 #[derive(Clone, Copy)]
 struct Arguments(*const *mut u8);
 
-// SAFETY: the table is not written during a run; what lies behind the addresses is accessed by the
-// step's tasks, which are free of data races by the contract of `Executable::new`.
+// SAFETY: the table is not written during a run; what lies behind the addresses is accessed by
+// tasks, which are free of data races: those of a step by the contract of `Executable::new`, those
+// of steps that run side by side because neither writes what the other accesses.
 unsafe impl Sync for Arguments {}
 
 impl Arguments {
@@ -196,20 +237,63 @@ impl Arguments {
     }
 }
 
-/// Executes one step, split over the pool if that is worth it.
-fn launch(pool: &Pool, prepared: &Prepared, arguments: Arguments, scratch: SharedScratch) -> Result<(), TaskPanic> {
-    let call = |thread: usize, tasks: Range<u64>| {
-        // SAFETY: the arguments are those of this step, bound and checked against the plan; tasks
-        // are executed once each, and a thread number is used by one thread at a time.
-        unsafe { invoke(&prepared.call, arguments.table(), tasks, scratch.of_thread(thread)) }
-    };
-    if prepared.least_grain >= prepared.tasks || pool.threads() == 1 {
-        call(0, 0..prepared.tasks);
-        return Ok(());
+/// A run as its threads see it.
+struct Run<'a> {
+    pool: &'a Pool,
+    /// Of all steps.
+    arguments: Arguments,
+    scratch: SharedScratch,
+    trace: Option<Trace<'a>>,
+}
+
+impl<'a> Run<'a> {
+    fn new(pool: &'a Pool, arguments: &'a [*mut u8], scratch: &mut Scratch, trace: Option<Trace<'a>>) -> Run<'a> {
+        Run { pool, arguments: Arguments(arguments.as_ptr()), scratch: scratch.share(), trace }
     }
-    let chunks = pool.threads() as u64 * CHUNKS_PER_THREAD;
-    let grain = prepared.tasks.div_ceil(chunks).max(prepared.least_grain);
-    pool.run(prepared.tasks, grain, &call)
+
+    /// Executes one step, split over the pool if that is worth it.
+    fn alone(&self, prepared: &Prepared) -> Result<(), TaskPanic> {
+        if prepared.least_grain >= prepared.tasks || self.pool.threads() == 1 {
+            self.call(prepared, 0, 0..prepared.tasks);
+            return Ok(());
+        }
+        let grain = prepared.grain(chunks(self.pool));
+        self.pool.run(prepared.tasks, grain, &|thread, tasks| self.chunk(prepared, thread, tasks))
+    }
+
+    /// Executes steps that do not depend on each other.
+    fn together(&self, steps: &[Prepared]) -> Result<(), TaskPanic> {
+        let chunks = Chunks::new(steps, chunks(self.pool));
+        let execute = |thread: usize, range: Range<u64>| {
+            for chunk in range {
+                let (step, tasks) = chunks.get(chunk);
+                self.chunk(&steps[step], thread, tasks);
+            }
+        };
+        self.pool.run(chunks.count(), 1, &execute)
+    }
+
+    /// Executes a part of a step, and records it.
+    fn chunk(&self, prepared: &Prepared, thread: usize, tasks: Range<u64>) {
+        let start = self.trace.and_then(Trace::begin);
+        self.call(prepared, thread, tasks);
+        Trace::chunk(start, prepared);
+    }
+
+    fn call(&self, prepared: &Prepared, thread: usize, tasks: Range<u64>) {
+        // SAFETY: the slots of a step lie inside the argument table. They are bound and checked
+        // against the plan; tasks are executed once each, and a thread number is used by one thread
+        // at a time.
+        unsafe {
+            let arguments = self.arguments.table().add(prepared.first_slot);
+            invoke(&prepared.call, arguments, tasks, self.scratch.of_thread(thread));
+        }
+    }
+}
+
+/// Pieces that work is cut into for the threads of a pool.
+fn chunks(pool: &Pool) -> u64 {
+    pool.threads() as u64 * CHUNKS_PER_THREAD
 }
 
 /// Executes some tasks of a step on the calling thread.

@@ -1,18 +1,21 @@
 //! A plan resolved into calls: what all runs share.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
 use tensorc_abi::{BufferId, Epilogue, Home, KernelFn, Plan, Step, StepOp};
 
 use super::error::LoadError;
 use super::library::{Contraction, Library};
+use super::region::regions;
+use super::trace::StepNames;
 use super::verify::{PlanReport, verify};
 use crate::WeightStorage;
 
 /// Work below this estimate stays on the calling thread: ten times the price of waking a sleeping
 /// worker, as the `overhead` example shows it; one that still spins costs a tenth of that.
-const SERIAL_NS: u64 = 20_000;
+pub(super) const SERIAL_NS: u64 = 20_000;
 /// Least estimated work of one chunk of a split step.
 const CHUNK_NS: u64 = 5_000;
 /// Bytes copied by one task of a [`StepOp::Copy`].
@@ -35,6 +38,8 @@ pub(super) struct Prepared {
     pub tasks: u64,
     /// Least number of tasks worth handing to a thread; `tasks` if the step should not be split.
     pub least_grain: u64,
+    /// Estimated time on one core.
+    pub ns: u64,
     /// Position in [`Plan::steps`].
     pub step: usize,
 }
@@ -53,6 +58,10 @@ pub struct Executable {
     report: PlanReport,
     weights: Vec<WeightStorage>,
     pub(super) prepared: Vec<Prepared>,
+    /// Ranges of `prepared`, in order and without gaps, whose steps run side by side.
+    pub(super) regions: Vec<Range<usize>>,
+    /// Made when first asked for.
+    names: OnceLock<StepNames>,
     /// Buffer behind every entry of the argument table.
     pub(super) slots: Vec<BufferId>,
     pub(super) input_patches: Vec<Patch>,
@@ -94,6 +103,8 @@ impl Executable {
             report,
             weights,
             prepared: Vec::with_capacity(plan.steps.len()),
+            regions: Vec::new(),
+            names: OnceLock::new(),
             slots: Vec::new(),
             input_patches: Vec::new(),
             output_patches: Vec::new(),
@@ -104,6 +115,7 @@ impl Executable {
         for index in 0..executable.plan.steps.len() {
             executable.prepare(index, &kernels);
         }
+        executable.regions = regions(&executable.plan, &executable.prepared);
         executable.collect_patches();
         Ok(executable)
     }
@@ -119,6 +131,20 @@ impl Executable {
 
     pub(super) fn weight(&self, index: u32) -> &WeightStorage {
         &self.weights[index as usize]
+    }
+
+    /// Names for traces.
+    pub(super) fn names(&self) -> &StepNames {
+        self.names.get_or_init(|| StepNames {
+            steps: self.plan.steps.iter().map(|step| step.name.clone().into()).collect(),
+            regions: self.regions.iter().map(|region| self.names_of(region).into()).collect(),
+        })
+    }
+
+    /// Names of the steps of some of the prepared calls.
+    pub(super) fn names_of(&self, calls: &Range<usize>) -> String {
+        let names = self.prepared[calls.clone()].iter().map(|call| self.plan.steps[call.step].name.as_str());
+        names.collect::<Vec<_>>().join(" + ")
     }
 
     fn prepare(&mut self, index: usize, kernels: &[KernelFn]) {
@@ -144,8 +170,9 @@ impl Executable {
             }
         };
         if tasks > 0 {
-            let least_grain = least_grain(&step, tasks);
-            self.prepared.push(Prepared { call, first_slot, tasks, least_grain, step: index });
+            let ns = estimated_ns(&step);
+            let least_grain = least_grain(ns, tasks);
+            self.prepared.push(Prepared { call, first_slot, tasks, least_grain, ns, step: index });
         }
     }
 
@@ -171,6 +198,13 @@ impl Executable {
                 Home::Weight(_) | Home::Arena(_) => {}
             }
         }
+    }
+}
+
+impl Prepared {
+    /// Tasks of a chunk when the step is cut into at most `chunks`.
+    pub fn grain(&self, chunks: u64) -> u64 {
+        self.tasks.div_ceil(chunks).max(self.least_grain)
     }
 }
 
@@ -208,8 +242,7 @@ fn estimated_ns(step: &Step) -> u64 {
     (step.flops / flops_per_ns).max(step.bytes / BYTES_PER_NS)
 }
 
-fn least_grain(step: &Step, tasks: u64) -> u64 {
-    let ns = estimated_ns(step);
+fn least_grain(ns: u64, tasks: u64) -> u64 {
     if ns < SERIAL_NS {
         return tasks;
     }

@@ -8,6 +8,8 @@ mod context;
 mod error;
 mod executable;
 mod library;
+mod region;
+mod trace;
 pub mod verify;
 
 pub use context::Context;

@@ -149,3 +149,23 @@ pub fn chain_expected(x: &[f32]) -> Vec<f32> {
     let scale = |(i, v): (usize, f32)| v * 1.5 + i as f32;
     x.iter().enumerate().map(|(i, &v)| v + scale((i, scale((i, v))))).collect()
 }
+
+/// `y = scale(x) + scale(x)`, the two products computed by steps that do not depend on each other.
+pub fn fork(n: u64, big: bool) -> Plan {
+    let mut plan = empty_plan();
+    let stride = (4 * n).next_multiple_of(Plan::ALIGN);
+    let x = buffer(&mut plan, "x", &[n], Home::Input(0));
+    let left = buffer(&mut plan, "left", &[n], Home::Arena(0));
+    let right = buffer(&mut plan, "right", &[n], Home::Arena(stride));
+    let y = buffer(&mut plan, "y", &[n], Home::Output(0));
+    launch(&mut plan, "left", SCALE, &[read(x), write(left)], n, big);
+    launch(&mut plan, "right", SCALE, &[read(x), write(right)], n, big);
+    launch(&mut plan, "join", ADD, &[read(left), read(right), write(y)], n, big);
+    plan.arena_bytes = 2 * stride;
+    plan
+}
+
+/// What [`fork`] computes.
+pub fn fork_expected(x: &[f32]) -> Vec<f32> {
+    x.iter().enumerate().map(|(i, v)| 2.0 * (v * 1.5 + i as f32)).collect()
+}
