@@ -11,8 +11,10 @@ use tensorc_kernels::{math64, vmath};
 use tensorc_passes::manager::{PassCx, Timing};
 use tensorc_passes::memory::plan_memory;
 use tensorc_passes::pipeline::{Phase, Pipeline};
+use tensorc_runtime::profiler::Span;
 use tensorc_runtime::{Executable, WeightStorage, pack_weight};
 
+use crate::compiler::COMPILE;
 use crate::{Compiler, Error};
 
 /// A compiled graph of fixed shapes.
@@ -38,7 +40,13 @@ pub struct Report {
 }
 
 impl Report {
-    pub(crate) fn timed<T>(&mut self, step: &str, f: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    pub(crate) fn timed<T>(
+        &mut self,
+        compiler: &Compiler,
+        step: &'static str,
+        f: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let _span = compiler.span(step);
         let start = Instant::now();
         let result = f()?;
         self.timings.push((step.to_owned(), start.elapsed()));
@@ -55,16 +63,20 @@ pub(crate) fn optimize(compiler: &Compiler, graph: &mut Graph, report: &mut Repo
     compiler.progress("optimize");
     let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
     Pipeline::to(Phase::Fuse).run(graph, &mut cx)?;
-    let timings = cx.timings.iter().map(|Timing { pass, time, .. }| ((*pass).to_owned(), *time));
-    report.timings.extend(timings);
+    for Timing { pass, start, time, .. } in cx.timings {
+        if let Some(profiler) = compiler.profiler() {
+            profiler.record(Span::new(pass, COMPILE, start, start + time));
+        }
+        report.timings.push((pass.to_owned(), time));
+    }
     Ok(())
 }
 
 /// Lowers an optimized graph and plans its memory.
 pub(crate) fn plan(compiler: &Compiler, graph: &Graph, report: &mut Report) -> Result<Lowered, Error> {
     compiler.progress("lower");
-    let mut lowered = report.timed("lower", || Ok(lower(graph, compiler.registry().math())?))?;
-    report.timed("plan-memory", || Ok(plan_memory(&mut lowered)?))?;
+    let mut lowered = report.timed(compiler, "lower", || Ok(lower(graph, compiler.registry().math())?))?;
+    report.timed(compiler, "plan-memory", || Ok(plan_memory(&mut lowered)?))?;
     Ok(lowered)
 }
 
@@ -83,10 +95,11 @@ fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Com
     let threads = compiler.pool().threads();
     let resolve = |name: &str| math64::symbol(name).or_else(|| vmath::symbol(name));
     compiler.progress("generate code");
-    let code =
-        report.timed("codegen", || Ok(Arc::new(compile_kernels(&kernels, threads, compiler.kernels(), &resolve)?)))?;
+    let code = report.timed(compiler, "codegen", || {
+        Ok(Arc::new(compile_kernels(&kernels, threads, compiler.kernels(), &resolve)?))
+    })?;
     compiler.progress("pack weights");
-    let weights = report.timed("pack-weights", || {
+    let weights = report.timed(compiler, "pack-weights", || {
         let slots: Vec<Mutex<Option<Result<WeightStorage, Error>>>> =
             plan.weights.iter().map(|_| Mutex::default()).collect();
         let pack = |i: usize| {
@@ -105,7 +118,7 @@ fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Com
         taken.map(|w| w.unwrap_or_else(|| Err(Error::Internal("a weight was not packed".into())))).collect()
     })?;
     let entries = (0..code.len()).filter_map(|i| code.entry(i)).collect();
-    let executable = report.timed("load", || link_executable(plan, entries, code, weights))?;
+    let executable = report.timed(compiler, "load", || link_executable(plan, entries, code, weights))?;
     Ok(Compiled { executable: Arc::new(executable), report })
 }
 

@@ -8,10 +8,14 @@ use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import};
 use tensorc_ir::graph::Graph;
 use tensorc_ir::op::Registry;
 use tensorc_passes::Phase;
-use tensorc_runtime::Pool;
+use tensorc_runtime::profiler::Task;
 use tensorc_runtime::threads::resolve_threads;
+use tensorc_runtime::{Pool, Profiler};
 
 use crate::{Error, Model};
+
+/// Category of the phases of compilation in profiles.
+pub(crate) const COMPILE: &str = "compile";
 
 /// What a user may choose.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +25,8 @@ pub struct Options {
     pub passes: tensorc_passes::Options,
     /// Called when a phase of compilation begins.
     pub progress: Option<fn(&str)>,
+    /// While it is on, records what compiling and running take.
+    pub profiler: Option<Profiler>,
 }
 
 /// Operators, threads and compiled kernels shared by models. Cloning shares them.
@@ -65,6 +71,16 @@ impl Compiler {
         &self.0.pool
     }
 
+    /// The profiler of the options.
+    pub fn profiler(&self) -> Option<&Profiler> {
+        self.0.options.profiler.as_ref()
+    }
+
+    /// A phase of compilation, until the result is dropped.
+    pub(crate) fn span(&self, phase: &'static str) -> Option<Task> {
+        self.profiler().map(|profiler| profiler.scope(phase, COMPILE))
+    }
+
     pub(crate) fn kernels(&self) -> &KernelCache {
         &self.0.kernels
     }
@@ -91,6 +107,7 @@ impl Compiler {
     pub fn load_graph(&self, path: impl AsRef<Path>) -> Result<Graph, Error> {
         let path = path.as_ref();
         self.progress(Phase::Import.name());
+        let _span = self.span(Phase::Import.name());
         if path.extension().is_some_and(|e| e == "tc") {
             let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
             let mut module = tensorc_ir::text::parse_module(&text, self.registry())?;

@@ -11,7 +11,7 @@ use tensorc_ir::graph::{Graph, NodeKind};
 use tensorc_ir::{DenseType, TensorData};
 use tensorc_passes::infer::infer_graph;
 use tensorc_passes::stage::{Next, Remainder, Split, split};
-use tensorc_runtime::{Context, TensorMut, TensorRef};
+use tensorc_runtime::{Context, Device, TensorMut, TensorRef};
 
 use crate::compile::{Compiled, Report, compile};
 use crate::{Compiler, Error, Tensor};
@@ -66,7 +66,7 @@ impl Session {
         let mut report = Report::default();
         let static_bytes = compiler.options().passes.static_bytes;
         let outputs = graph.outputs().len();
-        let divided = report.timed("infer", || {
+        let divided = report.timed(&compiler, "infer", || {
             infer_graph(&mut graph, compiler.registry(), static_bytes)?;
             Ok(split(&graph, compiler.registry(), static_bytes)?)
         })?;
@@ -129,8 +129,21 @@ impl Session {
         let mut data: Vec<Vec<u8>> = shapes.iter().map(|(_, _, bytes)| vec![0u8; *bytes as usize]).collect();
         let mut outputs: Vec<TensorMut<'_>> =
             shapes.iter().zip(&mut data).map(|((dtype, dims, _), d)| TensorMut::new(*dtype, dims, d)).collect();
-        self.context.run(self.compiler.pool(), inputs, &mut outputs)?;
+        self.execute(inputs, &mut outputs)?;
         shapes.iter().zip(data).map(|((dtype, dims, _), d)| Tensor::from_bytes(*dtype, dims, d)).collect()
+    }
+
+    /// Runs the first stage, under the eyes of the profiler if it is on.
+    fn execute(&mut self, inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), Error> {
+        let pool = self.compiler.pool();
+        match self.compiler.profiler().filter(|profiler| profiler.is_on()) {
+            None => self.context.run(pool, inputs, outputs)?,
+            Some(profiler) => {
+                let _span = profiler.scope("run", "run");
+                self.context.run_traced(pool, inputs, outputs, profiler, Device::default())?;
+            }
+        }
+        Ok(())
     }
 
     /// Runs into memory of the caller's: no allocation unless the session is staged.
@@ -139,7 +152,7 @@ impl Session {
     /// A tensor does not have the type this session was compiled for, or delivers.
     pub fn run_into(&mut self, inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), Error> {
         if self.rest.is_none() {
-            return Ok(self.context.run(self.compiler.pool(), inputs, outputs)?);
+            return self.execute(inputs, outputs);
         }
         let owned = inputs.iter().map(|t| Tensor::from_bytes(t.dtype, t.dims, t.data.to_vec()));
         let results = self.run(&owned.collect::<Result<Vec<_>, _>>()?)?;

@@ -38,6 +38,7 @@ impl Default for Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     pub pass: &'static str,
+    pub start: Instant,
     pub time: Duration,
     pub changed: bool,
 }
@@ -95,7 +96,7 @@ pub fn run_passes(passes: &[Box<dyn Pass>], graph: &mut Graph, cx: &mut PassCx<'
     for pass in passes {
         let start = Instant::now();
         let changed = pass.run(graph, cx)?;
-        cx.timings.push(Timing { pass: pass.name(), time: start.elapsed(), changed });
+        cx.timings.push(Timing { pass: pass.name(), start, time: start.elapsed(), changed });
         any |= changed;
         let wanted = match &cx.print_when {
             PrintWhen::Never => false,

@@ -37,7 +37,7 @@ const WARM_UP: Duration = Duration::from_millis(500);
 
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let start = Instant::now();
-    let compiler = args.compile.compiler()?;
+    let compiler = args.compile.compiler(None)?;
     let model = compiler.load(&args.inputs.model)?;
     let loaded = start.elapsed();
     let inputs = arrays::inputs(&model, &args.inputs)?;

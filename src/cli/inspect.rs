@@ -38,7 +38,7 @@ const DEFAULT_EXTENT: u64 = 1;
 
 pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     let shapes = arrays::shapes(&args.shapes)?;
-    let compiler = args.compile.compiler()?;
+    let compiler = args.compile.compiler(None)?;
     let graph = compiler.load_graph(&args.model)?;
     let model = Contents::of(&graph, &compiler);
     let mut bound = graph.clone();

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use tensorc::runtime::Profiler;
 use tensorc::{Compiler, Options};
 
 type Failure = Box<dyn std::error::Error>;
@@ -57,8 +58,8 @@ pub struct CompileArgs {
 }
 
 impl CompileArgs {
-    fn compiler(&self) -> Result<Compiler, Failure> {
-        let mut options = Options { threads: self.threads.map(usize::from), ..Options::default() };
+    fn compiler(&self, profiler: Option<Profiler>) -> Result<Compiler, Failure> {
+        let mut options = Options { threads: self.threads.map(usize::from), profiler, ..Options::default() };
         options.passes.reassociate = !self.exact;
         options.passes.fuse = !self.no_fusion;
         options.progress = Some(progress::phase);

@@ -80,7 +80,7 @@ const PLAN_MEMORY: &str = "plan-memory";
 pub fn run(args: &OptArgs) -> Result<(), Failure> {
     let work = Work::new(args)?;
     let shapes = arrays::shapes(&args.shapes)?;
-    let compiler = args.compile.compiler()?;
+    let compiler = args.compile.compiler(None)?;
     let mut module = read(&compiler, &args.file)?;
     if work.plan && !work.lower && !module.graphs.is_empty() {
         return Err(usage(format!("`{PLAN_MEMORY}` plans what `{LOWER}` made: write `{LOWER},{PLAN_MEMORY}`")).into());
@@ -260,7 +260,7 @@ impl Job<'_> {
             cx.verifier = Some(&mut verifier);
         }
         let result = tensorc::passes::manager::run_passes(&self.work.passes, graph, &mut cx);
-        let timings = cx.timings.iter().map(|Timing { pass, time, changed }| ((*pass).to_owned(), *time, *changed));
+        let timings = cx.timings.iter().map(|Timing { pass, time, changed, .. }| ((*pass).to_owned(), *time, *changed));
         self.timings.extend(timings);
         result.map(drop)
     }

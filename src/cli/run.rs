@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use tensorc::Tensor;
+use tensorc::runtime::Profiler;
 
 use super::{CompileArgs, Failure, InputArgs, arrays, npz, print};
 
@@ -16,10 +17,17 @@ pub struct RunArgs {
     /// Save the outputs, named by graph output
     #[arg(long, value_name = "NPZ")]
     output: Option<PathBuf>,
+    /// Save what compiling and running took, step by step, for chrome://tracing or ui.perfetto.dev
+    #[arg(long, value_name = "JSON")]
+    trace: Option<PathBuf>,
 }
 
 pub fn run(args: &RunArgs) -> Result<(), Failure> {
-    let compiler = args.compile.compiler()?;
+    let profiler = Profiler::default();
+    if args.trace.is_some() {
+        profiler.start();
+    }
+    let compiler = args.compile.compiler(Some(profiler.clone()))?;
     let model = compiler.load(&args.inputs.model)?;
     let inputs = arrays::inputs(&model, &args.inputs)?;
     if inputs.random {
@@ -29,6 +37,10 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     let named: Vec<(&str, Tensor)> = inputs.arrays.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
     let outputs = model.run(&named)?;
+    if let Some(path) = &args.trace {
+        profiler.stop();
+        profiler.recording().save_trace(path)?;
+    }
     if let Some(path) = &args.output {
         return npz::write(path, &outputs);
     }

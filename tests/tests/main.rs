@@ -10,6 +10,7 @@ mod models;
 mod ndarray;
 mod onnx;
 mod operators;
+mod profiler;
 mod random;
 mod support;
 mod tidy;
