@@ -11,6 +11,7 @@ use tensorc_abi::{
     Arg, BatchedGemm, Buffer, BufferId, DType, Home, KernelFn, KernelId, MatrixLayout, Packing, Plan, Step, StepOp,
     Weight,
 };
+use tensorc_runtime::profiler::{Name, Profiler, Span};
 use tensorc_runtime::{
     AlignedBuffer, Context, Executable, Pool, TensorMut, TensorRef, WeightStorage, available_threads, pack_weight,
 };
@@ -136,6 +137,29 @@ fn count(rounds: u64) {
     });
 }
 
+/// Time of a span that measures nothing: with the profiler off, on, and of the two readings of the
+/// clock that it takes when on.
+fn measure_profiler() -> (f64, f64, f64) {
+    let (profiler, name) = (Profiler::default(), Name::from("operation".to_owned()));
+    let mut calls = 0;
+    let mut span = || {
+        if let Some(start) = black_box(&profiler).begin() {
+            profiler.record(Span::new(&name, "operation", start, Instant::now()));
+        }
+        calls += 1;
+        if calls % 100_000 == 0 {
+            profiler.clear();
+        }
+    };
+    let off = best_ns(200, 1000, &mut span);
+    profiler.start();
+    let on = best_ns(200, 1000, &mut span);
+    let clock = best_ns(200, 1000, || {
+        black_box((Instant::now(), Instant::now()));
+    });
+    (off, on, clock)
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let threads = available_threads();
     println!("threads available: {threads}");
@@ -155,6 +179,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let (run, direct) = measure_perceptron(&Pool::new(threads)?)?;
     println!("perceptron of 3 products: {run:.1} ns a run, {direct:.1} ns the products alone");
+    let (off, on, clock) = measure_profiler();
+    println!("profiler: {off:.1} ns a span when off, {on:.1} ns when on, {clock:.1} ns of it the clock");
     let mut counts = vec![2, threads];
     counts.dedup();
     for threads in counts {
