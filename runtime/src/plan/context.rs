@@ -11,7 +11,7 @@ use tensorc_abi::{Buffer, BufferId, DType, Home, Plan};
 use super::error::{RunError, Side};
 use super::executable::{COPY_BLOCK, Call, Executable, Prepared};
 use super::region::Chunks;
-use super::trace::Trace;
+use super::trace::{Trace, Unwatched, Watch};
 use crate::{AlignedBuffer, AllocError, Device, Pool, Profiler, TaskPanic, TensorMut, TensorRef};
 
 /// Chunks per thread that a split step is cut into, so that a delayed thread costs little.
@@ -74,7 +74,7 @@ impl Context {
         outputs: &mut [TensorMut<'_>],
     ) -> Result<(), RunError> {
         self.bind(pool, inputs, outputs)?;
-        self.execute(pool, None)
+        self.execute(pool, Unwatched)
     }
 
     /// As [`Context::run`], and records what ran when: every step, or steps that ran side by side,
@@ -91,7 +91,7 @@ impl Context {
         self.bind(pool, inputs, outputs)?;
         let executable = self.executable.clone();
         let trace = Trace { profiler, device, executable: &executable, names: executable.names() };
-        self.execute(pool, Some(trace))
+        self.execute(pool, trace)
     }
 
     /// As [`Context::run`], but one step after the other, and returns the time each step of the
@@ -104,11 +104,11 @@ impl Context {
     ) -> Result<Vec<Duration>, RunError> {
         self.bind(pool, inputs, outputs)?;
         let executable = &*self.executable;
-        let run = Run::new(pool, &self.arguments, &mut self.scratch, None);
+        let run = Run::new(pool, &self.arguments, &mut self.scratch, Unwatched);
         let mut times = vec![Duration::ZERO; executable.plan().steps.len()];
         catching(executable, |current| {
             for (index, prepared) in executable.prepared.iter().enumerate() {
-                current.set(index..index + 1);
+                current.set((index, 1));
                 let start = Instant::now();
                 run.alone(prepared)?;
                 times[prepared.step] = start.elapsed();
@@ -142,40 +142,39 @@ impl Context {
     }
 
     /// Runs the bound steps in order.
-    fn execute(&mut self, pool: &Pool, trace: Option<Trace<'_>>) -> Result<(), RunError> {
+    fn execute<W: Watch>(&mut self, pool: &Pool, watch: W) -> Result<(), RunError> {
         let executable = &*self.executable;
-        let run = Run::new(pool, &self.arguments, &mut self.scratch, trace);
+        let run = Run::new(pool, &self.arguments, &mut self.scratch, watch);
+        let parallel = pool.threads() > 1;
         catching(executable, |current| {
-            for (number, region) in executable.regions.iter().enumerate() {
-                let steps = &executable.prepared[region.clone()];
-                if steps.len() > 1 && pool.threads() > 1 {
-                    current.set(region.clone());
-                    let start = run.trace.and_then(Trace::begin);
-                    run.together(steps)?;
-                    Trace::region(start, number);
-                    continue;
+            let mut index = 0;
+            while let Some(prepared) = executable.prepared.get(index) {
+                let count = if parallel { prepared.region } else { 1 };
+                current.set((index, count));
+                let start = watch.begin();
+                let steps = &executable.prepared[index..index + count];
+                match count {
+                    1 => run.alone(prepared)?,
+                    _ => run.together(steps)?,
                 }
-                for (index, prepared) in region.clone().zip(steps) {
-                    current.set(index..index + 1);
-                    let start = run.trace.and_then(Trace::begin);
-                    run.alone(prepared)?;
-                    Trace::step(start, prepared);
-                }
+                watch.steps(start, steps);
+                index += count;
             }
             Ok(())
         })
     }
 }
 
-/// Calls `all`, and names the steps it has set last if they panic.
+/// Calls `all`. If it panics, the error names the steps it has set last, as position and number.
 fn catching(
     executable: &Executable,
-    all: impl FnOnce(&Cell<Range<usize>>) -> Result<(), TaskPanic>,
+    all: impl FnOnce(&Cell<(usize, usize)>) -> Result<(), TaskPanic>,
 ) -> Result<(), RunError> {
-    let current = Cell::new(0..0);
+    let current = Cell::new((0, 0));
     let result = catch_unwind(AssertUnwindSafe(|| all(&current)));
     result.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload))).map_err(|panic| {
-        let step = executable.names_of(&current.take());
+        let (first, count) = current.get();
+        let step = executable.names_of(&executable.prepared[first..first + count]);
         RunError::Panic { step, panic }
     })
 }
@@ -238,17 +237,17 @@ impl Arguments {
 }
 
 /// A run as its threads see it.
-struct Run<'a> {
+struct Run<'a, W> {
     pool: &'a Pool,
     /// Of all steps.
     arguments: Arguments,
     scratch: SharedScratch,
-    trace: Option<Trace<'a>>,
+    watch: W,
 }
 
-impl<'a> Run<'a> {
-    fn new(pool: &'a Pool, arguments: &'a [*mut u8], scratch: &mut Scratch, trace: Option<Trace<'a>>) -> Run<'a> {
-        Run { pool, arguments: Arguments(arguments.as_ptr()), scratch: scratch.share(), trace }
+impl<'a, W: Watch> Run<'a, W> {
+    fn new(pool: &'a Pool, arguments: &'a [*mut u8], scratch: &mut Scratch, watch: W) -> Run<'a, W> {
+        Run { pool, arguments: Arguments(arguments.as_ptr()), scratch: scratch.share(), watch }
     }
 
     /// Executes one step, split over the pool if that is worth it.
@@ -275,9 +274,9 @@ impl<'a> Run<'a> {
 
     /// Executes a part of a step, and records it.
     fn chunk(&self, prepared: &Prepared, thread: usize, tasks: Range<u64>) {
-        let start = self.trace.and_then(Trace::begin);
+        let start = self.watch.begin();
         self.call(prepared, thread, tasks);
-        Trace::chunk(start, prepared);
+        self.watch.chunk(start, prepared);
     }
 
     fn call(&self, prepared: &Prepared, thread: usize, tasks: Range<u64>) {

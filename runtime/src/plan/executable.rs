@@ -1,7 +1,6 @@
 //! A plan resolved into calls: what all runs share.
 
 use std::any::Any;
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use tensorc_abi::{BufferId, Epilogue, Home, KernelFn, Plan, Step, StepOp};
@@ -12,6 +11,7 @@ use super::region::regions;
 use super::trace::StepNames;
 use super::verify::{PlanReport, verify};
 use crate::WeightStorage;
+use crate::profiler::Name;
 
 /// Work below this estimate stays on the calling thread: ten times the price of waking a sleeping
 /// worker, as the `overhead` example shows it; one that still spins costs a tenth of that.
@@ -40,6 +40,8 @@ pub(super) struct Prepared {
     pub least_grain: u64,
     /// Estimated time on one core.
     pub ns: u64,
+    /// Number of steps, from this one on, that run side by side.
+    pub region: usize,
     /// Position in [`Plan::steps`].
     pub step: usize,
 }
@@ -58,8 +60,6 @@ pub struct Executable {
     report: PlanReport,
     weights: Vec<WeightStorage>,
     pub(super) prepared: Vec<Prepared>,
-    /// Ranges of `prepared`, in order and without gaps, whose steps run side by side.
-    pub(super) regions: Vec<Range<usize>>,
     /// Made when first asked for.
     names: OnceLock<StepNames>,
     /// Buffer behind every entry of the argument table.
@@ -103,7 +103,6 @@ impl Executable {
             report,
             weights,
             prepared: Vec::with_capacity(plan.steps.len()),
-            regions: Vec::new(),
             names: OnceLock::new(),
             slots: Vec::new(),
             input_patches: Vec::new(),
@@ -115,7 +114,9 @@ impl Executable {
         for index in 0..executable.plan.steps.len() {
             executable.prepare(index, &kernels);
         }
-        executable.regions = regions(&executable.plan, &executable.prepared);
+        for region in regions(&executable.plan, &executable.prepared) {
+            executable.prepared[region.start].region = region.len();
+        }
         executable.collect_patches();
         Ok(executable)
     }
@@ -135,15 +136,19 @@ impl Executable {
 
     /// Names for traces.
     pub(super) fn names(&self) -> &StepNames {
-        self.names.get_or_init(|| StepNames {
-            steps: self.plan.steps.iter().map(|step| step.name.clone().into()).collect(),
-            regions: self.regions.iter().map(|region| self.names_of(region).into()).collect(),
+        self.names.get_or_init(|| {
+            let steps: Vec<Name> = self.plan.steps.iter().map(|step| step.name.clone().into()).collect();
+            let mut regions = steps.clone();
+            for (index, prepared) in self.prepared.iter().enumerate().filter(|(_, prepared)| prepared.region > 1) {
+                regions[prepared.step] = self.names_of(&self.prepared[index..index + prepared.region]).into();
+            }
+            StepNames { steps, regions }
         })
     }
 
     /// Names of the steps of some of the prepared calls.
-    pub(super) fn names_of(&self, calls: &Range<usize>) -> String {
-        let names = self.prepared[calls.clone()].iter().map(|call| self.plan.steps[call.step].name.as_str());
+    pub(super) fn names_of(&self, calls: &[Prepared]) -> String {
+        let names = calls.iter().map(|call| self.plan.steps[call.step].name.as_str());
         names.collect::<Vec<_>>().join(" + ")
     }
 
@@ -172,7 +177,7 @@ impl Executable {
         if tasks > 0 {
             let ns = estimated_ns(&step);
             let least_grain = least_grain(ns, tasks);
-            self.prepared.push(Prepared { call, first_slot, tasks, least_grain, ns, step: index });
+            self.prepared.push(Prepared { call, first_slot, tasks, least_grain, ns, region: 1, step: index });
         }
     }
 

@@ -48,14 +48,9 @@ impl Access {
     }
 }
 
-/// Divides the steps, in order, into regions with enough work to be worth it, and steps that run
-/// alone.
+/// The regions, in order, with enough work to be worth it.
 pub(super) fn regions(plan: &Plan, steps: &[Prepared]) -> Vec<Range<usize>> {
-    let divide = |region: Range<usize>| match pays(&steps[region.clone()]) {
-        true => vec![region],
-        false => region.map(|step| step..step + 1).collect(),
-    };
-    independent(plan, steps).into_iter().flat_map(divide).collect()
+    independent(plan, steps).into_iter().filter(|region| pays(&steps[region.clone()])).collect()
 }
 
 /// Maximal ranges of steps that do not depend on each other, within a limit.
@@ -148,7 +143,7 @@ mod tests {
     }
 
     fn prepared(step: usize, tasks: u64, least_grain: u64, ns: u64) -> Prepared {
-        Prepared { call: Call::Kernel(nothing), first_slot: 0, tasks, least_grain, ns, step }
+        Prepared { call: Call::Kernel(nothing), first_slot: 0, tasks, least_grain, ns, region: 1, step }
     }
 
     fn divided(plan: &Plan, ns: u64) -> Vec<Range<usize>> {
@@ -165,7 +160,7 @@ mod tests {
         step(&mut plan, &[1, 2], 4);
         assert_eq!(divided(&plan, SERIAL_NS), [0..2, 2..4]);
         assert_eq!(divided(&plan, SERIAL_NS / 2), [0..2, 2..4]);
-        assert_eq!(divided(&plan, SERIAL_NS / 2 - 1), [0..1, 1..2, 2..3, 3..4], "too little work");
+        assert_eq!(divided(&plan, SERIAL_NS / 2 - 1), [0..0; 0], "too little work");
     }
 
     #[test]
@@ -184,7 +179,7 @@ mod tests {
             let mut plan = plan(&homes);
             step(&mut plan, first.0, first.1);
             step(&mut plan, second.0, second.1);
-            assert_eq!(divided(&plan, SERIAL_NS), [0..1, 1..2], "{first:?} {second:?}");
+            assert_eq!(divided(&plan, SERIAL_NS), [0..0; 0], "{first:?} {second:?}");
         }
     }
 
@@ -193,7 +188,7 @@ mod tests {
         let count = 2 * MAX_STEPS + 1;
         let mut plan = plan(&(0..=count as u64).map(|i| Home::Arena(64 * i)).collect::<Vec<_>>());
         (1..=count as u32).for_each(|write| step(&mut plan, &[0], write));
-        assert_eq!(divided(&plan, SERIAL_NS), [0..MAX_STEPS, MAX_STEPS..2 * MAX_STEPS, count - 1..count]);
+        assert_eq!(divided(&plan, SERIAL_NS), [0..MAX_STEPS, MAX_STEPS..2 * MAX_STEPS]);
     }
 
     #[test]

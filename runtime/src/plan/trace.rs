@@ -6,6 +6,30 @@ use super::executable::{Executable, Prepared};
 use crate::profiler::{Name, Span};
 use crate::{Device, Profiler};
 
+/// What is told of a run while it goes on.
+pub(super) trait Watch: Copy + Sync {
+    /// The time, where it is wanted.
+    fn begin(self) -> Option<Instant>;
+    /// Steps that ran side by side, or one, are done.
+    fn steps(self, start: Option<Instant>, steps: &[Prepared]);
+    /// A thread has done its part of a step.
+    fn chunk(self, start: Option<Instant>, step: &Prepared);
+}
+
+/// Nobody is told.
+#[derive(Clone, Copy)]
+pub(super) struct Unwatched;
+
+impl Watch for Unwatched {
+    fn begin(self) -> Option<Instant> {
+        None
+    }
+
+    fn steps(self, _: Option<Instant>, _: &[Prepared]) {}
+
+    fn chunk(self, _: Option<Instant>, _: &Prepared) {}
+}
+
 /// Where the steps of one run are recorded.
 #[derive(Clone, Copy)]
 pub(super) struct Trace<'a> {
@@ -15,51 +39,38 @@ pub(super) struct Trace<'a> {
     pub names: &'a StepNames,
 }
 
-/// Names of spans.
+/// Names of spans, by position in the plan.
 pub(super) struct StepNames {
-    /// By position in the plan.
     pub steps: Vec<Name>,
+    /// Of the regions that begin with the step.
     pub regions: Vec<Name>,
 }
 
-/// A span that has begun.
-pub(super) struct Begun<'a> {
-    trace: Trace<'a>,
-    start: Instant,
-}
-
-impl<'a> Trace<'a> {
-    pub fn begin(self) -> Option<Begun<'a>> {
-        let start = self.profiler.begin()?;
-        Some(Begun { trace: self, start })
+impl Watch for Trace<'_> {
+    fn begin(self) -> Option<Instant> {
+        self.profiler.begin()
     }
 
-    /// Ends the span of steps that ran side by side.
-    pub fn region(begun: Option<Begun<'a>>, number: usize) {
-        let Some(begun) = begun else { return };
-        let executable = begun.trace.executable;
-        let steps = &executable.prepared[executable.regions[number].clone()];
-        let bytes = steps.iter().map(|prepared| executable.plan().steps[prepared.step].bytes).sum();
-        begun.end(&begun.trace.names.regions[number], "step", bytes);
+    fn steps(self, start: Option<Instant>, steps: &[Prepared]) {
+        let plan = self.executable.plan();
+        let bytes = steps.iter().map(|prepared| plan.steps[prepared.step].bytes).sum();
+        match steps {
+            [] => {}
+            [one] => self.span(start, &self.names.steps[one.step], "step", bytes),
+            [first, ..] => self.span(start, &self.names.regions[first.step], "step", bytes),
+        }
     }
 
-    /// Ends the span of a step.
-    pub fn step(begun: Option<Begun<'a>>, prepared: &Prepared) {
-        let Some(begun) = begun else { return };
-        let bytes = begun.trace.executable.plan().steps[prepared.step].bytes;
-        begun.end(&begun.trace.names.steps[prepared.step], "step", bytes);
-    }
-
-    /// Ends the span of a part of a step.
-    pub fn chunk(begun: Option<Begun<'a>>, prepared: &Prepared) {
-        let Some(begun) = begun else { return };
-        begun.end(&begun.trace.names.steps[prepared.step], "chunk", 0);
+    fn chunk(self, start: Option<Instant>, step: &Prepared) {
+        self.span(start, &self.names.steps[step.step], "chunk", 0);
     }
 }
 
-impl Begun<'_> {
-    fn end(&self, name: &Name, category: &'static str, bytes: u64) {
-        let span = Span::new(name, category, self.start, Instant::now());
-        self.trace.profiler.record(Span { device: self.trace.device, bytes, ..span });
+impl Trace<'_> {
+    fn span(self, start: Option<Instant>, name: &Name, category: &'static str, bytes: u64) {
+        if let Some(start) = start {
+            let span = Span::new(name, category, start, Instant::now());
+            self.profiler.record(Span { device: self.device, bytes, ..span });
+        }
     }
 }
