@@ -10,11 +10,13 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use tensorc::{Compiler, Options, Tensor};
+use tensorc::runtime::{Context, Pool, TensorMut, TensorRef};
+use tensorc::{Compiled, Compiler, Options, Tensor};
 use tensorc_codegen::lower::lower;
 use tensorc_ir::TensorData;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::interp::eval_graph;
+use tensorc_ir::lowered::Lowered;
 use tensorc_ir::text::{PrintOptions, print_graph, print_kernel, print_plan};
 use tensorc_passes::manager::PassCx;
 use tensorc_passes::pipeline::{Phase, Pipeline};
@@ -70,16 +72,52 @@ fn agree(graph: &Graph, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Everything that is decided when a graph is compiled, as text.
-fn compiled_text(graph: &Graph) -> Result<String, String> {
+/// The graph after all passes, and what it is lowered to.
+fn lowered(graph: &Graph) -> Result<(Graph, Lowered), String> {
     let registry = tensorc_ops::registry()?;
     let mut graph = graph.clone();
     let mut cx = PassCx::new(&registry);
     Pipeline::to(Phase::Fuse).run(&mut graph, &mut cx).map_err(|e| e.to_string())?;
     let mut lowered = lower(&graph, registry.math()).map_err(|e| e.to_string())?;
     plan_memory(&mut lowered).map_err(|e| e.to_string())?;
+    Ok((graph, lowered))
+}
+
+/// Everything that is decided when a graph is compiled, as text.
+fn compiled_text(graph: &Graph) -> Result<String, String> {
+    let (graph, lowered) = lowered(graph)?;
     let kernels: Vec<String> = lowered.kernels.iter().map(print_kernel).collect();
     Ok(format!("{}{}{}", print_graph(&graph, &PrintOptions::default()), print_plan(&lowered.plan), kernels.concat()))
+}
+
+static POOLS: LazyLock<[Pool; 3]> = LazyLock::new(|| [1, 2, 3].map(|threads| Pool::new(threads).unwrap()));
+
+/// Runs the graph with every step cut into as many parts as it can be, and whatever can run side by
+/// side doing so, on pools of several sizes.
+fn agree_in_parts(graph: &Graph) -> Result<(), String> {
+    let (_, mut lowered) = lowered(graph)?;
+    // Steps are cut by the work they claim to have.
+    lowered.plan.steps.iter_mut().for_each(|step| step.flops = 1 << 40);
+    let executable = Compiled::from_lowered(&COMPILERS[0].1, lowered).map_err(|e| e.to_string())?.executable;
+    let inputs = inputs_for(graph, 7);
+    let inputs: Vec<_> = inputs.iter().map(|t| TensorRef::new(t.ty.dtype, &t.ty.dims, t.bytes())).collect();
+    let run = |pool: &Pool| {
+        let plan = executable.plan();
+        let buffers: Vec<_> = plan.outputs.iter().map(|id| plan.buffer(*id)).collect();
+        let mut data: Vec<Vec<u8>> = buffers.iter().map(|buffer| vec![0; buffer.bytes() as usize]).collect();
+        let pairs = buffers.iter().zip(&mut data);
+        let mut outputs: Vec<_> = pairs.map(|(b, data)| TensorMut::new(b.dtype, &b.dims, data)).collect();
+        let mut context = Context::new(executable.clone(), pool).map_err(|e| e.to_string())?;
+        context.run(pool, &inputs, &mut outputs).map_err(|e| e.to_string())?;
+        Ok::<_, String>(data)
+    };
+    let first = run(&POOLS[0])?;
+    for pool in &POOLS[1..] {
+        if run(pool)? != first {
+            return Err(format!("{} threads: other bits than one", pool.threads()));
+        }
+    }
+    Ok(())
 }
 
 fn runner(cases: u32) -> TestRunner {
@@ -101,6 +139,18 @@ fn compiled_graphs_agree_with_the_interpreter() {
     let result = runner(GRAPHS).run(&graphs(), |choices| {
         let graph = grow(&choices, &registry);
         agree(&graph, 7).map_err(|why| TestCaseError::fail(format!("{why}\n{}", shown(&graph))))
+    });
+    if let Err(e) = result {
+        panic!("{e}");
+    }
+}
+
+#[test]
+fn parts_of_steps_on_several_threads_give_the_same_bits() {
+    let registry = tensorc_ops::registry().unwrap();
+    let result = runner(GRAPHS / 4).run(&graphs(), |choices| {
+        let graph = grow(&choices, &registry);
+        agree_in_parts(&graph).map_err(|why| TestCaseError::fail(format!("{why}\n{}", shown(&graph))))
     });
     if let Err(e) = result {
         panic!("{e}");
