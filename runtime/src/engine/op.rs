@@ -226,7 +226,7 @@ impl Default for EngineConfig {
             priority_workers: 1,
             accelerator_workers: 2,
             copy_workers: 2,
-            max_pending: 1 << 16,
+            max_pending: 1 << 13,
             max_staged_bytes: 1 << 30,
         }
     }

@@ -137,8 +137,9 @@ pub fn drop_quietly<T>(value: T) {
 
 /// Operations admitted at once, so that the lock is not held for long.
 const ADMIT: usize = 64;
-/// Ready operations below which a worker looks for more.
-const LOW: usize = 32;
+/// Ready operations below which a worker takes in more, if several workers run. A single one takes in
+/// only what it needs, so that the state stays small and in its cache.
+const SPREAD: usize = 32;
 
 impl Shared {
     pub fn new(config: EngineConfig) -> Shared {
@@ -221,8 +222,9 @@ impl Shared {
 
     /// Admits some of what was pushed, if the lane is about to run out of work.
     pub fn take_in(&self, sched: &mut Sched, lane: usize, effects: &mut Effects) {
-        let eager = sched.lanes[lane].spreads();
-        if !eager && sched.lanes[lane].ready.len() >= LOW && !sched.incoming.prioritized {
+        let ready = sched.lanes[lane].ready.len();
+        let enough = if sched.lanes[lane].spreads() { SPREAD } else { 1 };
+        if ready >= enough && !sched.incoming.prioritized {
             return;
         }
         if sched.incoming.jobs.is_empty() {
