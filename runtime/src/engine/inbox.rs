@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::bulk::Bulk;
 use super::lane::{Doorbell, Queue};
 use super::op::{Name, RunContext};
 use super::state::{Access, VarId};
@@ -19,6 +20,8 @@ pub enum Body {
     Task(Task),
     /// Finished by its completion.
     Async(Task),
+    /// Several operations in one.
+    Bulk(Box<Bulk>),
     /// A reusable operator, by number.
     Operator(u32),
     /// Somebody waits for the variable.
@@ -35,7 +38,7 @@ pub type Then = dyn FnOnce(&RunContext<'_>) + Send;
 impl Body {
     /// Whether it counts as pending for the bound of run-ahead.
     pub fn counts(&self) -> bool {
-        matches!(self, Body::Task(_) | Body::Async(_) | Body::Operator(_))
+        matches!(self, Body::Task(_) | Body::Async(_) | Body::Bulk(_) | Body::Operator(_))
     }
 }
 
@@ -99,6 +102,10 @@ pub struct Inbox {
     /// Those of them that are done, as last told by the scheduler.
     pub finished: u64,
     pub unstaged: u64,
+    /// Most operations that are joined into one; 0 and 1 join none.
+    pub bulk_size: usize,
+    /// The thread whose next operation may join the last one.
+    pub open: Option<usize>,
     /// Nothing is taken out.
     pub halted: bool,
     /// No handle of the engine is left: whoever deletes a variable does the work.
@@ -119,6 +126,7 @@ impl Inbox {
             self.pushed += 1;
             self.staged += job.staged_bytes;
         }
+        self.open = None;
         self.batch.prioritized |= job.priority != 0;
         self.batch.jobs.push_back(job);
     }

@@ -15,8 +15,10 @@
 //! - `sched`: the lock around the rules, and what happens under it
 //! - `lane`, `worker`: queues of ready operations, and the threads that run them
 //! - `wait`, `complete`, `var`: waiting threads, asynchronous operations, handles
+//! - `bulk`: joining short operations
 //! - `task`: functions stored without allocation
 
+mod bulk;
 mod complete;
 mod error;
 mod inbox;
@@ -269,6 +271,19 @@ impl Engine {
             return Err(EngineError::InsideOperation);
         }
         self.shared().resume()
+    }
+
+    /// Lets up to `size` operations that one thread pushes one after the other, with nothing pushed
+    /// in between, run as one; returns the size before. 0 and 1 mean not to, as at first.
+    ///
+    /// That saves most of the cost of scheduling very short operations. It concerns operations
+    /// pushed by [`Engine::push`] with [`Property::Normal`] and priority 0 to the same device, and
+    /// only while they wait for being looked at, so that no wait is delayed. What is joined is one
+    /// operation with the variables of all: it begins when all of these are free, an error of one
+    /// is the error of all that follow in it and of everything that they all write, and a
+    /// variable's version grows by one. [`EngineKind::Naive`] joins nothing.
+    pub fn set_bulk_size(&self, size: usize) -> usize {
+        std::mem::replace(&mut self.shared().lock_inbox().bulk_size, size)
     }
 
     pub fn stats(&self) -> EngineStats {

@@ -121,10 +121,13 @@ impl Effects {
 
     /// Does everything. Must be called without a lock.
     pub fn flush(&mut self) {
+        if !self.any() {
+            return;
+        }
         self.rings.drain(..).for_each(|doorbell| doorbell.ring());
-        self.tickets.drain(..).for_each(|(ticket, result)| ticket.signal(result));
         self.discarded.drain(..).for_each(drop_quietly);
         self.retired.drain(..).for_each(drop_quietly);
+        self.tickets.drain(..).for_each(|(ticket, result)| ticket.signal(result));
     }
 }
 
@@ -199,6 +202,7 @@ impl Shared {
         sched.incoming.consumed = 0;
         sched.incoming.prioritized = false;
         std::mem::swap(&mut sched.incoming, &mut inbox.batch);
+        inbox.open = None;
         self.mail.0.store(false, Ordering::Relaxed);
         inbox.free_vars.append(&mut sched.ready.freed);
         (inbox.finished, inbox.unstaged) = (sched.finished, sched.unstaged);

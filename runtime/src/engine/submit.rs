@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
+use super::bulk::thread_key;
 use super::complete::is_inside;
 use super::error::EngineError;
 use super::inbox::{Body, Inbox, Job, Route};
 use super::lane::{Activity, Doorbell, Lane, Queue};
-use super::op::{EngineKind, Name, Op};
+use super::op::{EngineKind, Name, Op, Property};
 use super::sched::{Effects, RoomWaiter, Sched, Shared};
 use super::state::{Access, AccessKind};
 use super::wait::Ticket;
@@ -68,8 +69,13 @@ impl Shared {
         inbox = self.room(inbox, &job, || (op.name.clone(), op.device))?;
         let append = |inbox: &mut Inbox| {
             let access = |kind| move |var: &&super::Var| Access { var: var.id, kind };
-            inbox.batch.accesses.extend(op.writes.iter().map(access(AccessKind::Write)));
-            inbox.batch.accesses.extend(op.reads.iter().map(access(AccessKind::Read)));
+            let writes = op.writes.iter().map(access(AccessKind::Write));
+            let accesses = writes.chain(op.reads.iter().map(access(AccessKind::Read)));
+            let joins = inbox.bulk_size > 1 && matches!(job.body, Body::Task(_));
+            if joins && op.priority == 0 && op.property == Property::Normal {
+                return inbox.append_or_join(job, accesses, thread_key());
+            }
+            inbox.batch.accesses.extend(accesses);
             inbox.append(job);
         };
         self.deliver(inbox, lane, append);

@@ -15,7 +15,7 @@ use super::complete::{Completion, enter, inside};
 use super::error::{Cause, OpError};
 use super::inbox::{Body, Job};
 use super::lane::{Activity, Doorbell, SHORT_NS};
-use super::op::{Name, RunContext};
+use super::op::RunContext;
 use super::sched::{Effects, Outcome, Receipt, Sched, Shared};
 use super::state::OpId;
 use super::var::OperatorBody;
@@ -46,11 +46,21 @@ fn run(
     let Job { body, name, device, .. } = job;
     let name = operator.as_ref().map_or(name, |operator| operator.name.clone());
     let context = RunContext { op: name.operator(), device, worker: seat.worker, stream: seat.stream };
+    // The part of a bulk that runs.
+    let mut part = None;
     let call = || match body {
         Body::Task(task) => task.run(&context, None),
         Body::Async(task) => {
             let completion = Completion { shared: shared.clone(), receipt, name: name.clone(), device, done: false };
             task.run(&context, Some(completion))
+        }
+        Body::Bulk(bulk) => {
+            let mut parts = bulk.parts.into_iter();
+            let failed = parts.find_map(|(name, task)| {
+                let name = &*part.insert(name);
+                task.run(&RunContext { op: name.operator(), ..context }, None).filter(Result::is_err)
+            });
+            Some(failed.unwrap_or(Ok(())))
         }
         Body::Operator(_) => operator.as_ref().map(|operator| (operator.f)(&context)),
         Body::Delete(then) => {
@@ -62,12 +72,12 @@ fn run(
         Body::Wait(_) | Body::Retire(_) => Some(Ok(())),
     };
     let (called, orphaned) = inside(shared, op, || catch_unwind(AssertUnwindSafe(call)));
-    let error = |name: Name, cause| Arc::new(OpError { op: name, device, cause });
+    let error = |cause| Arc::new(OpError { op: part.unwrap_or(name), device, cause });
     let outcome = match called {
         Ok(None) => None,
-        Ok(Some(result)) => Some(result.map_err(|failure| error(name, Cause::Failed(failure)))),
+        Ok(Some(result)) => Some(result.map_err(|failure| error(Cause::Failed(failure)))),
         Err(payload) => {
-            let error = error(name, Cause::Panicked(TaskPanic::from_payload(payload)));
+            let error = error(Cause::Panicked(TaskPanic::from_payload(payload)));
             if receipt.completes_elsewhere() && !orphaned {
                 // Its completion lives on and will finish it; the panic must not be lost.
                 shared.lock().failures.record(error);

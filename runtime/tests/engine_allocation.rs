@@ -1,0 +1,84 @@
+//! Pushing and running allocates nothing once an engine has reached its size.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tensorc_runtime::engine::*;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+// SAFETY: every call is passed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: passed on from the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: passed on from the caller.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The only test of this binary: another one would be counted too.
+#[test]
+fn operations_do_not_allocate() {
+    let name = Name::from_static("test");
+    let shared = Name::at_node("test", "node");
+    for kind in EngineKind::ALL {
+        for cpu_workers in [1, 3] {
+            let config = EngineConfig { kind, cpu_workers, max_pending: 64, ..EngineConfig::default() };
+            let engine = Engine::new(config).unwrap();
+            let [a, b, c] = std::array::from_fn(|_| engine.new_var());
+            let total = Arc::new(AtomicU64::new(0));
+            let runs = total.clone();
+            let operator = engine
+                .new_operator(Op { reads: &[&a, &b], writes: &[&c], ..Op::new(&name) }, move |_| {
+                    runs.fetch_add(1, Ordering::Relaxed);
+                    Ok(())
+                })
+                .unwrap();
+            let run = |count: u64| {
+                for i in 0..count {
+                    // Small enough in every queue for their growth to be over after the first rounds.
+                    let (runs, captured) = (total.clone(), [i; 6]);
+                    let (name, priority) = if i % 2 == 0 { (&name, 0) } else { (&shared, i as i32 % 3) };
+                    let op = Op { reads: &[&a, &c], writes: &[&b], priority, ..Op::new(name) };
+                    engine
+                        .push(op, move |_| {
+                            runs.fetch_add(captured[5] - i + 1, Ordering::Relaxed);
+                            Ok(())
+                        })
+                        .unwrap();
+                    engine.push_operator(&operator).unwrap();
+                }
+            };
+            // A full engine has no room: its queues have grown as far as they can.
+            engine.stop().unwrap();
+            if kind != EngineKind::Naive {
+                run(32);
+            }
+            engine.start().unwrap();
+            run(1000);
+            engine.wait_all().unwrap();
+            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            run(10_000);
+            while engine.stats().finished < engine.stats().pushed {
+                std::thread::yield_now();
+            }
+            let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
+            // A push that has to wait for room, or is woken, may allocate; single operations do not.
+            assert!(allocated <= 20_000 / 16, "{kind}, {cpu_workers} workers: {allocated} allocations");
+            assert!(total.load(Ordering::Relaxed) >= 22_000);
+        }
+    }
+}
