@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::error::{Cause, Failure, OpError};
 use super::op::Name;
+use super::rounds::Age;
 use super::sched::{Receipt, Shared};
 use super::state::OpId;
 use crate::device::Device;
@@ -14,12 +15,13 @@ use crate::device::Device;
 struct Here {
     engine: *const Shared,
     op: Option<OpId>,
+    age: Option<Age>,
     /// The completion of the operation was dropped while the thread unwound.
     orphaned: bool,
 }
 
 thread_local! {
-    static HERE: Cell<Here> = const { Cell::new(Here { engine: std::ptr::null(), op: None, orphaned: false }) };
+    static HERE: Cell<Here> = const { Cell::new(Here { engine: std::ptr::null(), op: None, age: None, orphaned: false }) };
 }
 
 /// Whether the calling thread runs an operation of this engine.
@@ -27,17 +29,23 @@ pub fn is_inside(engine: &Shared) -> bool {
     std::ptr::eq(HERE.get().engine, engine)
 }
 
-/// Marks the calling thread as running `op`, for the duration of `f`. The second result tells
+/// The age of the operation of this engine that the calling thread runs.
+pub fn current_age(engine: &Shared) -> Option<Age> {
+    let here = HERE.get();
+    here.age.filter(|_| std::ptr::eq(here.engine, engine))
+}
+
+/// Marks the calling thread as running an operation, for the duration of `f`. The second result tells
 /// whether the operation's completion was dropped by a panic of `f`.
-pub fn inside<R>(engine: &Shared, op: OpId, f: impl FnOnce() -> R) -> (R, bool) {
-    let before = HERE.replace(Here { engine, op: Some(op), orphaned: false });
+pub fn inside<R>(engine: &Shared, op: Receipt, f: impl FnOnce() -> R) -> (R, bool) {
+    let before = HERE.replace(Here { engine, op: Some(op.op), age: op.age, orphaned: false });
     let result = f();
     (result, HERE.replace(before).orphaned)
 }
 
 /// Marks the calling thread as one of the engine's own.
 pub fn enter(engine: &Shared) {
-    HERE.set(Here { engine, op: None, orphaned: false });
+    HERE.set(Here { engine, op: None, age: None, orphaned: false });
 }
 
 /// The obligation to finish an asynchronous operation, from any thread.

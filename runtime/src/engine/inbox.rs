@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::bulk::Bulk;
 use super::lane::{Doorbell, Queue};
 use super::op::{Name, RunContext};
+use super::rounds::Age;
 use super::state::{Access, VarId};
 use super::task::Task;
 use super::wait::Ticket;
@@ -36,6 +37,11 @@ pub enum Body {
 pub type Then = dyn FnOnce(&RunContext<'_>) + Send;
 
 impl Body {
+    /// Whether it is work, and not just bookkeeping of the engine's.
+    pub fn is_work(&self) -> bool {
+        self.counts() || matches!(self, Body::Delete(Some(_)))
+    }
+
     /// Whether it counts as pending for the bound of run-ahead.
     pub fn counts(&self) -> bool {
         matches!(self, Body::Task(_) | Body::Async(_) | Body::Bulk(_) | Body::Operator(_))
@@ -52,6 +58,8 @@ pub struct Job {
     pub accesses: u32,
     pub device: Device,
     pub lane: u16,
+    /// Of the operation that pushed it; of its own, once it is admitted.
+    pub age: Option<Age>,
 }
 
 impl Job {
@@ -66,6 +74,7 @@ impl Job {
             accesses: 0,
             device: Device::default(),
             lane: 0,
+            age: None,
         }
     }
 }

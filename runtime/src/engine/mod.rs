@@ -14,6 +14,7 @@
 //! - `inbox`, `submit`: where pushing threads leave operations, and how
 //! - `sched`: the lock around the rules, and what happens under it
 //! - `lane`, `worker`: queues of ready operations, and the threads that run them
+//! - `rounds`: waiting for everything
 //! - `wait`, `complete`, `var`: waiting threads, asynchronous operations, handles
 //! - `bulk`: joining short operations
 //! - `task`: functions stored without allocation
@@ -24,6 +25,7 @@ mod error;
 mod inbox;
 mod lane;
 mod op;
+mod rounds;
 mod sched;
 #[doc(hidden)]
 pub mod state;
@@ -172,7 +174,8 @@ impl Engine {
         if !Arc::ptr_eq(&operator.shared, shared) {
             return Err(EngineError::ForeignOperator { op: operator.name.clone() });
         }
-        let job = operator.job();
+        let mut job = operator.job();
+        job.age = complete::current_age(shared);
         let inbox = shared.room(shared.lock_inbox(), &job, || (operator.name.clone(), operator.device))?;
         shared.deliver(inbox, operator.lane, |inbox| {
             inbox.batch.accesses.extend_from_slice(&operator.accesses);
@@ -199,6 +202,7 @@ impl Engine {
         }
         let (inbox, lane) = shared.lane(Queue::of(self.kind(), job.device, Property::Normal))?;
         (job.lane, job.priority, job.accesses) = (lane, i32::MAX, 1);
+        job.age = complete::current_age(shared);
         var.deleted = true;
         let access = Access { var: var.id, kind: AccessKind::Delete };
         shared.deliver(inbox, lane, |inbox| {
@@ -225,7 +229,7 @@ impl Engine {
         self.shared().wait_for(var, AccessKind::Barrier)
     }
 
-    /// Waits until nothing is pending.
+    /// Waits until everything pushed before is done, and what that pushes in turn.
     ///
     /// # Errors
     /// All operations that failed since the last call; variables keep their errors. Errors of

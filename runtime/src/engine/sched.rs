@@ -13,6 +13,7 @@ use super::error::{Failures, OpError};
 use super::inbox::{Batch, Body, Inbox, Job};
 use super::lane::{Activity, Doorbell, Lane};
 use super::op::EngineConfig;
+use super::rounds::{Age, Rounds};
 use super::state::{OpId, Ready, State};
 use super::var::OperatorBody;
 use super::wait::{Ticket, Waited};
@@ -41,6 +42,7 @@ pub type Outcome = Result<(), Arc<OpError>>;
 #[derive(Clone, Copy)]
 pub struct Receipt {
     pub op: OpId,
+    pub age: Option<Age>,
     counts: bool,
     elsewhere: bool,
     staged_bytes: u64,
@@ -51,7 +53,7 @@ impl Receipt {
     pub fn new(op: OpId, job: &Job) -> Receipt {
         let operator = if let Body::Operator(number) = job.body { Some(number) } else { None };
         let elsewhere = matches!(job.body, Body::Async(_));
-        Receipt { op, counts: job.body.counts(), elsewhere, staged_bytes: job.staged_bytes, operator }
+        Receipt { op, age: job.age, counts: job.body.counts(), elsewhere, staged_bytes: job.staged_bytes, operator }
     }
 
     /// Whether a completion finishes the operation.
@@ -89,8 +91,7 @@ pub struct Sched {
     /// Counting operations that finished, and bytes that they no longer stage.
     pub finished: u64,
     pub unstaged: u64,
-    /// Signalled when nothing is pending.
-    pub idle_waiters: Vec<Arc<Ticket>>,
+    pub rounds: Rounds,
     pub room_waiters: Vec<RoomWaiter>,
     /// Threads that sleep on [`Shared::progress`].
     pub helpers: usize,
@@ -157,7 +158,7 @@ impl Shared {
             failures: Failures::default(),
             finished: 0,
             unstaged: 0,
-            idle_waiters: Vec::new(),
+            rounds: Rounds::default(),
             room_waiters: Vec::new(),
             helpers: 0,
             halted: false,
@@ -246,7 +247,16 @@ impl Shared {
         let mut effects = Effects::default();
         let mut sched = self.lock();
         sched.complete(receipt, outcome, &mut effects);
-        sched.call_workers(&mut effects);
+        self.leave(sched, &mut effects);
+    }
+
+    /// Releases the lock and does what has become necessary under it.
+    pub fn leave(&self, mut sched: MutexGuard<'_, Sched>, effects: &mut Effects) {
+        if sched.rounds.is_due() {
+            self.take_in_all(&mut sched, effects);
+            sched.rounds.turn(|ticket| effects.tickets.push((ticket, Ok(()))));
+        }
+        sched.call_workers(effects);
         if sched.helpers > 0 {
             self.progress.notify_all();
         }
@@ -259,7 +269,7 @@ impl Sched {
     /// Admits up to `limit` operations; false if there was none.
     fn admit(&mut self, limit: usize, effects: &mut Effects) -> bool {
         for count in 0..limit {
-            let Some(job) = self.incoming.jobs.pop_front() else { return count > 0 };
+            let Some(mut job) = self.incoming.jobs.pop_front() else { return count > 0 };
             let begin = self.incoming.consumed;
             self.incoming.consumed += job.accesses as usize;
             match job.body {
@@ -271,6 +281,7 @@ impl Sched {
                 Body::Operator(number) => self.operators[number as usize].pending += 1,
                 _ => {}
             }
+            job.age = job.body.is_work().then(|| self.rounds.admit(job.age));
             let serial = self.state.pushed();
             let accesses = &self.incoming.accesses[begin..self.incoming.consumed];
             let op = self.state.push(accesses, job, &mut self.ready);
@@ -307,6 +318,9 @@ impl Sched {
             if self.operators[number as usize].retired {
                 self.free_operator(number, effects);
             }
+        }
+        if let Some(age) = receipt.age {
+            self.rounds.finish(age);
         }
         if !receipt.counts {
             return;
@@ -352,13 +366,10 @@ impl Sched {
             }
         }
         self.ready.run.clear();
-        if self.state.live() == 0 && !self.idle_waiters.is_empty() && self.incoming.jobs.is_empty() {
-            effects.tickets.extend(self.idle_waiters.drain(..).map(|ticket| (ticket, Ok(()))));
-        }
     }
 
     /// Calls workers of lanes that have more ready than is being worked on.
-    pub fn call_workers(&mut self, effects: &mut Effects) {
+    fn call_workers(&mut self, effects: &mut Effects) {
         for (lane, doorbell) in self.lanes.iter_mut().zip(&self.doorbells) {
             if lane.ready.is_empty() {
                 continue;
@@ -372,20 +383,12 @@ impl Sched {
         }
     }
 
-    /// Operations admitted and not finished, and those about to be admitted.
-    pub fn pending(&self) -> usize {
-        self.state.live() + self.incoming.jobs.len()
-    }
-
-    /// Removes an operation that is ready from the state, to be run.
-    pub fn start(&mut self, lane: usize) -> Option<(OpId, Job, Option<Arc<OperatorBody>>)> {
-        let op = self.lanes[lane].ready.pop()?;
-        let job = self.state.take(op)?;
-        let operator = match job.body {
+    /// The function of a reusable operator that a job pushes.
+    pub fn operator_of(&self, job: &Job) -> Option<Arc<OperatorBody>> {
+        match job.body {
             Body::Operator(number) => self.operators[number as usize].body.clone(),
             _ => None,
-        };
-        Some((op, job, operator))
+        }
     }
 
     pub fn new_operator(&mut self, body: Arc<OperatorBody>) -> u32 {

@@ -64,7 +64,6 @@ pub struct Access {
 
 struct Node {
     var: u32,
-    /// [`NIL`] while the slot is free.
     op: u32,
     /// Next in the queue of the variable.
     next: u32,
@@ -77,9 +76,11 @@ struct VarSlot<E> {
     /// Ends of the queue of waiting accesses.
     head: u32,
     tail: u32,
-    /// Most recent access, to recognise a second one of the same operation.
-    last: u32,
     readers: u32,
+    /// Most recent access, and the number of the push it belongs to: to recognise a second one of
+    /// the same operation.
+    last: u32,
+    last_push: u64,
     /// An exclusive access is granted.
     exclusive: bool,
     version: u64,
@@ -88,7 +89,7 @@ struct VarSlot<E> {
 
 impl<E> VarSlot<E> {
     fn new() -> VarSlot<E> {
-        VarSlot { head: NIL, tail: NIL, last: NIL, readers: 0, exclusive: false, version: 0, error: None }
+        VarSlot { head: NIL, tail: NIL, readers: 0, last: NIL, last_push: FINISHED, exclusive: false, version: 0, error: None }
     }
 }
 
@@ -97,7 +98,7 @@ struct OpSlot<T> {
     first: u32,
     /// Accesses not granted yet.
     missing: u32,
-    /// Which push this was, or [`FINISHED`].
+    /// Number of the push, or [`FINISHED`].
     serial: u64,
     payload: Option<T>,
 }
@@ -209,19 +210,15 @@ impl<T, E: Clone> State<T, E> {
     /// write are an update. A variable comes into being with its first access.
     pub fn push(&mut self, accesses: &[Access], payload: T, ready: &mut Ready<T, E>) -> OpId {
         let op = self.new_op(payload);
-        self.live += 1;
         let mut last = NIL;
-        // An access that is granted as a read cannot become exclusive, so those come first.
-        for access in accesses.iter().filter(|access| access.kind.exclusive()) {
-            last = self.request(op, *access, last);
-        }
-        for access in accesses.iter().filter(|access| !access.kind.exclusive()) {
+        for access in accesses {
             last = self.request(op, *access, last);
         }
         if self.ops[op as usize].missing == 0 {
             self.granted(op, ready);
             self.skip_all(ready);
         }
+        self.pushed += 1;
         OpId(op)
     }
 
@@ -249,13 +246,10 @@ impl<T, E: Clone> State<T, E> {
         if index >= self.vars.len() {
             self.vars.resize_with(index + 1, VarSlot::new);
         }
-        let previous = self.vars[index].last;
-        if previous != NIL {
-            let node = &mut self.nodes[previous as usize];
-            if node.op == op && node.var == access.var.0 {
-                node.kind = node.kind.join(access.kind);
-                return last;
-            }
+        let push = self.pushed;
+        if self.vars[index].last_push == push {
+            self.join(op, access);
+            return last;
         }
         let node = self.new_node(access, op);
         match last {
@@ -263,21 +257,44 @@ impl<T, E: Clone> State<T, E> {
             last => self.nodes[last as usize].sibling = node,
         }
         let var = &mut self.vars[index];
-        var.last = node;
-        let free = var.head == NIL && !var.exclusive;
-        if free && !access.kind.exclusive() {
-            var.readers += 1;
-        } else if free && var.readers == 0 {
+        (var.last, var.last_push) = (node, push);
+        if var.head != NIL || var.exclusive || (access.kind.exclusive() && var.readers > 0) {
+            self.enqueue(index, node, op);
+        } else if access.kind.exclusive() {
             var.exclusive = true;
         } else {
-            match var.tail {
-                NIL => var.head = node,
-                tail => self.nodes[tail as usize].next = node,
-            }
-            var.tail = node;
-            self.ops[op as usize].missing += 1;
+            var.readers += 1;
         }
         node
+    }
+
+    fn enqueue(&mut self, index: usize, node: u32, op: u32) {
+        let var = &mut self.vars[index];
+        match var.tail {
+            NIL => var.head = node,
+            tail => self.nodes[tail as usize].next = node,
+        }
+        var.tail = node;
+        self.ops[op as usize].missing += 1;
+    }
+
+    /// Joins an access to the earlier one of the same operation to the same variable.
+    fn join(&mut self, op: u32, access: Access) {
+        let index = access.var.0 as usize;
+        let node = self.vars[index].last;
+        let before = self.nodes[node as usize].kind;
+        let kind = before.join(access.kind);
+        self.nodes[node as usize].kind = kind;
+        let var = &mut self.vars[index];
+        if var.tail == node || before.exclusive() || !kind.exclusive() {
+            return;
+        }
+        // It was granted as a read, so nothing waits.
+        var.readers -= 1;
+        match var.readers {
+            0 => var.exclusive = true,
+            _ => self.enqueue(index, node, op),
+        }
     }
 
     /// Ends an operation and grants what waits for its variables.
@@ -381,7 +398,7 @@ impl<T, E: Clone> State<T, E> {
 
     fn new_op(&mut self, payload: T) -> u32 {
         let new = OpSlot { first: NIL, missing: 0, serial: self.pushed, payload: Some(payload) };
-        self.pushed += 1;
+        self.live += 1;
         if self.free_op == NIL {
             self.ops.push(new);
             return slot_number(self.ops.len() - 1);
@@ -416,7 +433,6 @@ impl<T, E: Clone> State<T, E> {
 
     fn free_node(&mut self, index: u32) {
         let slot = &mut self.nodes[index as usize];
-        slot.op = NIL;
         slot.sibling = self.free_node;
         self.free_node = index;
     }

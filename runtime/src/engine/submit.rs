@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::bulk::thread_key;
-use super::complete::is_inside;
+use super::complete::{current_age, is_inside};
 use super::error::EngineError;
 use super::inbox::{Body, Inbox, Job, Route};
 use super::lane::{Activity, Doorbell, Lane, Queue};
@@ -36,9 +36,7 @@ impl Shared {
             // Whoever has the lock will look into the inbox.
             let Some(mut sched) = self.try_lock() else { return };
             self.take_in_all(&mut sched, &mut effects);
-            sched.call_workers(&mut effects);
-            drop(sched);
-            effects.flush();
+            self.leave(sched, &mut effects);
         }
     }
 
@@ -65,6 +63,7 @@ impl Shared {
             accesses: (op.reads.len() + op.writes.len()) as u32,
             device: op.device,
             lane,
+            age: current_age(self),
         };
         inbox = self.room(inbox, &job, || (op.name.clone(), op.device))?;
         let append = |inbox: &mut Inbox| {
@@ -110,8 +109,7 @@ impl Shared {
         drop(inbox);
         sched.admit_collected(&mut effects);
         let own = sched.last_admitted;
-        drop(sched);
-        effects.flush();
+        self.leave(sched, &mut effects);
         help(self, |sched| own.is_none_or(|(op, push)| !sched.state.is_live(op, push)));
     }
 
@@ -220,9 +218,7 @@ impl Shared {
         sched.halted = true;
         self.lock_inbox().halted = true;
         let blocked: Vec<_> = sched.room_waiters.drain(..).map(|waiter| waiter.ticket).collect();
-        sched.call_workers(&mut effects);
-        drop(sched);
-        effects.flush();
+        self.leave(sched, &mut effects);
         blocked.iter().for_each(|ticket| ticket.signal(Ok(())));
         // What is left in the inbox is for later.
         let _ = self.wait_until_idle();
@@ -275,6 +271,6 @@ impl Shared {
         (inbox.halted, inbox.closed) = (false, true);
         drop(inbox);
         drop(sched);
-        help(self, |sched| sched.pending() == 0);
+        help(self, |sched| sched.rounds.live() == 0);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The only unsafe code of the engine.
 
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::MaybeUninit;
 
 use super::complete::Completion;
 use super::error::Failure;
@@ -23,7 +23,7 @@ struct Table {
     drop: unsafe fn(*mut Storage),
 }
 
-/// An erased `FnOnce`.
+/// An erased `FnOnce`, until it is called.
 pub struct Task {
     storage: Storage,
     table: &'static Table,
@@ -31,6 +31,9 @@ pub struct Task {
 
 // SAFETY: `Task::new` takes functions that are `Send`, and a task is nothing but its function.
 unsafe impl Send for Task {}
+
+/// Of a task that was called: there is nothing in the storage.
+static CALLED: Table = Table { call: |_, _, _| None, drop: |_| {} };
 
 struct TableOf<F>(F);
 
@@ -84,11 +87,12 @@ impl Task {
         Task { storage, table: &TableOf::<F>::TABLE }
     }
 
-    pub fn run(self, context: &RunContext<'_>, completion: Option<Completion>) -> Returned {
-        let mut task = ManuallyDrop::new(self);
+    /// Calls the function, if that was not done before.
+    pub fn run(&mut self, context: &RunContext<'_>, completion: Option<Completion>) -> Returned {
+        let table = std::mem::replace(&mut self.table, &CALLED);
         // SAFETY: the storage holds the function that the table was made for. The call takes it
-        // out, also if it unwinds, and `ManuallyDrop` keeps the task from dropping it again.
-        unsafe { (task.table.call)(&raw mut task.storage, context, completion) }
+        // out, also if it unwinds, and what replaces the table does not touch the storage.
+        unsafe { (table.call)(&raw mut self.storage, context, completion) }
     }
 }
 
@@ -129,7 +133,7 @@ mod tests {
             for size in 0..3 {
                 let before = drops.load(Ordering::Relaxed);
                 let guard = Count(drops.clone());
-                let task = match size {
+                let mut task = match size {
                     0 => Task::new(move |_, _| {
                         let _ = &guard;
                         Some(Ok(()))
@@ -152,7 +156,7 @@ mod tests {
                     }
                 };
                 match run {
-                    true => assert!(matches!(task.run(&context(), None), Some(Ok(())))),
+                    true => assert!(matches!(task.run(&context(), None), Some(Ok(()))) && task.run(&context(), None).is_none()),
                     false => drop(task),
                 }
                 assert_eq!(drops.load(Ordering::Relaxed), before + 1);
@@ -164,7 +168,7 @@ mod tests {
     fn a_panic_drops_captured_values_once() {
         let drops = Arc::new(AtomicU64::new(0));
         let guard = Count(drops.clone());
-        let task = Task::new(move |_, _| {
+        let mut task = Task::new(move |_, _| {
             let _guard = &guard;
             panic!("stop")
         });

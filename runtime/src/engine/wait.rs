@@ -75,10 +75,8 @@ impl Shared {
             job.accesses = 1;
             sched.push(&[Access { var: var.id, kind }], job, &mut effects);
         }
-        let pending = left + sched.pending() as u64;
-        sched.call_workers(&mut effects);
-        drop(sched);
-        effects.flush();
+        let pending = left + sched.rounds.live();
+        self.leave(sched, &mut effects);
         if left > 0 {
             return Err(WaitError::Stopped { pending });
         }
@@ -106,15 +104,9 @@ impl Shared {
         self.take_in_all(&mut sched, &mut effects);
         let left = self.left_in_inbox(&sched);
         let ticket = Arc::new(Ticket::default());
-        let pending = left + sched.pending() as u64;
-        if sched.pending() == 0 {
-            ticket.signal(Ok(()));
-        } else {
-            sched.idle_waiters.push(ticket.clone());
-        }
-        sched.call_workers(&mut effects);
-        drop(sched);
-        effects.flush();
+        let pending = left + sched.rounds.live();
+        sched.rounds.wait(ticket.clone());
+        self.leave(sched, &mut effects);
         if left > 0 {
             return Err(WaitError::Stopped { pending });
         }

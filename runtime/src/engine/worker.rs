@@ -16,7 +16,7 @@ use super::error::{Cause, OpError};
 use super::inbox::{Body, Job};
 use super::lane::{Activity, Doorbell, SHORT_NS};
 use super::op::RunContext;
-use super::sched::{Effects, Outcome, Receipt, Sched, Shared};
+use super::sched::{Effects, drop_quietly, Outcome, Receipt, Sched, Shared};
 use super::state::OpId;
 use super::var::OperatorBody;
 use crate::pool::TaskPanic;
@@ -39,40 +39,39 @@ fn run(
     shared: &Arc<Shared>,
     seat: Seat,
     op: OpId,
-    job: Job,
-    operator: Option<Arc<OperatorBody>>,
+    job: &mut Job,
+    operator: Option<&OperatorBody>,
 ) -> (Receipt, Option<Outcome>) {
-    let receipt = Receipt::new(op, &job);
+    let receipt = Receipt::new(op, job);
     let Job { body, name, device, .. } = job;
-    let name = operator.as_ref().map_or(name, |operator| operator.name.clone());
+    let (name, device) = (operator.map_or(&*name, |operator| &operator.name), *device);
     let context = RunContext { op: name.operator(), device, worker: seat.worker, stream: seat.stream };
     // The part of a bulk that runs.
     let mut part = None;
-    let call = || match body {
+    let call = || match { body } {
         Body::Task(task) => task.run(&context, None),
         Body::Async(task) => {
             let completion = Completion { shared: shared.clone(), receipt, name: name.clone(), device, done: false };
             task.run(&context, Some(completion))
         }
         Body::Bulk(bulk) => {
-            let mut parts = bulk.parts.into_iter();
-            let failed = parts.find_map(|(name, task)| {
-                let name = &*part.insert(name);
+            let failed = bulk.parts.iter_mut().find_map(|(name, task)| {
+                part = Some(&*name);
                 task.run(&RunContext { op: name.operator(), ..context }, None).filter(Result::is_err)
             });
             Some(failed.unwrap_or(Ok(())))
         }
-        Body::Operator(_) => operator.as_ref().map(|operator| (operator.f)(&context)),
+        Body::Operator(_) => operator.map(|operator| (operator.f)(&context)),
         Body::Delete(then) => {
-            if let Some(then) = then {
+            if let Some(then) = then.take() {
                 then(&context);
             }
             Some(Ok(()))
         }
         Body::Wait(_) | Body::Retire(_) => Some(Ok(())),
     };
-    let (called, orphaned) = inside(shared, op, || catch_unwind(AssertUnwindSafe(call)));
-    let error = |cause| Arc::new(OpError { op: part.unwrap_or(name), device, cause });
+    let (called, orphaned) = inside(shared, receipt, || catch_unwind(AssertUnwindSafe(call)));
+    let error = |cause| Arc::new(OpError { op: part.unwrap_or(name).clone(), device, cause });
     let outcome = match called {
         Ok(None) => None,
         Ok(Some(result)) => Some(result.map_err(|failure| error(Cause::Failed(failure)))),
@@ -111,16 +110,14 @@ pub fn work(shared: &Arc<Shared>, lane: usize, seat: Seat) {
     loop {
         shared.take_in(&mut sched, lane, &mut worker.effects);
         if worker.may_run(&mut sched)
-            && let Some((op, job, operator)) = sched.start(lane)
+            && let Some(op) = sched.lanes[lane].ready.pop()
         {
-            sched = worker.run(sched, op, job, operator);
+            sched = worker.run(sched, op);
             continue;
         }
         if sched.exiting && sched.lanes[lane].ready.is_empty() {
             sched.lanes[lane].set(seat.worker, Activity::Gone);
-            sched.call_workers(&mut worker.effects);
-            drop(sched);
-            worker.effects.flush();
+            shared.leave(sched, &mut worker.effects);
             return;
         }
         sched = worker.idle(sched);
@@ -140,20 +137,19 @@ impl<'a> Worker<'a> {
         &mut self,
         mut sched: MutexGuard<'a, Sched>,
         op: OpId,
-        job: Job,
-        operator: Option<Arc<OperatorBody>>,
     ) -> MutexGuard<'a, Sched> {
+        let Some(mut job) = sched.state.take(op) else { return sched };
+        let operator = sched.operator_of(&job);
         self.nap = NAPS.0;
         self.change(&mut sched, Activity::Running);
         let lane = &mut sched.lanes[self.lane];
         lane.taken += 1;
         let measure = self.until_sample == 0 || lane.spreads();
         self.until_sample = if measure { SAMPLE } else { self.until_sample - 1 };
-        sched.call_workers(&mut self.effects);
-        drop(sched);
-        self.effects.flush();
+        self.shared.leave(sched, &mut self.effects);
         let start = measure.then(Instant::now);
-        let (receipt, outcome) = run(self.shared, self.seat, op, job, operator);
+        let (receipt, outcome) = run(self.shared, self.seat, op, &mut job, operator.as_deref());
+        drop_quietly((job, operator));
         let elapsed = start.map(|start| start.elapsed());
         let mut sched = self.shared.lock();
         if let Some(elapsed) = elapsed {
@@ -207,9 +203,7 @@ impl<'a> Worker<'a> {
 
     fn publish(&mut self, mut sched: MutexGuard<'a, Sched>, activity: Activity) {
         self.change(&mut sched, activity);
-        sched.call_workers(&mut self.effects);
-        drop(sched);
-        self.effects.flush();
+        self.shared.leave(sched, &mut self.effects);
     }
 
     /// Looks for work without sleeping; none if that took too long.
@@ -272,27 +266,21 @@ pub fn help(shared: &Arc<Shared>, mut done: impl FnMut(&Sched) -> bool) {
     loop {
         shared.take_in_all(&mut sched, &mut effects);
         let lane = sched.lanes.iter().position(|lane| !lane.ready.is_empty());
-        if let Some((op, job, operator)) = lane.and_then(|lane| sched.start(lane)) {
-            // What became ready besides may be for another thread.
-            if sched.helpers > 0 {
-                shared.progress.notify_all();
-            }
-            drop(sched);
-            effects.flush();
-            let (receipt, outcome) = run(shared, seat, op, job, operator);
+        let op = lane.and_then(|lane| sched.lanes[lane].ready.pop());
+        if let Some((op, mut job)) = op.and_then(|op| Some((op, sched.state.take(op)?))) {
+            let operator = sched.operator_of(&job);
+            shared.leave(sched, &mut effects);
+            let (receipt, outcome) = run(shared, seat, op, &mut job, operator.as_deref());
+            drop_quietly((job, operator));
             sched = shared.lock();
             if let Some(outcome) = outcome {
                 sched.complete(receipt, outcome, &mut effects);
             }
             continue;
         }
-        if sched.helpers > 0 {
-            shared.progress.notify_all();
-        }
         let finished = done(&sched);
-        if finished || effects.any() {
-            drop(sched);
-            effects.flush();
+        if finished || effects.any() || sched.rounds.is_due() {
+            shared.leave(sched, &mut effects);
             if finished {
                 return;
             }
