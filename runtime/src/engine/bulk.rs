@@ -48,7 +48,7 @@ impl Inbox {
         };
         if size >= self.bulk_size {
             self.batch.accesses.extend(accesses);
-            self.append(job);
+            self.append(job, None);
             self.open = Some(thread);
             return;
         }

@@ -10,11 +10,15 @@ use std::sync::Arc;
 use super::bulk::Bulk;
 use super::lane::{Doorbell, Queue};
 use super::op::{Name, RunContext};
+use super::prefetch;
 use super::rounds::Age;
 use super::state::{Access, VarId};
 use super::task::Task;
 use super::wait::Ticket;
 use crate::device::Device;
+
+/// Pushes ahead for which memory is asked for.
+pub const AHEAD: usize = 8;
 
 /// What an operation consists of besides its accesses.
 pub enum Body {
@@ -58,8 +62,8 @@ pub struct Job {
     pub accesses: u32,
     pub device: Device,
     pub lane: u16,
-    /// Of the operation that pushed it; of its own, once it is admitted.
-    pub age: Option<Age>,
+    /// An operation pushed it, whose age stands in [`Batch::parents`].
+    pub nested: bool,
 }
 
 impl Job {
@@ -74,7 +78,7 @@ impl Job {
             accesses: 0,
             device: Device::default(),
             lane: 0,
-            age: None,
+            nested: false,
         }
     }
 }
@@ -84,6 +88,8 @@ pub struct Batch {
     pub jobs: VecDeque<Job>,
     /// Of all jobs, one after the other.
     pub accesses: Vec<Access>,
+    /// Ages of the operations that pushed nested jobs, one after the other.
+    pub parents: VecDeque<Age>,
     /// Accesses of jobs that were taken out.
     pub consumed: usize,
     /// Some job has a priority other than 0.
@@ -130,7 +136,9 @@ impl Inbox {
     }
 
     /// Appends a job whose accesses the caller has appended to [`Batch::accesses`].
-    pub fn append(&mut self, job: Job) {
+    pub fn append(&mut self, mut job: Job, parent: Option<Age>) {
+        job.nested = parent.is_some();
+        self.batch.parents.extend(parent);
         if job.body.counts() {
             self.pushed += 1;
             self.staged += job.staged_bytes;
@@ -138,5 +146,11 @@ impl Inbox {
         self.open = None;
         self.batch.prioritized |= job.priority != 0;
         self.batch.jobs.push_back(job);
+        let (front, back) = self.batch.jobs.as_slices();
+        let end = if back.is_empty() { front.as_ptr_range().end } else { back.as_ptr_range().end };
+        prefetch::for_writing(end.wrapping_add(AHEAD));
+        prefetch::for_writing(self.batch.accesses.as_ptr_range().end.wrapping_add(4 * AHEAD));
     }
 }
+
+const _: () = assert!(size_of::<Job>() <= 128, "larger values are copied by a function");

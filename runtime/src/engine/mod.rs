@@ -25,6 +25,7 @@ mod error;
 mod inbox;
 mod lane;
 mod op;
+mod prefetch;
 mod rounds;
 mod sched;
 #[doc(hidden)]
@@ -174,12 +175,11 @@ impl Engine {
         if !Arc::ptr_eq(&operator.shared, shared) {
             return Err(EngineError::ForeignOperator { op: operator.name.clone() });
         }
-        let mut job = operator.job();
-        job.age = complete::current_age(shared);
+        let (job, parent) = (operator.job(), complete::current_age(shared));
         let inbox = shared.room(shared.lock_inbox(), &job, || (operator.name.clone(), operator.device))?;
         shared.deliver(inbox, operator.lane, |inbox| {
             inbox.batch.accesses.extend_from_slice(&operator.accesses);
-            inbox.append(job);
+            inbox.append(job, parent);
         });
         Ok(())
     }
@@ -202,12 +202,12 @@ impl Engine {
         }
         let (inbox, lane) = shared.lane(Queue::of(self.kind(), job.device, Property::Normal))?;
         (job.lane, job.priority, job.accesses) = (lane, i32::MAX, 1);
-        job.age = complete::current_age(shared);
+        let parent = complete::current_age(shared);
         var.deleted = true;
         let access = Access { var: var.id, kind: AccessKind::Delete };
         shared.deliver(inbox, lane, |inbox| {
             inbox.batch.accesses.push(access);
-            inbox.append(job);
+            inbox.append(job, parent);
         });
         Ok(())
     }

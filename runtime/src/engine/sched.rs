@@ -10,9 +10,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 use super::error::{Failures, OpError};
-use super::inbox::{Batch, Body, Inbox, Job};
+use super::inbox::{AHEAD, Batch, Body, Inbox, Job};
 use super::lane::{Activity, Doorbell, Lane};
 use super::op::EngineConfig;
+use super::prefetch;
 use super::rounds::{Age, Rounds};
 use super::state::{OpId, Ready, State};
 use super::var::OperatorBody;
@@ -38,6 +39,13 @@ pub struct Shared {
 /// Result of an operation as its dependants see it.
 pub type Outcome = Result<(), Arc<OpError>>;
 
+/// A job in the state machine.
+pub struct Admitted {
+    pub job: Job,
+    /// None for what nobody waits for.
+    age: Option<Age>,
+}
+
 /// What must be accounted when an operation finishes.
 #[derive(Clone, Copy)]
 pub struct Receipt {
@@ -50,10 +58,10 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    pub fn new(op: OpId, job: &Job) -> Receipt {
+    pub fn new(op: OpId, Admitted { job, age }: &Admitted) -> Receipt {
         let operator = if let Body::Operator(number) = job.body { Some(number) } else { None };
         let elsewhere = matches!(job.body, Body::Async(_));
-        Receipt { op, age: job.age, counts: job.body.counts(), elsewhere, staged_bytes: job.staged_bytes, operator }
+        Receipt { op, age: *age, counts: job.body.counts(), elsewhere, staged_bytes: job.staged_bytes, operator }
     }
 
     /// Whether a completion finishes the operation.
@@ -80,9 +88,11 @@ pub struct RoomWaiter {
 }
 
 pub struct Sched {
-    pub state: State<Job, Arc<OpError>>,
-    ready: Ready<Job, Arc<OpError>>,
+    pub state: State<Admitted, Arc<OpError>>,
+    ready: Ready<Admitted, Arc<OpError>>,
     incoming: Batch,
+    /// Length of `incoming` when it was collected.
+    collected: usize,
     pub lanes: Vec<Lane>,
     pub doorbells: Vec<Arc<Doorbell>>,
     operators: Vec<Operator>,
@@ -144,6 +154,11 @@ const ADMIT: usize = 64;
 /// Ready operations below which a worker takes in more, if several workers run. A single one takes in
 /// only what it needs, so that the state stays small and in its cache.
 const SPREAD: usize = 32;
+/// Attempts to lock the inbox before sleeping, and pauses between them.
+const TRIES: u32 = 50;
+const PAUSES: u32 = 10;
+/// Operations collected at once that are worth the disturbance of the inbox.
+const LITTLE: usize = 16;
 
 impl Shared {
     pub fn new(config: EngineConfig) -> Shared {
@@ -151,6 +166,7 @@ impl Shared {
             state: State::new(),
             ready: Ready::new(),
             incoming: Batch::default(),
+            collected: 0,
             lanes: Vec::new(),
             doorbells: Vec::new(),
             operators: Vec::new(),
@@ -194,16 +210,30 @@ impl Shared {
         self.inbox.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Locks the inbox without making a pushing thread wake this one, if that can be helped.
+    fn lock_inbox_patiently(&self) -> MutexGuard<'_, Inbox> {
+        for _ in 0..TRIES {
+            if let Ok(inbox) = self.inbox.0.try_lock() {
+                return inbox;
+            }
+            (0..PAUSES).for_each(|_| std::hint::spin_loop());
+        }
+        self.lock_inbox()
+    }
+
     /// Exchanges the inbox for the empty `incoming`.
     pub fn collect(&self, sched: &mut Sched, inbox: &mut Inbox) {
         if sched.halted || !sched.incoming.jobs.is_empty() {
             return;
         }
+        // Begins at the front again, where the memory is in use.
+        sched.incoming.jobs.clear();
         sched.incoming.accesses.clear();
         sched.incoming.consumed = 0;
         sched.incoming.prioritized = false;
         std::mem::swap(&mut sched.incoming, &mut inbox.batch);
         inbox.open = None;
+        sched.collected = sched.incoming.jobs.len();
         self.mail.0.store(false, Ordering::Relaxed);
         inbox.free_vars.append(&mut sched.ready.freed);
         (inbox.finished, inbox.unstaged) = (sched.finished, sched.unstaged);
@@ -236,7 +266,7 @@ impl Shared {
             if sched.halted || !self.mail.0.load(Ordering::Relaxed) {
                 return;
             }
-            self.collect(sched, &mut self.lock_inbox());
+            self.collect(sched, &mut self.lock_inbox_patiently());
         }
         let limit = if sched.incoming.prioritized { usize::MAX } else { ADMIT };
         while sched.admit(limit, effects) && sched.lanes[lane].ready.is_empty() {}
@@ -269,7 +299,8 @@ impl Sched {
     /// Admits up to `limit` operations; false if there was none.
     fn admit(&mut self, limit: usize, effects: &mut Effects) -> bool {
         for count in 0..limit {
-            let Some(mut job) = self.incoming.jobs.pop_front() else { return count > 0 };
+            let Some(job) = self.incoming.jobs.pop_front() else { return count > 0 };
+            prefetch::for_reading(self.incoming.jobs.as_slices().0.as_ptr().wrapping_add(AHEAD));
             let begin = self.incoming.consumed;
             self.incoming.consumed += job.accesses as usize;
             match job.body {
@@ -281,10 +312,11 @@ impl Sched {
                 Body::Operator(number) => self.operators[number as usize].pending += 1,
                 _ => {}
             }
-            job.age = job.body.is_work().then(|| self.rounds.admit(job.age));
+            let parent = if job.nested { self.incoming.parents.pop_front() } else { None };
+            let age = job.body.is_work().then(|| self.rounds.admit(parent));
             let serial = self.state.pushed();
             let accesses = &self.incoming.accesses[begin..self.incoming.consumed];
-            let op = self.state.push(accesses, job, &mut self.ready);
+            let op = self.state.push(accesses, Admitted { job, age }, &mut self.ready);
             self.last_admitted = Some((op, serial));
             self.settle(effects);
         }
@@ -298,7 +330,7 @@ impl Sched {
 
     /// Adds an operation directly, after everything that was admitted.
     pub fn push(&mut self, accesses: &[super::state::Access], job: Job, effects: &mut Effects) {
-        self.state.push(accesses, job, &mut self.ready);
+        self.state.push(accesses, Admitted { job, age: None }, &mut self.ready);
         self.settle(effects);
     }
 
@@ -343,20 +375,20 @@ impl Sched {
     fn settle(&mut self, effects: &mut Effects) {
         let mut next = 0;
         while next < self.ready.run.len() || !self.ready.skipped.is_empty() {
-            if let Some((job, error)) = self.ready.skipped.pop() {
+            if let Some((skipped, error)) = self.ready.skipped.pop() {
                 // The operation is over already; only its number in the receipt is void.
-                self.account(Receipt::new(OpId(u32::MAX), &job), effects);
-                match job.body {
+                self.account(Receipt::new(OpId(u32::MAX), &skipped), effects);
+                match skipped.job.body {
                     Body::Wait(ticket) => effects.tickets.push((ticket, Err(error))),
-                    _ => effects.discarded.push(job),
+                    _ => effects.discarded.push(skipped.job),
                 }
                 continue;
             }
             let op = self.ready.run[next];
             next += 1;
-            match self.state.payload(op) {
+            match self.state.payload(op).map(|admitted| &admitted.job) {
                 Some(Job { body: Body::Wait(_) | Body::Delete(None), .. }) => {
-                    if let Some(Job { body: Body::Wait(ticket), .. }) = self.state.take(op) {
+                    if let Some(Body::Wait(ticket)) = self.state.take(op).map(|admitted| admitted.job.body) {
                         effects.tickets.push((ticket, Ok(())));
                     }
                     self.state.finish(op, Ok(()), &mut self.ready);
@@ -381,6 +413,11 @@ impl Sched {
                 effects.rings.push(doorbell.clone());
             }
         }
+    }
+
+    /// Whether everything collected was admitted, and it was little.
+    pub fn hungry(&self) -> bool {
+        self.incoming.jobs.is_empty() && self.collected < LITTLE
     }
 
     /// The function of a reusable operator that a job pushes.

@@ -25,7 +25,7 @@ impl Shared {
         job.accesses = accesses.len() as u32;
         let mut inbox = self.lock_inbox();
         inbox.batch.accesses.extend_from_slice(accesses);
-        inbox.append(job);
+        inbox.append(job, None);
         self.mail.0.store(true, Ordering::Relaxed);
         let (many, closed) = (inbox.batch.jobs.len() >= LEFT_LYING, inbox.closed);
         drop(inbox);
@@ -63,19 +63,20 @@ impl Shared {
             accesses: (op.reads.len() + op.writes.len()) as u32,
             device: op.device,
             lane,
-            age: current_age(self),
+            nested: false,
         };
         inbox = self.room(inbox, &job, || (op.name.clone(), op.device))?;
+        let parent = current_age(self);
         let append = |inbox: &mut Inbox| {
             let access = |kind| move |var: &&super::Var| Access { var: var.id, kind };
             let writes = op.writes.iter().map(access(AccessKind::Write));
             let accesses = writes.chain(op.reads.iter().map(access(AccessKind::Read)));
-            let joins = inbox.bulk_size > 1 && matches!(job.body, Body::Task(_));
+            let joins = inbox.bulk_size > 1 && matches!(job.body, Body::Task(_)) && parent.is_none();
             if joins && op.priority == 0 && op.property == Property::Normal {
                 return inbox.append_or_join(job, accesses, thread_key());
             }
             inbox.batch.accesses.extend(accesses);
-            inbox.append(job);
+            inbox.append(job, parent);
         };
         self.deliver(inbox, lane, append);
         Ok(())

@@ -64,7 +64,7 @@ impl Operator {
             accesses: self.accesses.len() as u32,
             device: self.device,
             lane: self.lane,
-            age: None,
+            nested: false,
         }
     }
 }

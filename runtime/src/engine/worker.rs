@@ -16,7 +16,7 @@ use super::error::{Cause, OpError};
 use super::inbox::{Body, Job};
 use super::lane::{Activity, Doorbell, SHORT_NS};
 use super::op::RunContext;
-use super::sched::{Effects, drop_quietly, Outcome, Receipt, Sched, Shared};
+use super::sched::{Admitted, Effects, drop_quietly, Outcome, Receipt, Sched, Shared};
 use super::state::OpId;
 use super::var::OperatorBody;
 use crate::pool::TaskPanic;
@@ -26,6 +26,8 @@ use crate::pool::sync::Backoff;
 const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(1));
 /// Short operations of which one is measured.
 const SAMPLE: u32 = 8;
+/// Pauses between two looks into the inbox, about a microsecond.
+static GATHER: std::sync::LazyLock<u32> = std::sync::LazyLock::new(|| std::env::var("GA").map_or(50, |v| v.parse().unwrap()));
 
 /// Where a thread runs operations.
 #[derive(Clone, Copy)]
@@ -39,11 +41,11 @@ fn run(
     shared: &Arc<Shared>,
     seat: Seat,
     op: OpId,
-    job: &mut Job,
+    admitted: &mut Admitted,
     operator: Option<&OperatorBody>,
 ) -> (Receipt, Option<Outcome>) {
-    let receipt = Receipt::new(op, job);
-    let Job { body, name, device, .. } = job;
+    let receipt = Receipt::new(op, admitted);
+    let Job { body, name, device, .. } = &mut admitted.job;
     let (name, device) = (operator.map_or(&*name, |operator| &operator.name), *device);
     let context = RunContext { op: name.operator(), device, worker: seat.worker, stream: seat.stream };
     // The part of a bulk that runs.
@@ -108,6 +110,7 @@ pub fn work(shared: &Arc<Shared>, lane: usize, seat: Seat) {
     let effects = Effects::default();
     let mut worker = Worker { shared, doorbell, lane, seat, effects, until_sample: 0, nap: NAPS.0 };
     loop {
+        sched = worker.gather(sched);
         shared.take_in(&mut sched, lane, &mut worker.effects);
         if worker.may_run(&mut sched)
             && let Some(op) = sched.lanes[lane].ready.pop()
@@ -125,6 +128,19 @@ pub fn work(shared: &Arc<Shared>, lane: usize, seat: Seat) {
 }
 
 impl<'a> Worker<'a> {
+    /// Gives pushing threads a moment to push more, if the last look into the inbox found little.
+    ///
+    /// Every look costs a pushing thread the cache lines of the inbox, so a worker that is faster
+    /// than they are would make them slow.
+    fn gather(&mut self, sched: MutexGuard<'a, Sched>) -> MutexGuard<'a, Sched> {
+        if !sched.lanes[self.lane].ready.is_empty() || !sched.hungry() || !self.shared.mail.0.load(Ordering::Relaxed) {
+            return sched;
+        }
+        drop(sched);
+        (0..*GATHER).for_each(|_| std::hint::spin_loop());
+        self.shared.lock()
+    }
+
     /// Whether this worker should run what is ready: it is the only one, or there is enough to do.
     fn may_run(&mut self, sched: &mut Sched) -> bool {
         let lane = &sched.lanes[self.lane];
@@ -138,8 +154,8 @@ impl<'a> Worker<'a> {
         mut sched: MutexGuard<'a, Sched>,
         op: OpId,
     ) -> MutexGuard<'a, Sched> {
-        let Some(mut job) = sched.state.take(op) else { return sched };
-        let operator = sched.operator_of(&job);
+        let Some(mut admitted) = sched.state.take(op) else { return sched };
+        let operator = sched.operator_of(&admitted.job);
         self.nap = NAPS.0;
         self.change(&mut sched, Activity::Running);
         let lane = &mut sched.lanes[self.lane];
@@ -148,8 +164,8 @@ impl<'a> Worker<'a> {
         self.until_sample = if measure { SAMPLE } else { self.until_sample - 1 };
         self.shared.leave(sched, &mut self.effects);
         let start = measure.then(Instant::now);
-        let (receipt, outcome) = run(self.shared, self.seat, op, &mut job, operator.as_deref());
-        drop_quietly((job, operator));
+        let (receipt, outcome) = run(self.shared, self.seat, op, &mut admitted, operator.as_deref());
+        drop_quietly((admitted, operator));
         let elapsed = start.map(|start| start.elapsed());
         let mut sched = self.shared.lock();
         if let Some(elapsed) = elapsed {
@@ -267,11 +283,11 @@ pub fn help(shared: &Arc<Shared>, mut done: impl FnMut(&Sched) -> bool) {
         shared.take_in_all(&mut sched, &mut effects);
         let lane = sched.lanes.iter().position(|lane| !lane.ready.is_empty());
         let op = lane.and_then(|lane| sched.lanes[lane].ready.pop());
-        if let Some((op, mut job)) = op.and_then(|op| Some((op, sched.state.take(op)?))) {
-            let operator = sched.operator_of(&job);
+        if let Some((op, mut admitted)) = op.and_then(|op| Some((op, sched.state.take(op)?))) {
+            let operator = sched.operator_of(&admitted.job);
             shared.leave(sched, &mut effects);
-            let (receipt, outcome) = run(shared, seat, op, &mut job, operator.as_deref());
-            drop_quietly((job, operator));
+            let (receipt, outcome) = run(shared, seat, op, &mut admitted, operator.as_deref());
+            drop_quietly((admitted, operator));
             sched = shared.lock();
             if let Some(outcome) = outcome {
                 sched.complete(receipt, outcome, &mut effects);
