@@ -18,7 +18,7 @@ use super::wait::Ticket;
 use crate::device::Device;
 
 /// Pushes ahead for which memory is asked for.
-pub const AHEAD: usize = 8;
+const AHEAD: usize = 8;
 
 /// What an operation consists of besides its accesses.
 pub enum Body {
@@ -31,6 +31,8 @@ pub enum Body {
     Operator(u32),
     /// Somebody waits for the variable.
     Wait(Arc<Ticket>),
+    /// Not an operation: somebody waits for everything before.
+    WaitAll(Arc<Ticket>),
     /// Deletes a variable.
     Delete(Option<Box<Then>>),
     /// Not an operation: the handle of a reusable operator was dropped.

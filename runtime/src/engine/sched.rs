@@ -10,10 +10,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 use super::error::{Failures, OpError};
-use super::inbox::{AHEAD, Batch, Body, Inbox, Job};
+use super::inbox::{Batch, Body, Inbox, Job};
 use super::lane::{Activity, Doorbell, Lane};
 use super::op::EngineConfig;
-use super::prefetch;
 use super::rounds::{Age, Rounds};
 use super::state::{OpId, Ready, State};
 use super::var::OperatorBody;
@@ -91,8 +90,6 @@ pub struct Sched {
     pub state: State<Admitted, Arc<OpError>>,
     ready: Ready<Admitted, Arc<OpError>>,
     incoming: Batch,
-    /// Length of `incoming` when it was collected.
-    collected: usize,
     pub lanes: Vec<Lane>,
     pub doorbells: Vec<Arc<Doorbell>>,
     operators: Vec<Operator>,
@@ -149,16 +146,14 @@ pub fn drop_quietly<T>(value: T) {
     }
 }
 
-/// Operations admitted at once, so that the lock is not held for long.
-const ADMIT: usize = 64;
-/// Ready operations below which a worker takes in more, if several workers run. A single one takes in
-/// only what it needs, so that the state stays small and in its cache.
-const SPREAD: usize = 32;
+/// Operations admitted at once. Few, so that the state stays small and in its cache.
+const ADMIT: usize = 8;
+/// Ready operations below which a worker takes in more, if several workers run, as long as no more
+/// than the second number are admitted.
+const SPREAD: (usize, usize) = (32, 1024);
 /// Attempts to lock the inbox before sleeping, and pauses between them.
 const TRIES: u32 = 50;
 const PAUSES: u32 = 10;
-/// Operations collected at once that are worth the disturbance of the inbox.
-const LITTLE: usize = 16;
 
 impl Shared {
     pub fn new(config: EngineConfig) -> Shared {
@@ -166,7 +161,6 @@ impl Shared {
             state: State::new(),
             ready: Ready::new(),
             incoming: Batch::default(),
-            collected: 0,
             lanes: Vec::new(),
             doorbells: Vec::new(),
             operators: Vec::new(),
@@ -233,7 +227,6 @@ impl Shared {
         sched.incoming.prioritized = false;
         std::mem::swap(&mut sched.incoming, &mut inbox.batch);
         inbox.open = None;
-        sched.collected = sched.incoming.jobs.len();
         self.mail.0.store(false, Ordering::Relaxed);
         inbox.free_vars.append(&mut sched.ready.freed);
         (inbox.finished, inbox.unstaged) = (sched.finished, sched.unstaged);
@@ -258,7 +251,8 @@ impl Shared {
     /// Admits some of what was pushed, if the lane is about to run out of work.
     pub fn take_in(&self, sched: &mut Sched, lane: usize, effects: &mut Effects) {
         let ready = sched.lanes[lane].ready.len();
-        let enough = if sched.lanes[lane].spreads() { SPREAD } else { 1 };
+        let wide = sched.lanes[lane].spreads() && sched.state.live() < SPREAD.1;
+        let enough = if wide { SPREAD.0 } else { 1 };
         if ready >= enough && !sched.incoming.prioritized {
             return;
         }
@@ -300,13 +294,16 @@ impl Sched {
     fn admit(&mut self, limit: usize, effects: &mut Effects) -> bool {
         for count in 0..limit {
             let Some(job) = self.incoming.jobs.pop_front() else { return count > 0 };
-            prefetch::for_reading(self.incoming.jobs.as_slices().0.as_ptr().wrapping_add(AHEAD));
             let begin = self.incoming.consumed;
             self.incoming.consumed += job.accesses as usize;
             match job.body {
                 Body::Retire(number) => {
                     self.operators[number as usize].retired = true;
                     self.free_operator(number, effects);
+                    continue;
+                }
+                Body::WaitAll(ticket) => {
+                    self.rounds.wait(ticket);
                     continue;
                 }
                 Body::Operator(number) => self.operators[number as usize].pending += 1,
@@ -326,6 +323,11 @@ impl Sched {
     /// Admits everything that was collected.
     pub fn admit_collected(&mut self, effects: &mut Effects) {
         while self.admit(usize::MAX, effects) {}
+    }
+
+    /// Whether something was collected and not admitted.
+    pub fn has_incoming(&self) -> bool {
+        !self.incoming.jobs.is_empty()
     }
 
     /// Adds an operation directly, after everything that was admitted.
@@ -413,11 +415,6 @@ impl Sched {
                 effects.rings.push(doorbell.clone());
             }
         }
-    }
-
-    /// Whether everything collected was admitted, and it was little.
-    pub fn hungry(&self) -> bool {
-        self.incoming.jobs.is_empty() && self.collected < LITTLE
     }
 
     /// The function of a reusable operator that a job pushes.

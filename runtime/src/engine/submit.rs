@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::bulk::thread_key;
 use super::complete::{current_age, is_inside};
@@ -21,12 +22,8 @@ const LEFT_LYING: usize = 256;
 impl Shared {
     /// Puts something into the inbox that no worker is needed for, and that never waits.
     pub fn post(self: &Arc<Shared>, body: Body, accesses: &[Access]) {
-        let mut job = Job::internal(body);
-        job.accesses = accesses.len() as u32;
         let mut inbox = self.lock_inbox();
-        inbox.batch.accesses.extend_from_slice(accesses);
-        inbox.append(job, None);
-        self.mail.0.store(true, Ordering::Relaxed);
+        self.put(&mut inbox, body, accesses);
         let (many, closed) = (inbox.batch.jobs.len() >= LEFT_LYING, inbox.closed);
         drop(inbox);
         if closed {
@@ -38,6 +35,15 @@ impl Shared {
             self.take_in_all(&mut sched, &mut effects);
             self.leave(sched, &mut effects);
         }
+    }
+
+    /// Appends what the engine pushes for itself.
+    pub fn put(&self, inbox: &mut Inbox, body: Body, accesses: &[Access]) {
+        let mut job = Job::internal(body);
+        job.accesses = accesses.len() as u32;
+        inbox.batch.accesses.extend_from_slice(accesses);
+        inbox.append(job, None);
+        self.mail.0.store(true, Ordering::Relaxed);
     }
 
     /// Refuses variables of other engines.
@@ -204,8 +210,7 @@ impl Shared {
             sched.room_waiters.push(waiter);
             drop(inbox);
             drop(sched);
-            // A result is never an error here.
-            let _ = ticket.wait();
+            while ticket.wait(Duration::MAX).is_none() {}
             inbox = self.lock_inbox();
         }
     }

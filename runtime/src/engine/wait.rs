@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use super::complete::is_inside;
 use super::error::{OpError, WaitError};
@@ -15,6 +16,9 @@ use crate::pool::sync::Backoff;
 
 /// The result of waiting for a variable.
 pub type Waited = Result<(), Arc<OpError>>;
+
+/// Time after which a waiting thread looks whether what it waits for will be looked at.
+const PATIENCE: Duration = Duration::from_millis(1);
 
 /// A result that comes once, from another thread.
 #[derive(Default)]
@@ -37,16 +41,13 @@ impl Ticket {
         self.done.load(Ordering::Acquire)
     }
 
-    pub fn wait(&self) -> Waited {
+    /// The result, if it comes in time.
+    pub fn wait(&self, patience: Duration) -> Option<Waited> {
         let mut backoff = Backoff::new();
         while !self.is_signalled() && backoff.spin() {}
-        let mut slot = self.result.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            match slot.take() {
-                Some(result) => return result,
-                None => slot = self.signalled.wait(slot).unwrap_or_else(PoisonError::into_inner),
-            }
-        }
+        let slot = self.result.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.signalled.wait_timeout_while(slot, patience, |slot| slot.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.take()
     }
 }
 
@@ -59,29 +60,22 @@ impl Shared {
         if is_inside(self) {
             return Err(WaitError::InsideOperation);
         }
-        let mut effects = Effects::default();
-        let mut sched = self.lock();
-        self.take_in_all(&mut sched, &mut effects);
-        let left = self.left_in_inbox(&sched);
-        let busy = match kind {
-            AccessKind::Read => sched.state.write_pending(var.id),
-            _ => sched.state.in_use(var.id),
-        };
         let ticket = Arc::new(Ticket::default());
-        if left == 0 && !busy {
-            ticket.signal(sched.state.error(var.id).map_or(Ok(()), |error| Err(error.clone())));
-        } else if left == 0 {
-            let mut job = Job::internal(Body::Wait(ticket.clone()));
-            job.accesses = 1;
-            sched.push(&[Access { var: var.id, kind }], job, &mut effects);
-        }
-        let pending = left + sched.rounds.live();
-        self.leave(sched, &mut effects);
-        if left > 0 {
-            return Err(WaitError::Stopped { pending });
-        }
-        self.help_with(&ticket);
-        ticket.wait().map_err(WaitError::Failed)
+        let access = [Access { var: var.id, kind }];
+        self.announce(Body::Wait(ticket.clone()), &access, |sched, effects| {
+            let busy = match kind {
+                AccessKind::Read => sched.state.write_pending(var.id),
+                _ => sched.state.in_use(var.id),
+            };
+            if busy {
+                let mut job = Job::internal(Body::Wait(ticket.clone()));
+                job.accesses = 1;
+                sched.push(&access, job, effects);
+            } else {
+                ticket.signal(sched.state.error(var.id).map_or(Ok(()), |error| Err(error.clone())));
+            }
+        })?;
+        self.wait_on(&ticket).map_err(WaitError::Failed)
     }
 
     /// Waits until nothing is pending, and takes the failures since it was last called.
@@ -99,33 +93,56 @@ impl Shared {
 
     /// Waits until nothing is pending. A stopped engine finishes what it has begun.
     pub fn wait_until_idle(self: &Arc<Shared>) -> Result<(), WaitError> {
+        let ticket = Arc::new(Ticket::default());
+        let body = Body::WaitAll(ticket.clone());
+        self.announce(body, &[], |sched, _| sched.rounds.wait(ticket.clone()))?;
+        self.wait_on(&ticket).map_err(WaitError::Failed)
+    }
+
+    /// Puts a wait behind everything pushed before: through the inbox, unless that is empty.
+    ///
+    /// Admitting what lies there is left to the workers, which do it when they need it.
+    fn announce(
+        self: &Arc<Shared>,
+        body: Body,
+        accesses: &[Access],
+        direct: impl FnOnce(&mut Sched, &mut Effects),
+    ) -> Result<(), WaitError> {
         let mut effects = Effects::default();
         let mut sched = self.lock();
-        self.take_in_all(&mut sched, &mut effects);
-        let left = self.left_in_inbox(&sched);
-        let ticket = Arc::new(Ticket::default());
-        let pending = left + sched.rounds.live();
-        sched.rounds.wait(ticket.clone());
+        let mut inbox = self.lock_inbox();
+        let left = inbox.batch.jobs.len() as u64;
+        if inbox.halted && left > 0 {
+            return Err(WaitError::Stopped { pending: left + sched.rounds.live() });
+        }
+        if left > 0 || sched.has_incoming() {
+            self.put(&mut inbox, body, accesses);
+        } else {
+            drop(inbox);
+            direct(&mut sched, &mut effects);
+        }
         self.leave(sched, &mut effects);
-        if left > 0 {
-            return Err(WaitError::Stopped { pending });
-        }
-        self.help_with(&ticket);
-        ticket.wait().map_err(WaitError::Failed)
+        Ok(())
     }
 
-    /// Operations that nobody will take out of the inbox.
-    fn left_in_inbox(&self, sched: &Sched) -> u64 {
-        match sched.halted {
-            true => self.lock_inbox().batch.jobs.len() as u64,
-            false => 0,
-        }
-    }
-
-    /// Where there are no workers, the waiting thread works.
-    fn help_with(self: &Arc<Shared>, ticket: &Ticket) {
+    /// Waits for a ticket that lies in the inbox or the state.
+    fn wait_on(self: &Arc<Shared>, ticket: &Ticket) -> Waited {
         if self.config.kind == EngineKind::Naive && !ticket.is_signalled() {
             help(self, |_| ticket.is_signalled());
+        }
+        let mut admitted = None;
+        loop {
+            if let Some(result) = ticket.wait(PATIENCE) {
+                return result;
+            }
+            let mut sched = self.lock();
+            let now = sched.state.pushed();
+            if admitted.replace(now) == Some(now) {
+                // All workers may be in long operations.
+                let mut effects = Effects::default();
+                self.take_in_all(&mut sched, &mut effects);
+                self.leave(sched, &mut effects);
+            }
         }
     }
 }

@@ -26,8 +26,6 @@ use crate::pool::sync::Backoff;
 const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(1));
 /// Short operations of which one is measured.
 const SAMPLE: u32 = 8;
-/// Pauses between two looks into the inbox, about a microsecond.
-static GATHER: std::sync::LazyLock<u32> = std::sync::LazyLock::new(|| std::env::var("GA").map_or(50, |v| v.parse().unwrap()));
 
 /// Where a thread runs operations.
 #[derive(Clone, Copy)]
@@ -70,7 +68,7 @@ fn run(
             }
             Some(Ok(()))
         }
-        Body::Wait(_) | Body::Retire(_) => Some(Ok(())),
+        Body::Wait(_) | Body::WaitAll(_) | Body::Retire(_) => Some(Ok(())),
     };
     let (called, orphaned) = inside(shared, receipt, || catch_unwind(AssertUnwindSafe(call)));
     let error = |cause| Arc::new(OpError { op: part.unwrap_or(name).clone(), device, cause });
@@ -110,7 +108,6 @@ pub fn work(shared: &Arc<Shared>, lane: usize, seat: Seat) {
     let effects = Effects::default();
     let mut worker = Worker { shared, doorbell, lane, seat, effects, until_sample: 0, nap: NAPS.0 };
     loop {
-        sched = worker.gather(sched);
         shared.take_in(&mut sched, lane, &mut worker.effects);
         if worker.may_run(&mut sched)
             && let Some(op) = sched.lanes[lane].ready.pop()
@@ -128,19 +125,6 @@ pub fn work(shared: &Arc<Shared>, lane: usize, seat: Seat) {
 }
 
 impl<'a> Worker<'a> {
-    /// Gives pushing threads a moment to push more, if the last look into the inbox found little.
-    ///
-    /// Every look costs a pushing thread the cache lines of the inbox, so a worker that is faster
-    /// than they are would make them slow.
-    fn gather(&mut self, sched: MutexGuard<'a, Sched>) -> MutexGuard<'a, Sched> {
-        if !sched.lanes[self.lane].ready.is_empty() || !sched.hungry() || !self.shared.mail.0.load(Ordering::Relaxed) {
-            return sched;
-        }
-        drop(sched);
-        (0..*GATHER).for_each(|_| std::hint::spin_loop());
-        self.shared.lock()
-    }
-
     /// Whether this worker should run what is ready: it is the only one, or there is enough to do.
     fn may_run(&mut self, sched: &mut Sched) -> bool {
         let lane = &sched.lanes[self.lane];
