@@ -41,10 +41,14 @@ impl Ticket {
         self.done.load(Ordering::Acquire)
     }
 
-    /// The result, if it comes in time.
-    pub fn wait(&self, patience: Duration) -> Option<Waited> {
+    /// Looks for the result without sleeping.
+    pub fn spin(&self) {
         let mut backoff = Backoff::new();
         while !self.is_signalled() && backoff.spin() {}
+    }
+
+    /// The result, if it comes in time.
+    pub fn wait(&self, patience: Duration) -> Option<Waited> {
         let slot = self.result.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.signalled.wait_timeout_while(slot, patience, |slot| slot.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.take()
@@ -130,6 +134,7 @@ impl Shared {
         if self.config.kind == EngineKind::Naive && !ticket.is_signalled() {
             help(self, |_| ticket.is_signalled());
         }
+        ticket.spin();
         let mut admitted = None;
         loop {
             if let Some(result) = ticket.wait(PATIENCE) {

@@ -47,16 +47,16 @@ fn run(
     let (name, device) = (operator.map_or(&*name, |operator| &operator.name), *device);
     let context = RunContext { op: name.operator(), device, worker: seat.worker, stream: seat.stream };
     // The part of a bulk that runs.
-    let mut part = None;
-    let call = || match { body } {
+    let mut part = 0;
+    let call = || match &mut *body {
         Body::Task(task) => task.run(&context, None),
         Body::Async(task) => {
             let completion = Completion { shared: shared.clone(), receipt, name: name.clone(), device, done: false };
             task.run(&context, Some(completion))
         }
         Body::Bulk(bulk) => {
-            let failed = bulk.parts.iter_mut().find_map(|(name, task)| {
-                part = Some(&*name);
+            let failed = bulk.parts.iter_mut().enumerate().find_map(|(index, (name, task))| {
+                part = index;
                 task.run(&RunContext { op: name.operator(), ..context }, None).filter(Result::is_err)
             });
             Some(failed.unwrap_or(Ok(())))
@@ -71,7 +71,13 @@ fn run(
         Body::Wait(_) | Body::WaitAll(_) | Body::Retire(_) => Some(Ok(())),
     };
     let (called, orphaned) = inside(shared, receipt, || catch_unwind(AssertUnwindSafe(call)));
-    let error = |cause| Arc::new(OpError { op: part.unwrap_or(name).clone(), device, cause });
+    let error = |cause| {
+        let op = match &*body {
+            Body::Bulk(bulk) => bulk.parts.get(part).map_or(name, |(name, _)| name),
+            _ => name,
+        };
+        Arc::new(OpError { op: op.clone(), device, cause })
+    };
     let outcome = match called {
         Ok(None) => None,
         Ok(Some(result)) => Some(result.map_err(|failure| error(Cause::Failed(failure)))),
@@ -86,6 +92,10 @@ fn run(
             }
         }
     };
+    // Parts after one that failed.
+    if let Body::Bulk(bulk) = body {
+        drop_quietly(std::mem::take(bulk));
+    }
     (receipt, outcome)
 }
 
@@ -149,7 +159,6 @@ impl<'a> Worker<'a> {
         self.shared.leave(sched, &mut self.effects);
         let start = measure.then(Instant::now);
         let (receipt, outcome) = run(self.shared, self.seat, op, &mut admitted, operator.as_deref());
-        drop_quietly((admitted, operator));
         let elapsed = start.map(|start| start.elapsed());
         let mut sched = self.shared.lock();
         if let Some(elapsed) = elapsed {
@@ -271,7 +280,6 @@ pub fn help(shared: &Arc<Shared>, mut done: impl FnMut(&Sched) -> bool) {
             let operator = sched.operator_of(&admitted.job);
             shared.leave(sched, &mut effects);
             let (receipt, outcome) = run(shared, seat, op, &mut admitted, operator.as_deref());
-            drop_quietly((admitted, operator));
             sched = shared.lock();
             if let Some(outcome) = outcome {
                 sched.complete(receipt, outcome, &mut effects);
