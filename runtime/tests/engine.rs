@@ -60,8 +60,7 @@ fn random_sums(engine: &Engine, seed: u64, vars: usize, ops: usize, busy: bool) 
         let write = random.below(vars);
         let mut reads: Vec<usize> = (0..2 + random.below(18)).map(|_| random.below(vars)).collect();
         reads.retain(|&read| read != write);
-        let mean = |get: &dyn Fn(usize) -> f64| reads.iter().map(|&i| get(i)).sum::<f64>() / (reads.len() + 1) as f64;
-        serial[write] = mean(&|i| serial[i]);
+        serial[write] = reads.iter().map(|&i| serial[i]).sum::<f64>() / (reads.len() + 1) as f64;
         let read_vars: Vec<&Var> = reads.iter().map(|&i| &handles[i]).collect();
         let (cells, violations) = (cells.clone(), violations.clone());
         let (reads, spin) = (reads.clone(), if busy { random.below(200) } else { 0 });

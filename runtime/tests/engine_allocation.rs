@@ -32,11 +32,13 @@ static ALLOCATOR: Counting = Counting;
 /// The only test of this binary: another one would be counted too.
 #[test]
 fn operations_do_not_allocate() {
+    const OPS: u64 = 500;
     let name = Name::from_static("test");
     let shared = Name::at_node("test", "node");
     for kind in EngineKind::ALL {
         for cpu_workers in [1, 3] {
-            let config = EngineConfig { kind, cpu_workers, max_pending: 64, ..EngineConfig::default() };
+            // More than is ever pending, so that no push waits.
+            let config = EngineConfig { kind, cpu_workers, max_pending: 1 << 20, ..EngineConfig::default() };
             let engine = Engine::new(config).unwrap();
             let [a, b, c] = std::array::from_fn(|_| engine.new_var());
             let total = Arc::new(AtomicU64::new(0));
@@ -47,9 +49,9 @@ fn operations_do_not_allocate() {
                     Ok(())
                 })
                 .unwrap();
-            let run = |count: u64| {
-                for i in 0..count {
-                    // Small enough in every queue for their growth to be over after the first rounds.
+            let round = || {
+                let before = ALLOCATIONS.load(Ordering::Relaxed);
+                for i in 0..OPS {
                     let (runs, captured) = (total.clone(), [i; 6]);
                     let (name, priority) = if i % 2 == 0 { (&name, 0) } else { (&shared, i as i32 % 3) };
                     let op = Op { reads: &[&a, &c], writes: &[&b], priority, ..Op::new(name) };
@@ -61,24 +63,16 @@ fn operations_do_not_allocate() {
                         .unwrap();
                     engine.push_operator(&operator).unwrap();
                 }
+                while engine.stats().finished < engine.stats().pushed {
+                    std::thread::yield_now();
+                }
+                ALLOCATIONS.load(Ordering::Relaxed) - before
             };
-            // A full engine has no room: its queues have grown as far as they can.
-            engine.stop().unwrap();
-            if kind != EngineKind::Naive {
-                run(32);
-            }
-            engine.start().unwrap();
-            run(1000);
-            engine.wait_all().unwrap();
-            let before = ALLOCATIONS.load(Ordering::Relaxed);
-            run(10_000);
-            while engine.stats().finished < engine.stats().pushed {
-                std::thread::yield_now();
-            }
-            let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
-            // A push that has to wait for room, or is woken, may allocate; single operations do not.
-            assert!(allocated <= 20_000 / 16, "{kind}, {cpu_workers} workers: {allocated} allocations");
-            assert!(total.load(Ordering::Relaxed) >= 22_000);
+            // Buffers grow to the most that was ever pending, which depends on how the threads were
+            // scheduled; then there are rounds without a single allocation.
+            let rounds = (1..=200).find(|_| round() == 0);
+            assert!(rounds.is_some(), "{kind}, {cpu_workers} workers");
+            assert!(total.load(Ordering::Relaxed) >= 2 * OPS);
         }
     }
 }

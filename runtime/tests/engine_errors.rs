@@ -291,7 +291,12 @@ fn what_does_not_run_is_dropped() {
             let values = vec![value.clone(); size];
             let array: [Arc<()>; 20] = std::array::from_fn(|_| value.clone());
             let op = Op { reads: &[&var], ..Op::new(&GOOD) };
-            engine.push(op, move |_| Ok(drop((values, array)))).unwrap();
+            engine
+                .push(op, move |_| {
+                    drop((values, array));
+                    Ok(())
+                })
+                .unwrap();
         }
         failures(engine.wait_all());
         // The last ones are dropped by a worker after it has told that all is done.

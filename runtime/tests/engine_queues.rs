@@ -73,6 +73,41 @@ fn the_greatest_priority_starts_first_and_equals_in_order() {
 }
 
 #[test]
+fn a_priority_is_seen_behind_many_ready_operations() {
+    const READY: usize = 500;
+    for kind in THREADED {
+        let engine = engine(kind, 1);
+        let (var, log) = (engine.new_var(), Log::default());
+        // Short operations first, so that the worker takes in no more than it needs.
+        (0..5000).for_each(|_| engine.push(Op::new(&NAME), |_| Ok(())).unwrap());
+        let release = block(&engine, Op { writes: &[&var], ..Op::new(&NAME) });
+        let (started, wait_started) = mpsc::channel();
+        let (go, gate) = mpsc::channel::<()>();
+        for i in 0..READY {
+            note(&engine, &log, Op { reads: &[&var], ..Op::new(&NAME) }, i);
+        }
+        drop(release);
+        engine.wait_to_read(&var).unwrap();
+        engine
+            .push(Op { priority: 1, ..Op::new(&NAME) }, move |_| {
+                started.send(()).unwrap();
+                let _ = gate.recv();
+                Ok(())
+            })
+            .unwrap();
+        wait_started.recv().unwrap();
+        note(&engine, &log, Op::new(&NAME), READY + 1);
+        note(&engine, &log, Op { priority: 1, ..Op::new(&NAME) }, READY);
+        drop(go);
+        engine.wait_all().unwrap();
+        let log = log.lock().unwrap();
+        let place = |value| log.iter().position(|&i| i == value).unwrap();
+        assert!(place(READY) < place(READY + 1));
+        assert_eq!(log.len(), READY + 2);
+    }
+}
+
+#[test]
 fn prioritized_operations_pass_a_busy_device() {
     let engine = engine(EngineKind::PerDevice, 1);
     let release = block(&engine, Op::new(&NAME));
@@ -181,7 +216,12 @@ fn variables_are_deleted_after_their_uses_and_their_numbers_used_again() {
             assert_eq!(engine.version(&var), 0, "round {round}");
             let witness = alive.clone();
             let op = Op { writes: &[&var], ..Op::new(&NAME) };
-            engine.push(op, move |_| Ok(drop(witness))).unwrap();
+            engine
+                .push(op, move |_| {
+                    drop(witness);
+                    Ok(())
+                })
+                .unwrap();
             if round % 3 == 0 {
                 let witness = alive.clone();
                 engine.delete_var(var, move |_| drop(witness)).unwrap();

@@ -103,10 +103,7 @@ mod tests {
         use AccessKind::{Read, Update, Write};
         let mut inbox = Inbox { bulk_size: 8, ..Inbox::default() };
         let mut push = |inbox: &mut Inbox, list: &[(u32, AccessKind)]| {
-            let job = Job {
-                accesses: list.len() as u32,
-                ..Job::internal(Body::Task(Task::new(|_, _| Some(Ok(())))))
-            };
+            let job = Job { accesses: list.len() as u32, ..Job::internal(Body::Task(Task::new(|_, _| Some(Ok(()))))) };
             let accesses = list.iter().map(|&(var, kind)| Access { var: VarId(var), kind });
             inbox.append_or_join(job, accesses, 1);
         };

@@ -94,7 +94,7 @@ pub struct Batch {
     pub parents: VecDeque<Age>,
     /// Accesses of jobs that were taken out.
     pub consumed: usize,
-    /// Some job has a priority other than 0.
+    /// Some operation has a priority other than 0.
     pub prioritized: bool,
 }
 
@@ -146,7 +146,7 @@ impl Inbox {
             self.staged += job.staged_bytes;
         }
         self.open = None;
-        self.batch.prioritized |= job.priority != 0;
+        self.batch.prioritized |= job.priority != 0 && job.body.counts();
         self.batch.jobs.push_back(job);
         let (front, back) = self.batch.jobs.as_slices();
         let end = if back.is_empty() { front.as_ptr_range().end } else { back.as_ptr_range().end };

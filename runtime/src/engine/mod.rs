@@ -130,7 +130,9 @@ impl Engine {
         f: impl FnOnce(&RunContext<'_>, Completion) + Send + 'static,
     ) -> Result<(), EngineError> {
         let task = Task::new(move |context, completion| {
-            completion.map(|completion| f(context, completion));
+            if let Some(completion) = completion {
+                f(context, completion);
+            }
             None
         });
         self.shared().submit(&op, Body::Async(task))

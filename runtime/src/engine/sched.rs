@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use super::error::{Failures, OpError};
 use super::inbox::{Batch, Body, Inbox, Job};
 use super::lane::{Activity, Doorbell, Lane};
-use super::op::EngineConfig;
+use super::op::{EngineConfig, EngineKind};
 use super::rounds::{Age, Rounds};
 use super::state::{OpId, Ready, State};
 use super::var::OperatorBody;
@@ -22,13 +22,22 @@ use super::wait::{Ticket, Waited};
 #[repr(align(128))]
 pub struct Padded<T>(pub T);
 
+/// What can be known about the inbox without locking it.
+#[derive(Default)]
+pub struct Mail {
+    /// Something is there.
+    pub any: AtomicBool,
+    /// Something of a priority other than 0 is there.
+    pub urgent: AtomicBool,
+}
+
 /// What all handles of one engine and its workers share.
 pub struct Shared {
     pub config: EngineConfig,
     sched: Padded<Mutex<Sched>>,
     inbox: Padded<Mutex<Inbox>>,
-    /// The inbox may hold something.
-    pub mail: Padded<AtomicBool>,
+    /// What the inbox holds.
+    pub mail: Padded<Mail>,
     /// Something became ready or finished, for threads that run operations while they wait.
     pub progress: Condvar,
     /// Held while workers are started or stopped.
@@ -181,7 +190,7 @@ impl Shared {
             config,
             sched: Padded(Mutex::new(sched)),
             inbox: Padded(Mutex::new(Inbox::default())),
-            mail: Padded(AtomicBool::new(false)),
+            mail: Padded(Mail::default()),
             progress: Condvar::new(),
             control: Mutex::new(()),
         }
@@ -227,7 +236,8 @@ impl Shared {
         sched.incoming.prioritized = false;
         std::mem::swap(&mut sched.incoming, &mut inbox.batch);
         inbox.open = None;
-        self.mail.0.store(false, Ordering::Relaxed);
+        self.mail.0.any.store(false, Ordering::Relaxed);
+        self.mail.0.urgent.store(false, Ordering::Relaxed);
         inbox.free_vars.append(&mut sched.ready.freed);
         (inbox.finished, inbox.unstaged) = (sched.finished, sched.unstaged);
     }
@@ -250,20 +260,23 @@ impl Shared {
 
     /// Admits some of what was pushed, if the lane is about to run out of work.
     pub fn take_in(&self, sched: &mut Sched, lane: usize, effects: &mut Effects) {
+        if (sched.incoming.prioritized && sched.has_incoming()) || self.mail.0.urgent.load(Ordering::Relaxed) {
+            // Any of it may have to start before what is ready.
+            return self.take_in_all(sched, effects);
+        }
         let ready = sched.lanes[lane].ready.len();
         let wide = sched.lanes[lane].spreads() && sched.state.live() < SPREAD.1;
         let enough = if wide { SPREAD.0 } else { 1 };
-        if ready >= enough && !sched.incoming.prioritized {
+        if ready >= enough {
             return;
         }
         if sched.incoming.jobs.is_empty() {
-            if sched.halted || !self.mail.0.load(Ordering::Relaxed) {
+            if sched.halted || !self.mail.0.any.load(Ordering::Relaxed) {
                 return;
             }
             self.collect(sched, &mut self.lock_inbox_patiently());
         }
-        let limit = if sched.incoming.prioritized { usize::MAX } else { ADMIT };
-        while sched.admit(limit, effects) && sched.lanes[lane].ready.is_empty() {}
+        while sched.admit(ADMIT, effects) && sched.lanes[lane].ready.is_empty() {}
     }
 
     /// Finishes an operation from a thread that holds no lock.
@@ -285,7 +298,13 @@ impl Shared {
             self.progress.notify_all();
         }
         drop(sched);
+        // A helper may have looked at its ticket between the two, and must look again.
+        let tickets = !effects.tickets.is_empty() && self.config.kind == EngineKind::Naive;
         effects.flush();
+        if tickets {
+            drop(self.lock());
+            self.progress.notify_all();
+        }
     }
 }
 

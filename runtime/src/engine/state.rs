@@ -89,7 +89,16 @@ struct VarSlot<E> {
 
 impl<E> VarSlot<E> {
     fn new() -> VarSlot<E> {
-        VarSlot { head: NIL, tail: NIL, readers: 0, last: NIL, last_push: FINISHED, exclusive: false, version: 0, error: None }
+        VarSlot {
+            head: NIL,
+            tail: NIL,
+            readers: 0,
+            last: NIL,
+            last_push: FINISHED,
+            exclusive: false,
+            version: 0,
+            error: None,
+        }
     }
 }
 

@@ -43,7 +43,14 @@ impl Shared {
         job.accesses = accesses.len() as u32;
         inbox.batch.accesses.extend_from_slice(accesses);
         inbox.append(job, None);
-        self.mail.0.store(true, Ordering::Relaxed);
+        self.announce_mail(inbox);
+    }
+
+    fn announce_mail(&self, inbox: &Inbox) {
+        self.mail.0.any.store(true, Ordering::Relaxed);
+        if inbox.batch.prioritized {
+            self.mail.0.urgent.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Refuses variables of other engines.
@@ -95,7 +102,7 @@ impl Shared {
             return self.run_now(append);
         }
         append(&mut inbox);
-        self.mail.0.store(true, Ordering::Relaxed);
+        self.announce_mail(&inbox);
         let route = &mut inbox.routes[lane as usize];
         if route.wake {
             route.wake = false;
@@ -223,11 +230,13 @@ impl Shared {
         self.take_in_all(&mut sched, &mut effects);
         sched.halted = true;
         self.lock_inbox().halted = true;
+        let ticket = Arc::new(Ticket::default());
+        sched.rounds.wait(ticket.clone());
         let blocked: Vec<_> = sched.room_waiters.drain(..).map(|waiter| waiter.ticket).collect();
         self.leave(sched, &mut effects);
         blocked.iter().for_each(|ticket| ticket.signal(Ok(())));
-        // What is left in the inbox is for later.
-        let _ = self.wait_until_idle();
+        // Nothing but a signal comes of it.
+        let _ = self.wait_on(&ticket);
         let mut sched = self.lock();
         sched.exiting = true;
         let (doorbells, threads) = (sched.doorbells.clone(), std::mem::take(&mut sched.threads));

@@ -156,7 +156,9 @@ mod tests {
                     }
                 };
                 match run {
-                    true => assert!(matches!(task.run(&context(), None), Some(Ok(()))) && task.run(&context(), None).is_none()),
+                    true => assert!(
+                        matches!(task.run(&context(), None), Some(Ok(()))) && task.run(&context(), None).is_none()
+                    ),
                     false => drop(task),
                 }
                 assert_eq!(drops.load(Ordering::Relaxed), before + 1);

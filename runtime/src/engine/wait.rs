@@ -130,7 +130,7 @@ impl Shared {
     }
 
     /// Waits for a ticket that lies in the inbox or the state.
-    fn wait_on(self: &Arc<Shared>, ticket: &Ticket) -> Waited {
+    pub fn wait_on(self: &Arc<Shared>, ticket: &Ticket) -> Waited {
         if self.config.kind == EngineKind::Naive && !ticket.is_signalled() {
             help(self, |_| ticket.is_signalled());
         }

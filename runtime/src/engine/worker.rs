@@ -16,7 +16,7 @@ use super::error::{Cause, OpError};
 use super::inbox::{Body, Job};
 use super::lane::{Activity, Doorbell, SHORT_NS};
 use super::op::RunContext;
-use super::sched::{Admitted, Effects, drop_quietly, Outcome, Receipt, Sched, Shared};
+use super::sched::{Admitted, Effects, Outcome, Receipt, Sched, Shared, drop_quietly};
 use super::state::OpId;
 use super::var::OperatorBody;
 use crate::pool::TaskPanic;
@@ -143,11 +143,7 @@ impl<'a> Worker<'a> {
         !lane.ready.is_empty() && (others == 0 || lane.spreads() || sched.exiting)
     }
 
-    fn run(
-        &mut self,
-        mut sched: MutexGuard<'a, Sched>,
-        op: OpId,
-    ) -> MutexGuard<'a, Sched> {
+    fn run(&mut self, mut sched: MutexGuard<'a, Sched>, op: OpId) -> MutexGuard<'a, Sched> {
         let Some(mut admitted) = sched.state.take(op) else { return sched };
         let operator = sched.operator_of(&admitted.job);
         self.nap = NAPS.0;
@@ -202,7 +198,8 @@ impl<'a> Worker<'a> {
                 return sched;
             }
             sched = self.shared.lock();
-            if !sched.lanes[self.lane].ready.is_empty() || (!sched.halted && self.shared.mail.0.load(Ordering::Relaxed))
+            if !sched.lanes[self.lane].ready.is_empty()
+                || (!sched.halted && self.shared.mail.0.any.load(Ordering::Relaxed))
             {
                 return sched;
             }
@@ -222,7 +219,7 @@ impl<'a> Worker<'a> {
         self.publish(sched, Activity::Spinning);
         let mut backoff = Backoff::new();
         loop {
-            let mail = !halted && self.shared.mail.0.load(Ordering::Relaxed);
+            let mail = !halted && self.shared.mail.0.any.load(Ordering::Relaxed);
             if mail || self.doorbell.attention.load(Ordering::Relaxed) {
                 return Some(self.shared.lock());
             }
