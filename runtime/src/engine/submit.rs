@@ -10,7 +10,7 @@ use super::error::EngineError;
 use super::inbox::{Body, Inbox, Job, Route};
 use super::lane::{Activity, Doorbell, Lane, Queue};
 use super::op::{EngineKind, Name, Op, Property};
-use super::sched::{Effects, RoomWaiter, Sched, Shared};
+use super::sched::{Effects, Mail, RoomWaiter, Sched, Shared};
 use super::state::{Access, AccessKind};
 use super::wait::Ticket;
 use super::worker::{Seat, help, work};
@@ -47,9 +47,12 @@ impl Shared {
     }
 
     fn announce_mail(&self, inbox: &Inbox) {
-        self.mail.0.any.store(true, Ordering::Relaxed);
-        if inbox.batch.prioritized {
-            self.mail.0.urgent.store(true, Ordering::Relaxed);
+        let Mail { any, urgent } = &self.mail.0;
+        // Workers look all the time; a needless write would take the cache line from them.
+        for (flag, value) in [(any, true), (urgent, inbox.batch.prioritized)] {
+            if value && !flag.load(Ordering::Relaxed) {
+                flag.store(true, Ordering::Relaxed);
+            }
         }
     }
 

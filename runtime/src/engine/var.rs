@@ -35,6 +35,9 @@ impl std::fmt::Debug for Var {
 /// The function of a reusable operator.
 type Function = dyn Fn(&RunContext<'_>) -> Result<(), Failure> + Send + Sync;
 
+/// Aligned, so that its reference count, which workers write, shares no cache line with what pushing
+/// threads read.
+#[repr(align(128))]
 pub struct OperatorBody {
     pub name: Name,
     pub f: Box<Function>,
