@@ -4,14 +4,13 @@
 //! nothing: it happens only where workers are behind, and a wait has nothing to flush.
 
 use super::inbox::{Body, Inbox, Job};
-use super::op::Name;
+use super::run::Part;
 use super::state::{Access, AccessKind, VarId};
-use super::task::Task;
 
 /// Operations joined into one, in order.
 #[derive(Default)]
 pub struct Bulk {
-    pub parts: Vec<(Name, Task)>,
+    pub parts: Vec<Part>,
 }
 
 /// A number that no other living thread has.
@@ -63,19 +62,18 @@ impl Inbox {
             self.join_access(begin, access);
         }
         last.accesses = (self.batch.accesses.len() - begin) as u32;
-        last.bytes += job.bytes;
         last.staged_bytes += job.staged_bytes;
         self.staged += job.staged_bytes;
         if let Body::Task(task) = job.body {
             last.body = match last.body {
                 Body::Task(first) => {
                     let mut parts = Vec::with_capacity(self.bulk_size.min(64));
-                    parts.push((last.name.clone(), first));
-                    parts.push((job.name, task));
+                    parts.push(Part { name: last.name.clone(), task: first, bytes: last.bytes });
+                    parts.push(Part { name: job.name, task, bytes: job.bytes });
                     Body::Bulk(Box::new(Bulk { parts }))
                 }
                 Body::Bulk(mut bulk) => {
-                    bulk.parts.push((job.name, task));
+                    bulk.parts.push(Part { name: job.name, task, bytes: job.bytes });
                     Body::Bulk(bulk)
                 }
                 other => other,
@@ -96,13 +94,14 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
+    use super::super::task::Task;
     use super::*;
 
     #[test]
     fn accesses_join_in_order() {
         use AccessKind::{Read, Update, Write};
         let mut inbox = Inbox { bulk_size: 8, ..Inbox::default() };
-        let mut push = |inbox: &mut Inbox, list: &[(u32, AccessKind)]| {
+        let push = |inbox: &mut Inbox, list: &[(u32, AccessKind)]| {
             let job = Job { accesses: list.len() as u32, ..Job::internal(Body::Task(Task::new(|_, _| Some(Ok(()))))) };
             let accesses = list.iter().map(|&(var, kind)| Access { var: VarId(var), kind });
             inbox.append_or_join(job, accesses, 1);

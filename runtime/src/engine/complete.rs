@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::error::{Cause, Failure, OpError};
 use super::op::Name;
 use super::rounds::Age;
+use super::run::Trace;
 use super::sched::{Receipt, Shared};
 use super::state::OpId;
 use crate::device::Device;
@@ -56,6 +57,7 @@ pub struct Completion {
     pub(super) receipt: Receipt,
     pub(super) name: Name,
     pub(super) device: Device,
+    pub(super) trace: Option<Trace>,
     pub(super) done: bool,
 }
 
@@ -67,6 +69,10 @@ impl Completion {
     }
 
     fn finish(&self, result: Result<(), Cause>) {
+        if let Some(trace) = self.trace {
+            let error = result.as_ref().err();
+            trace.end(&self.shared, &self.name, self.device, true, error.map(|cause| cause as _));
+        }
         let outcome = result.map_err(|cause| Arc::new(OpError { op: self.name.clone(), device: self.device, cause }));
         self.shared.finish(self.receipt, outcome);
     }

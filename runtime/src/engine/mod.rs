@@ -13,7 +13,7 @@
 //! - [`state`]: the rules, free of threads
 //! - `inbox`, `submit`: where pushing threads leave operations, and how
 //! - `sched`: the lock around the rules, and what happens under it
-//! - `lane`, `worker`: queues of ready operations, and the threads that run them
+//! - `lane`, `worker`, `run`: queues of ready operations, the threads that run them, and one run
 //! - `rounds`: waiting for everything
 //! - `wait`, `complete`, `var`: waiting threads, asynchronous operations, handles
 //! - `bulk`: joining short operations
@@ -27,6 +27,7 @@ mod lane;
 mod op;
 mod prefetch;
 mod rounds;
+mod run;
 mod sched;
 #[doc(hidden)]
 pub mod state;
@@ -199,6 +200,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let shared = self.shared();
         let mut job = Job::internal(Body::Delete(Some(Box::new(then))));
+        job.name = Name::from_static("delete_var");
         if !Arc::ptr_eq(&var.shared, shared) {
             return Err(EngineError::ForeignVariable { op: job.name, device: job.device });
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::error::EngineError;
 use super::var::Var;
 use crate::device::Device;
+use crate::profiler::{self, Profiler};
 
 /// The name of an operator, optionally with the node of a graph it stands for. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,7 +22,7 @@ enum Repr {
 
 #[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Shared {
-    operator: Box<str>,
+    operator: profiler::Name,
     node: Option<Box<str>>,
 }
 
@@ -32,13 +33,21 @@ impl Name {
 
     /// The operator of a node of a graph.
     pub fn at_node(operator: &str, node: &str) -> Name {
-        Name(Repr::Shared(Arc::new(Shared { operator: operator.into(), node: Some(node.into()) })))
+        Name(Repr::Shared(Arc::new(Shared { operator: operator.to_owned().into(), node: Some(node.into()) })))
     }
 
     pub fn operator(&self) -> &str {
         match &self.0 {
             Repr::Static(operator) => operator,
             Repr::Shared(shared) => &shared.operator,
+        }
+    }
+
+    /// The operator for a trace.
+    pub(super) fn text(&self) -> profiler::Name {
+        match &self.0 {
+            Repr::Static(operator) => profiler::Name::from_static(operator),
+            Repr::Shared(shared) => shared.operator.clone(),
         }
     }
 
@@ -216,6 +225,8 @@ pub struct EngineConfig {
     /// As [`EngineConfig::max_pending`] for the sum of [`Op::staged_bytes`]. A single operation may
     /// exceed it.
     pub max_staged_bytes: u64,
+    /// Records every operation that runs while it is on.
+    pub profiler: Option<Profiler>,
 }
 
 impl Default for EngineConfig {
@@ -228,6 +239,7 @@ impl Default for EngineConfig {
             copy_workers: 2,
             max_pending: 1 << 13,
             max_staged_bytes: 1 << 30,
+            profiler: None,
         }
     }
 }

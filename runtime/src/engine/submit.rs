@@ -10,10 +10,11 @@ use super::error::EngineError;
 use super::inbox::{Body, Inbox, Job, Route};
 use super::lane::{Activity, Doorbell, Lane, Queue};
 use super::op::{EngineKind, Name, Op, Property};
+use super::run::Seat;
 use super::sched::{Effects, Mail, RoomWaiter, Sched, Shared};
 use super::state::{Access, AccessKind};
 use super::wait::Ticket;
-use super::worker::{Seat, help, work};
+use super::worker::{help, work};
 use crate::device::Device;
 
 /// Deletions that may lie in the inbox of an engine that has nothing else to do.

@@ -6,98 +6,21 @@
 //! progress. If not, the first counts as *stalled* in a long operation, and the watcher takes over.
 //! Once operations are long enough, all workers run.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::complete::{Completion, enter, inside};
-use super::error::{Cause, OpError};
-use super::inbox::{Body, Job};
+use super::complete::enter;
 use super::lane::{Activity, Doorbell, SHORT_NS};
-use super::op::RunContext;
-use super::sched::{Admitted, Effects, Outcome, Receipt, Sched, Shared, drop_quietly};
+use super::run::{Seat, run};
+use super::sched::{Effects, Sched, Shared};
 use super::state::OpId;
-use super::var::OperatorBody;
-use crate::pool::TaskPanic;
 use crate::pool::sync::Backoff;
 
 /// First and longest time between two looks of a watcher.
 const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(1));
 /// Short operations of which one is measured.
 const SAMPLE: u32 = 8;
-
-/// Where a thread runs operations.
-#[derive(Clone, Copy)]
-pub struct Seat {
-    pub worker: usize,
-    pub stream: u32,
-}
-
-/// Runs an operation and tells its outcome, unless that comes through its completion.
-fn run(
-    shared: &Arc<Shared>,
-    seat: Seat,
-    op: OpId,
-    admitted: &mut Admitted,
-    operator: Option<&OperatorBody>,
-) -> (Receipt, Option<Outcome>) {
-    let receipt = Receipt::new(op, admitted);
-    let Job { body, name, device, .. } = &mut admitted.job;
-    let (name, device) = (operator.map_or(&*name, |operator| &operator.name), *device);
-    let context = RunContext { op: name.operator(), device, worker: seat.worker, stream: seat.stream };
-    // The part of a bulk that runs.
-    let mut part = 0;
-    let call = || match &mut *body {
-        Body::Task(task) => task.run(&context, None),
-        Body::Async(task) => {
-            let completion = Completion { shared: shared.clone(), receipt, name: name.clone(), device, done: false };
-            task.run(&context, Some(completion))
-        }
-        Body::Bulk(bulk) => {
-            let failed = bulk.parts.iter_mut().enumerate().find_map(|(index, (name, task))| {
-                part = index;
-                task.run(&RunContext { op: name.operator(), ..context }, None).filter(Result::is_err)
-            });
-            Some(failed.unwrap_or(Ok(())))
-        }
-        Body::Operator(_) => operator.map(|operator| (operator.f)(&context)),
-        Body::Delete(then) => {
-            if let Some(then) = then.take() {
-                then(&context);
-            }
-            Some(Ok(()))
-        }
-        Body::Wait(_) | Body::WaitAll(_) | Body::Retire(_) => Some(Ok(())),
-    };
-    let (called, orphaned) = inside(shared, receipt, || catch_unwind(AssertUnwindSafe(call)));
-    let error = |cause| {
-        let op = match &*body {
-            Body::Bulk(bulk) => bulk.parts.get(part).map_or(name, |(name, _)| name),
-            _ => name,
-        };
-        Arc::new(OpError { op: op.clone(), device, cause })
-    };
-    let outcome = match called {
-        Ok(None) => None,
-        Ok(Some(result)) => Some(result.map_err(|failure| error(Cause::Failed(failure)))),
-        Err(payload) => {
-            let error = error(Cause::Panicked(TaskPanic::from_payload(payload)));
-            if receipt.completes_elsewhere() && !orphaned {
-                // Its completion lives on and will finish it; the panic must not be lost.
-                shared.lock().failures.record(error);
-                None
-            } else {
-                Some(Err(error))
-            }
-        }
-    };
-    // Parts after one that failed.
-    if let Body::Bulk(bulk) = body {
-        drop_quietly(std::mem::take(bulk));
-    }
-    (receipt, outcome)
-}
 
 /// A worker's view while it holds the lock.
 struct Worker<'a> {
