@@ -17,7 +17,7 @@
 //! - `rounds`: waiting for everything
 //! - `wait`, `complete`, `var`: waiting threads, asynchronous operations, handles
 //! - `bulk`: joining short operations
-//! - `task`: functions stored without allocation
+//! - `task`, `prefetch`: functions stored without allocation, memory asked for in advance
 
 mod bulk;
 mod complete;

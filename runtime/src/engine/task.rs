@@ -1,6 +1,6 @@
 //! A function to be called once, stored without an allocation if it is small.
 //!
-//! The only unsafe code of the engine.
+//! All unsafe code of the engine is here, but for one instruction in `prefetch`.
 
 use std::mem::MaybeUninit;
 
