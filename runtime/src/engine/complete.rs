@@ -21,8 +21,10 @@ struct Here {
     orphaned: bool,
 }
 
+const NOWHERE: Here = Here { engine: std::ptr::null(), op: None, age: None, orphaned: false };
+
 thread_local! {
-    static HERE: Cell<Here> = const { Cell::new(Here { engine: std::ptr::null(), op: None, age: None, orphaned: false }) };
+    static HERE: Cell<Here> = const { Cell::new(NOWHERE) };
 }
 
 /// Whether the calling thread runs an operation of this engine.
