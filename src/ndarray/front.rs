@@ -1,7 +1,7 @@
 //! From a call to an operation of the engine: look-up, compilation, deferral.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 use tensorc_ir::graph::{Graph, Value};
@@ -39,7 +39,9 @@ pub(super) struct Signature {
     deferrable: bool,
     name: Name,
     graph: Graph,
-    code: std::sync::OnceLock<Arc<Program>>,
+    code: OnceLock<Arc<Program>>,
+    /// What runs the call if its result types depend on elements.
+    staged: Mutex<Option<Session>>,
 }
 
 impl Front {
@@ -140,7 +142,11 @@ impl Front {
                 }
             }
         }
-        let mut session = Session::new(rt.compiler().clone(), signature.graph.clone())?;
+        let mut staged = signature.staged.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = match &mut *staged {
+            Some(session) => session,
+            none => none.insert(Session::new(rt.compiler().clone(), signature.graph.clone())?),
+        };
         let results = session.run(&inputs)?;
         results.iter().map(|tensor| rt.from_tensor(tensor, request.device)).collect()
     }
@@ -210,7 +216,8 @@ impl Signature {
             deferrable,
             name: Name::from(def.name),
             graph,
-            code: std::sync::OnceLock::new(),
+            code: OnceLock::new(),
+            staged: Mutex::default(),
         })
     }
 
