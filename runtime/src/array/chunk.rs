@@ -112,9 +112,9 @@ impl Chunk {
         self.mark.store(mark, Ordering::Relaxed);
     }
 
-    /// Whether the memory can be exchanged for another block.
-    pub(super) fn is_movable(&self) -> bool {
-        !self.pinned.load(Ordering::Acquire)
+    /// Whether someone outside knows the address.
+    pub fn is_pinned(&self) -> bool {
+        self.pinned.load(Ordering::Acquire)
     }
 
     /// Allocates the memory if there is none.
@@ -179,7 +179,7 @@ impl Chunk {
     /// Takes another block for the memory.
     ///
     /// # Safety
-    /// The caller is inside an operation that writes `var`, and `is_movable`.
+    /// The caller is inside an operation that writes `var`, and not `is_pinned`.
     pub(super) unsafe fn exchange(&self, block: Block) {
         // SAFETY: writing `var` excludes every other access.
         unsafe { *self.memory.get() = Memory::Block(block) };

@@ -1,8 +1,7 @@
 //! One operation over views: the only place where the memory of chunks is touched.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
@@ -76,6 +75,16 @@ pub fn launch(
     launch: Launch<'_>,
     body: impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>]) -> Result<(), Failure> + Send + 'static,
 ) -> Result<(), LaunchError> {
+    launch_with(space, launch, None, body)
+}
+
+/// [`launch`], writing one more variable.
+fn launch_with(
+    space: &Space,
+    launch: Launch<'_>,
+    done: Option<&Var>,
+    body: impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>]) -> Result<(), Failure> + Send + 'static,
+) -> Result<(), LaunchError> {
     let Launch { name, device, property, priority, inputs, outputs } = launch;
     for (second, b) in outputs.iter().enumerate() {
         if let Some(first) = outputs[..second].iter().position(|a| a.view.overlaps(&b.view)) {
@@ -88,7 +97,7 @@ pub fn launch(
     let read: SmallVec<[View; 4]> = sources.chain(partial).cloned().collect();
     let written: SmallVec<[View; 2]> = outputs.iter().map(|target| target.view.clone()).collect();
     let reads: SmallVec<[&Var; 4]> = read.iter().map(|view| view.chunk().var()).collect();
-    let writes: SmallVec<[&Var; 2]> = written.iter().map(|view| view.chunk().var()).collect();
+    let writes: SmallVec<[&Var; 2]> = written.iter().map(|view| view.chunk().var()).chain(done).collect();
     let bytes = inputs.iter().map(source_bytes).chain(written.iter().map(View::bytes)).sum();
     let staged_bytes = inputs.iter().filter(|source| source.view().is_none()).map(source_bytes).sum();
     let op = Op { device, reads: &reads, writes: &writes, priority, property, bytes, staged_bytes, ..Op::new(name) };
@@ -114,7 +123,11 @@ pub fn launch(
 }
 
 fn source_bytes(source: &Source) -> u64 {
-    source.dims().iter().product::<u64>() * source.dtype().size() as u64
+    match source {
+        Source::View(view) => view.bytes(),
+        Source::Inline(value) => value.bytes().len() as u64,
+        Source::Host { data, .. } => data.len() as u64,
+    }
 }
 
 /// Where an output is computed.
@@ -219,7 +232,7 @@ unsafe fn place(target: &Target, inputs: &[Source]) -> Result<Place, Failure> {
 /// As for [`execute`], and no reference to the chunk's memory is left.
 unsafe fn commit(view: &View, block: Block) -> Result<(), Failure> {
     let chunk = view.chunk();
-    if view.is_whole() && chunk.is_movable() {
+    if view.is_whole() && !chunk.is_pinned() {
         // SAFETY: passed on from the caller.
         unsafe { chunk.exchange(block) };
         return Ok(());
@@ -239,35 +252,42 @@ unsafe fn commit(view: &View, block: Block) -> Result<(), Failure> {
 pub enum ReadError {
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// The operation that was to compute them failed.
+    /// The operation that was to compute or read them failed, or cannot be waited for.
     #[error(transparent)]
     Failed(#[from] WaitError),
 }
 
+/// The host has no memory for a copy.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot allocate {0} bytes of host memory")]
+struct HostMemory(usize);
+
 /// Waits for everything that writes the view and returns a copy of its bytes.
 ///
 /// # Errors
-/// What computed them failed, or the engine cannot run.
+/// What computed them failed, memory is short, or the engine cannot run.
 pub fn read(space: &Space, name: &Name, view: &View) -> Result<Vec<u8>, ReadError> {
-    loop {
-        let (sender, receiver) = sync_channel(1);
-        let request = Launch {
-            name,
-            device: view.device(),
-            property: Property::CopyFromDevice,
-            priority: 0,
-            inputs: vec![Source::View(view.clone())],
-            outputs: vec![],
-        };
-        launch(space, request, move |inputs, _| {
-            // The receiver waits, so the channel is open.
-            let _ = sender.send(inputs[0].data.to_vec());
-            Ok(())
-        })?;
-        match receiver.recv() {
-            Ok(bytes) => return Ok(bytes),
-            // The reading operation did not run. If the array was overwritten since, read again.
-            Err(_) => space.engine().wait_to_read(view.chunk().var())?,
-        }
-    }
+    let bytes = Arc::new(Mutex::new(Vec::new()));
+    let into = bytes.clone();
+    let done = space.engine().new_var();
+    let request = Launch {
+        name,
+        device: view.device(),
+        property: Property::CopyFromDevice,
+        priority: 0,
+        inputs: vec![Source::View(view.clone())],
+        outputs: vec![],
+    };
+    launch_with(space, request, Some(&done), move |inputs, _| {
+        let data = inputs[0].data;
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(data.len()).map_err(|_| HostMemory(data.len()))?;
+        copy.extend_from_slice(data);
+        *into.lock().unwrap_or_else(PoisonError::into_inner) = copy;
+        Ok(())
+    })?;
+    // The variable tells whether the reading itself went well, whatever the array holds by then.
+    space.engine().wait_to_read(&done)?;
+    let copy = std::mem::take(&mut *bytes.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok(copy)
 }

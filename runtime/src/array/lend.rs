@@ -1,7 +1,6 @@
 //! Memory of arrays for other libraries, through DLPack.
 
-use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::chunk::Shared;
 use super::launch::ReadError;
@@ -28,26 +27,20 @@ pub enum LendError {
 /// # Errors
 /// What computed the elements failed, or the memory is not the host's.
 pub fn lend(space: &Space, name: &Name, view: &View) -> Result<*mut DLManagedTensorVersioned, LendError> {
-    let shared = loop {
-        let (sender, receiver) = sync_channel(1);
-        let chunk = view.chunk().clone();
-        let var = [view.chunk().var()];
-        let op = Op { device: view.device(), reads: &var, writes: &var, ..Op::new(name) };
-        let pushed = space.engine().push(op, move |_| {
-            // SAFETY: the operation writes the chunk's variable.
-            let shared = unsafe { chunk.share() }?;
-            // The receiver waits, so the channel is open.
-            let _ = sender.send(shared);
-            Ok(())
-        });
-        pushed.map_err(|error| ReadError::Launch(error.into()))?;
-        match receiver.recv() {
-            Ok(shared) => break shared,
-            // The operation did not run or failed. If the array was overwritten since, ask again.
-            Err(_) => space.engine().wait_to_read(view.chunk().var()).map_err(ReadError::Failed)?,
-        }
-    };
-    let Shared { start, writable } = shared;
+    let place = Arc::new(Mutex::new(None));
+    let (into, chunk, done) = (place.clone(), view.chunk().clone(), space.engine().new_var());
+    let var = view.chunk().var();
+    let op = Op { device: view.device(), reads: &[var], writes: &[var, &done], ..Op::new(name) };
+    let pushed = space.engine().push(op, move |_| {
+        // SAFETY: the operation writes the chunk's variable.
+        let shared = unsafe { chunk.share() }?;
+        *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(shared);
+        Ok(())
+    });
+    pushed.map_err(|error| ReadError::Launch(error.into()))?;
+    space.engine().wait_to_read(&done).map_err(ReadError::Failed)?;
+    let shared = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let Some(Shared { start, writable }) = shared else { return Err(DlpackError::Null.into()) };
     let data = start.wrapping_add(view.range().start);
     let owner = view.chunk().clone() as Arc<dyn std::any::Any + Send + Sync>;
     // SAFETY: the chunk keeps the memory and, being pinned, its address; the view lies inside it.

@@ -29,15 +29,18 @@ impl Region {
             return None;
         }
         let mut region = Region { spans: spans.to_vec(), strides: vec![0; dims.len()], base: 0, element };
+        if spans.iter().any(|span| span.len == 0) {
+            return Some(region);
+        }
         let mut stride = element as i64;
         for axis in (0..dims.len()).rev() {
             let Span { start, step, len } = spans[axis];
             let last = i128::from(start) + i128::from(step) * (i128::from(len) - 1);
             let inside = |at: i128| (0..i128::from(dims[axis])).contains(&at);
-            if len > 0 && !(inside(i128::from(start)) && inside(last)) {
+            if !(inside(i128::from(start)) && inside(last)) {
                 return None;
             }
-            region.strides[axis] = step * stride;
+            region.strides[axis] = if len == 1 { 0 } else { step * stride };
             region.base += start as i64 * stride;
             stride *= dims[axis] as i64;
         }
@@ -66,6 +69,18 @@ impl Region {
                 };
                 to.copy_from_slice(value);
                 position += self.element;
+            }
+        });
+    }
+
+    /// Reads the part of `from`, the whole tensor's bytes, into a dense tensor of the part's extents.
+    pub fn load(&self, from: &[u8], into: &mut [u8]) {
+        let mut elements = into.chunks_exact_mut(self.element);
+        self.rows(|start, stride, count| {
+            for i in 0..count {
+                let at = (start + stride * i as i64) as usize;
+                let (Some(value), Some(to)) = (from.get(at..at + self.element), elements.next()) else { return };
+                to.copy_from_slice(value);
             }
         });
     }
@@ -104,6 +119,9 @@ mod tests {
         let mut into = vec![0u8; 12];
         region.store(&mut into, &[1, 2, 3, 4]);
         assert_eq!(into, [0, 3, 0, 4, 0, 0, 0, 0, 0, 1, 0, 2]);
+        let mut back = [0; 4];
+        region.load(&into, &mut back);
+        assert_eq!(back, [1, 2, 3, 4]);
         region.store(&mut into, &[9]);
         assert_eq!(into.iter().filter(|b| **b == 9).count(), 4);
     }
@@ -114,6 +132,7 @@ mod tests {
         Region::new(&[], 4, &[]).unwrap().store(&mut into, &[1, 2, 3, 4]);
         assert_eq!(into, [1, 2, 3, 4]);
         Region::new(&[2], 2, &[span(0, 1, 0)]).unwrap().store(&mut into, &[]);
+        assert!(Region::new(&[0, 1 << 62], 4, &[span(0, 1, 0), span(0, 1, 1 << 62)]).is_some());
         assert_eq!(into, [1, 2, 3, 4]);
     }
 

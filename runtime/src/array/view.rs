@@ -75,7 +75,8 @@ impl View {
 
     /// Number of elements.
     pub fn len(&self) -> u64 {
-        self.dims.iter().product()
+        // The product of the other extents may not be a number when one is 0.
+        if self.is_empty() { 0 } else { self.dims.iter().product() }
     }
 
     pub fn is_empty(&self) -> bool {

@@ -79,7 +79,8 @@ impl Imported {
     /// `tensor` is null or points to a structure as `dlpack.h` defines it, which is passed on to
     /// nobody else and whose deleter may be called on any thread. Until that, the elements are
     /// valid for reads, for writes unless the structure is marked read-only, and nobody else
-    /// writes them while a reference from [`Imported::as_slice`] is alive.
+    /// writes them while a reference from [`Imported::as_slice`] is alive. That includes arrays and
+    /// other imports of the same memory: operations on two arrays over one memory are not ordered.
     pub unsafe fn from_versioned(tensor: *mut DLManagedTensorVersioned) -> Result<Imported, DlpackError> {
         let pointer = NonNull::new(tensor).ok_or(DlpackError::Null)?;
         let owner = Managed::Versioned(pointer);
