@@ -72,8 +72,8 @@ impl NDArray {
     /// # Errors
     /// The numbers of elements differ.
     pub fn reshape(&self, dims: &[i64]) -> Result<NDArray, Error> {
-        let known: i64 = dims.iter().filter(|d| **d != -1).product();
-        let rest = u64::try_from(known).ok().and_then(|known| self.len().checked_div(known)).unwrap_or(0);
+        let known = dims.iter().filter(|d| **d != -1).try_fold(1u64, |n, d| n.checked_mul(u64::try_from(*d).ok()?));
+        let rest = known.and_then(|known| self.len().checked_div(known)).unwrap_or(0);
         let extents: Option<Vec<u64>> =
             dims.iter().map(|&d| if d == -1 { Some(rest) } else { u64::try_from(d).ok() }).collect();
         let wrong = || Error::Index { what: format!("shape {dims:?}"), dims: self.dims().to_vec() };

@@ -8,7 +8,7 @@ use tensorc_ir::scalar::Scalar;
 use tensorc_runtime::Device;
 use tensorc_runtime::array::Inline;
 
-use super::{NDArray, Runtime};
+use super::{NDArray, Runtime, front};
 use crate::{DType, Error, Tensor};
 
 /// What an operator is applied to.
@@ -17,6 +17,8 @@ pub enum Operand<'a> {
     Array(&'a NDArray),
     /// A number, converted to the type of the arrays it is combined with: integers truncate.
     Scalar(f64),
+    /// The same for whole numbers, all of which have an exact value here.
+    Integer(i64),
     /// A tensor of the host, for example the axes of a reduction.
     Tensor(Tensor),
     /// An optional operand that is left out.
@@ -32,6 +34,12 @@ impl<'a> From<&'a NDArray> for Operand<'a> {
 impl From<f64> for Operand<'_> {
     fn from(value: f64) -> Self {
         Operand::Scalar(value)
+    }
+}
+
+impl From<i64> for Operand<'_> {
+    fn from(value: i64) -> Self {
+        Operand::Integer(value)
     }
 }
 
@@ -87,6 +95,19 @@ pub(super) struct Request<'a> {
     pub params: Params,
     pub outputs: usize,
     pub device: Device,
+    /// The operand whose value is the next key of the device's stream.
+    key: Option<usize>,
+}
+
+impl Request<'_> {
+    /// Draws the random key, if the call takes one and was given none.
+    pub fn draw_key(&mut self, rt: &Runtime) {
+        if let Some(at) = self.key
+            && let Some(key) = Inline::vector(&rt.inner().streams.next_key(self.device))
+        {
+            self.operands[at] = Formal::Inline(key);
+        }
+    }
 }
 
 impl<'a> Call<'a> {
@@ -148,8 +169,7 @@ impl<'a> Call<'a> {
     /// As [`Call::invoke`].
     pub fn invoke_all(self) -> Result<Vec<NDArray>, Error> {
         let rt = self.rt;
-        let request = self.resolve()?;
-        rt.front().call(rt, request, None)
+        front::call(rt, self.resolve()?, None)
     }
 
     /// Calls the operator and lets it write arrays that exist; operands may be among them.
@@ -163,14 +183,20 @@ impl<'a> Call<'a> {
             self.device = Some(first.device());
         }
         rt.check(self.def.name, targets.iter().copied())?;
-        let request = self.resolve()?;
-        rt.front().call(rt, request, Some(targets))?;
+        front::call(rt, self.resolve()?, Some(targets))?;
         Ok(())
     }
 
     fn resolve(self) -> Result<Request<'a>, Error> {
         if let Some(error) = self.error {
             return Err(error);
+        }
+        let (least, most) = self.def.outputs;
+        let most = most.min(usize::from(u16::MAX));
+        if !(least.max(1)..=most).contains(&self.outputs) {
+            let (op, name) = (self.def.name.to_owned(), "number of results".to_owned());
+            let (expected, found) = (format!("{least} to {most}"), self.outputs.to_string());
+            return Err(Error::Operand { op, name, expected, found });
         }
         let arrays = || {
             self.operands.iter().filter_map(|operand| match operand {
@@ -190,16 +216,17 @@ impl<'a> Call<'a> {
         for (i, operand) in self.operands.iter().enumerate() {
             operands.push(self.formal(i, operand)?);
         }
+        let mut key = None;
         if let Some(at) = self.def.key_input {
             while operands.len() <= at {
                 operands.push(Formal::Absent);
             }
-            if let Formal::Absent = operands[at] {
-                let key = Inline::vector(&self.rt.inner().streams.next_key(device));
-                operands[at] = key.map_or(Formal::Absent, Formal::Inline);
+            if let (Formal::Absent, Some(place)) = (&operands[at], Inline::vector(&[0u32; 2])) {
+                operands[at] = Formal::Inline(place);
+                key = Some(at);
             }
         }
-        Ok(Request { def: self.def, operands, params: self.params, outputs: self.outputs, device })
+        Ok(Request { def: self.def, operands, params: self.params, outputs: self.outputs, device, key })
     }
 
     fn formal(&self, at: usize, operand: &Operand<'a>) -> Result<Formal<'a>, Error> {
@@ -210,19 +237,8 @@ impl<'a> Call<'a> {
             Operand::Array(array) => Formal::Array(array),
             Operand::Tensor(tensor) if decides => Formal::Static(tensor.0.clone()),
             Operand::Tensor(tensor) => Formal::Host(tensor.0.clone()),
-            Operand::Scalar(value) => {
-                let scalar = Scalar::from_f64(self.scalar_type(at), *value);
-                if decides {
-                    return Ok(Formal::Static(TensorData::scalar(scalar)));
-                }
-                let mut bytes = [0u8; 8];
-                let size = scalar.dtype.size();
-                scalar.write(&mut bytes[..size]);
-                match Inline::scalar(scalar.dtype, &bytes[..size]) {
-                    Some(value) => Formal::Inline(value),
-                    None => Formal::Host(TensorData::scalar(scalar)),
-                }
-            }
+            Operand::Scalar(value) => number(Scalar::from_f64(self.scalar_type(at), *value), decides),
+            Operand::Integer(value) => number(Scalar::from_i64(self.scalar_type(at), *value), decides),
         })
     }
 
@@ -248,5 +264,15 @@ impl<'a> Call<'a> {
             _ => positions.clone().find_map(typed),
         }
         .unwrap_or(DType::F32)
+    }
+}
+
+fn number<'a>(scalar: Scalar, decides: bool) -> Formal<'a> {
+    let mut bytes = [0u8; 8];
+    let size = scalar.dtype.size();
+    scalar.write(&mut bytes[..size]);
+    match Inline::scalar(scalar.dtype, &bytes[..size]) {
+        Some(value) if !decides => Formal::Inline(value),
+        _ => Formal::Static(TensorData::scalar(scalar)),
     }
 }

@@ -14,52 +14,65 @@ use crate::Error;
 
 /// Divides results into operations, in the order in which they must be pushed.
 ///
-/// Results are together if they depend on the same arrays, or if one overwrites what another still
-/// reads.
+/// Results are together if they depend on the same arrays: then an error of one of these is an error
+/// of all of them. What reads an array's old elements comes before what overwrites it; results that
+/// overwrite what the other reads are together as well.
 pub(super) fn groups(nodes: &[Node], inputs: &[Source], results: Vec<(usize, View)>) -> Vec<Vec<(usize, View)>> {
     let arrays: u32 = (0..inputs.len()).filter(|i| inputs[*i].view().is_some()).fold(0, |set, i| set | 1 << i);
     let mut reads: Vec<u32> = Vec::with_capacity(nodes.len());
     for node in nodes {
-        let set = node.operands.iter().flatten().fold(0, |set, slot| match slot {
-            Slot::Node(i) => set | reads[*i],
+        let set = node.operands.iter().flatten().fold(0, |set, slot| match *slot {
+            Slot::Node(i) => set | reads[i],
             Slot::Input(i) => set | 1 << i,
         });
         reads.push(set & arrays);
     }
-    let mut groups: Vec<(u32, Vec<(usize, View)>)> = vec![];
+    let mut waiting: Vec<Group> = vec![];
     for (node, view) in results {
-        let set = reads[node];
-        match groups.iter_mut().find(|(other, _)| *other == set) {
-            Some((_, group)) => group.push((node, view)),
-            None => groups.push((set, vec![(node, view)])),
+        let of_chunk = |i: &usize| inputs[*i].view().is_some_and(|v| Arc::ptr_eq(v.chunk(), view.chunk()));
+        let writes = (0..inputs.len()).filter(of_chunk).fold(0, |set, i| set | 1 << i);
+        match waiting.iter_mut().find(|group| group.reads == reads[node]) {
+            Some(group) => {
+                group.writes |= writes;
+                group.results.push((node, view));
+            }
+            None => waiting.push(Group { reads: reads[node], writes, results: vec![(node, view)] }),
         }
     }
-    let overwrites = |group: &[(usize, View)], set: u32| {
-        let read = |view: &View| {
-            (0..inputs.len())
-                .filter(|i| set & 1 << i != 0)
-                .filter_map(|i| inputs[i].view())
-                .any(|v| Arc::ptr_eq(v.chunk(), view.chunk()))
+    let mut ordered = vec![];
+    while !waiting.is_empty() {
+        let harmless = |at: &usize| {
+            let others = waiting.iter().enumerate().filter(|(i, _)| i != at);
+            others.fold(0, |set, (_, group)| set | group.reads) & waiting[*at].writes == 0
         };
-        group.iter().any(|(_, view)| read(view))
-    };
-    while let Some((first, second)) = (0..groups.len())
-        .flat_map(|first| (first + 1..groups.len()).map(move |second| (first, second)))
-        .find(|&(first, second)| overwrites(&groups[first].1, groups[second].0))
-    {
-        let (set, group) = groups.remove(second);
-        groups[first].0 |= set;
-        groups[first].1.extend(group);
+        match (0..waiting.len()).find(harmless) {
+            Some(next) => ordered.push(waiting.remove(next).results),
+            None => {
+                let last = waiting.swap_remove(waiting.len() - 1);
+                waiting[0].reads |= last.reads;
+                waiting[0].writes |= last.writes;
+                waiting[0].results.extend(last.results);
+            }
+        }
     }
-    groups.into_iter().map(|(_, group)| group).collect()
+    ordered
+}
+
+/// Results of one operation. Sets have a bit for every input.
+struct Group {
+    /// Arrays that the results depend on.
+    reads: u32,
+    /// Arrays whose memory the results take.
+    writes: u32,
+    results: Vec<(usize, View)>,
 }
 
 /// The part of a window that one operation computes, described independently of arrays.
 pub(super) struct Form<'a> {
     nodes: &'a [Node],
     inputs: &'a [Source],
-    /// Results that earlier groups computed.
-    finished: Vec<Option<View>>,
+    /// Results that operations pushed before compute.
+    finished: &'a mut [Option<View>],
     /// Nodes of the part, in order.
     members: Vec<usize>,
     /// Position of a node among the members, and of a node or an input among the sources.
@@ -73,11 +86,11 @@ pub(super) struct Form<'a> {
 }
 
 impl<'a> Form<'a> {
-    pub fn new(nodes: &'a [Node], inputs: &'a [Source]) -> Form<'a> {
+    pub fn new(nodes: &'a [Node], inputs: &'a [Source], finished: &'a mut [Option<View>]) -> Form<'a> {
         Form {
             nodes,
             inputs,
-            finished: vec![None; nodes.len()],
+            finished,
             members: vec![],
             member: vec![],
             of_node: vec![],
@@ -111,6 +124,7 @@ impl<'a> Form<'a> {
             let Node { signature, operands, .. } = &self.nodes[i];
             self.key.op(&signature.def);
             self.key.params(&signature.params);
+            self.key.number(operands.len() as u64);
             for slot in operands {
                 self.describe(*slot);
             }
@@ -118,7 +132,7 @@ impl<'a> Form<'a> {
             self.members.push(i);
         }
         self.results = group.iter().map(|(node, _)| *node).collect();
-        self.key.small(4);
+        self.key.number(self.results.len() as u64);
         self.results.iter().for_each(|node| self.key.number(self.member[*node].map_or(0, |m| m as u64)));
     }
 
@@ -151,7 +165,7 @@ impl<'a> Form<'a> {
         }
     }
 
-    /// Notes that a group was pushed: later ones read its results.
+    /// Notes that a group was pushed: others read its results.
     pub fn finish(&mut self, group: Vec<(usize, View)>) {
         for (node, view) in group {
             self.finished[node] = Some(view);

@@ -49,36 +49,6 @@ impl Front {
         Front { key: Key::default(), signatures: HashMap::new(), window: Window::new(window) }
     }
 
-    /// Makes a call: defers it or pushes it.
-    pub fn call(
-        &mut self,
-        rt: &Runtime,
-        request: Request<'_>,
-        targets: Option<&[&NDArray]>,
-    ) -> Result<Vec<NDArray>, Error> {
-        let signature = self.signature(rt, &request)?;
-        if let Some(targets) = targets {
-            check_targets(&signature, &request, targets)?;
-        }
-        if signature.outputs.is_empty() {
-            return self.call_staged(rt, &signature, &request);
-        }
-        if rt.options().fuse && signature.deferrable {
-            let target = targets.and_then(|t| t.first()).map(|t| t.view());
-            let view = self.window.defer(rt, &signature, &request, target)?;
-            return Ok(vec![NDArray::new(rt.clone(), view)]);
-        }
-        let views = targets.unwrap_or_default().iter().map(|t| t.view());
-        let views = views.chain(request.operands.iter().filter_map(|formal| match formal {
-            Formal::Array(array) => Some(array.view()),
-            _ => None,
-        }));
-        if views.clone().any(|view| self.window.concerns(view)) {
-            self.flush(rt)?;
-        }
-        push(rt, &signature, request, targets)
-    }
-
     /// Pushes what is deferred.
     pub fn flush(&mut self, rt: &Runtime) -> Result<(), Error> {
         self.window.flush(rt)
@@ -122,39 +92,70 @@ impl Front {
         self.signatures.insert(self.key.bytes().into(), made.clone());
         Ok(made)
     }
-
-    /// Runs an operator whose result types depend on elements: waits for its operands.
-    fn call_staged(
-        &mut self,
-        rt: &Runtime,
-        signature: &Signature,
-        request: &Request<'_>,
-    ) -> Result<Vec<NDArray>, Error> {
-        self.flush(rt)?;
-        let mut inputs = vec![];
-        for formal in &request.operands {
-            match formal {
-                Formal::Absent | Formal::Static(_) => {}
-                Formal::Host(data) => inputs.push(Tensor(data.clone())),
-                Formal::Array(array) => inputs.push(tensor_of(rt, array.view())?),
-                Formal::Inline(value) => {
-                    inputs.push(Tensor::from_bytes(value.dtype(), value.dims(), value.bytes().to_vec())?)
-                }
-            }
-        }
-        let mut staged = signature.staged.lock().unwrap_or_else(PoisonError::into_inner);
-        let session = match &mut *staged {
-            Some(session) => session,
-            none => none.insert(Session::new(rt.compiler().clone(), signature.graph.clone())?),
-        };
-        let results = session.run(&inputs)?;
-        results.iter().map(|tensor| rt.from_tensor(tensor, request.device)).collect()
-    }
 }
 
-fn tensor_of(rt: &Runtime, view: &View) -> Result<Tensor, Error> {
-    let bytes = array::read(rt.space(), &rt.inner().common.read, view)?;
-    Tensor::from_bytes(view.dtype(), view.dims(), bytes)
+/// Makes a call: defers it or pushes it. Only looking up, deferring and flushing hold the lock.
+pub(super) fn call(
+    rt: &Runtime,
+    mut request: Request<'_>,
+    targets: Option<&[&NDArray]>,
+) -> Result<Vec<NDArray>, Error> {
+    let signature = rt.front().signature(rt, &request)?;
+    if let Some(targets) = targets {
+        check_targets(&signature, &request, targets)?;
+    }
+    // A refused call draws nothing.
+    request.draw_key(rt);
+    if signature.outputs.is_empty() {
+        return call_staged(rt, &signature, &request);
+    }
+    if rt.options().fuse && signature.deferrable {
+        let target = targets.and_then(|t| t.first()).map(|t| t.view());
+        let view = rt.front().window.defer(rt, &signature, &request, target)?;
+        return Ok(vec![NDArray::new(rt.clone(), view)]);
+    }
+    let program = signature.program(rt)?;
+    let views: SmallVec<[View; 2]> = match targets {
+        Some(targets) => targets.iter().map(|t| t.view().clone()).collect(),
+        None => signature.outputs.iter().map(|ty| fresh(rt, request.device, ty)).collect::<Result<_, _>>()?,
+    };
+    let inputs: Vec<Source> = request.operands.iter().filter_map(source).collect();
+    for view in inputs.iter().filter_map(Source::view).chain(&views) {
+        rt.front().settle(rt, view)?;
+    }
+    let launch = array::Launch {
+        name: &signature.name,
+        device: request.device,
+        property: Property::Normal,
+        priority: 0,
+        inputs,
+        outputs: views.iter().cloned().map(Target::write).collect(),
+    };
+    array::launch(rt.space(), launch, move |inputs, outputs| program.run(inputs, outputs))?;
+    Ok(views.into_iter().map(|view| NDArray::new(rt.clone(), view)).collect())
+}
+
+/// Runs an operator whose result types depend on elements: waits for its operands.
+fn call_staged(rt: &Runtime, signature: &Signature, request: &Request<'_>) -> Result<Vec<NDArray>, Error> {
+    let mut inputs = vec![];
+    for formal in &request.operands {
+        match formal {
+            Formal::Absent | Formal::Static(_) => {}
+            Formal::Host(data) => inputs.push(Tensor(data.clone())),
+            Formal::Array(array) => inputs.push(array.to_tensor()?),
+            Formal::Inline(value) => {
+                inputs.push(Tensor::from_bytes(value.dtype(), value.dims(), value.bytes().to_vec())?)
+            }
+        }
+    }
+    let mut staged = signature.staged.lock().unwrap_or_else(PoisonError::into_inner);
+    let session = match &mut *staged {
+        Some(session) => session,
+        none => none.insert(Session::new(rt.compiler().clone(), signature.graph.clone())?),
+    };
+    let results = session.run(&inputs)?;
+    drop(staged);
+    results.iter().map(|tensor| rt.from_tensor(tensor, request.device)).collect()
 }
 
 /// The type of an operand that is data of the call.
@@ -250,27 +251,4 @@ fn check_targets(signature: &Signature, request: &Request<'_>, targets: &[&NDArr
 pub(super) fn fresh(rt: &Runtime, device: tensorc_runtime::Device, ty: &DenseType) -> Result<View, Error> {
     let chunk = Chunk::new(rt.space(), device, array::byte_len(ty.dtype, &ty.dims)?);
     Ok(View::whole(chunk, ty.dtype, &ty.dims)?)
-}
-
-fn push(
-    rt: &Runtime,
-    signature: &Signature,
-    request: Request<'_>,
-    targets: Option<&[&NDArray]>,
-) -> Result<Vec<NDArray>, Error> {
-    let program = signature.program(rt)?;
-    let views: SmallVec<[View; 2]> = match targets {
-        Some(targets) => targets.iter().map(|t| t.view().clone()).collect(),
-        None => signature.outputs.iter().map(|ty| fresh(rt, request.device, ty)).collect::<Result<_, _>>()?,
-    };
-    let launch = array::Launch {
-        name: &signature.name,
-        device: request.device,
-        property: Property::Normal,
-        priority: 0,
-        inputs: request.operands.iter().filter_map(source).collect(),
-        outputs: views.iter().cloned().map(Target::write).collect(),
-    };
-    array::launch(rt.space(), launch, move |inputs, outputs| program.run(inputs, outputs))?;
-    Ok(views.into_iter().map(|view| NDArray::new(rt.clone(), view)).collect())
 }

@@ -5,11 +5,13 @@
 
 use std::ops::{Range, RangeFrom, RangeFull, RangeTo};
 
+use tensorc_ir::TensorData;
+use tensorc_ir::scalar::Scalar;
 use tensorc_runtime::array::{self, Region, Source, Span, Target};
 use tensorc_runtime::engine::Property;
 
 use super::{NDArray, Operand};
-use crate::Error;
+use crate::{Error, Tensor};
 
 /// Positions of one axis, as in Python: negative ones count from the end, and what is outside is
 /// left out.
@@ -48,7 +50,9 @@ impl Slice {
         };
         let distance = if self.step < 0 { start - stop } else { stop - start };
         let count = (distance.max(0) as u64).div_ceil(self.step.unsigned_abs());
-        Some(Span { start: start.max(0) as u64, step: self.step, len: count })
+        // The stride of a single position means nothing, and must not be multiplied.
+        let step = if count <= 1 { 1 } else { self.step };
+        Some(Span { start: start.max(0) as u64, step, len: count })
     }
 }
 
@@ -105,16 +109,23 @@ impl NDArray {
         if spans.is_empty() || (0..spans.len()).all(whole) {
             return Ok(self.clone());
         }
-        let list = |f: &dyn Fn(&Span) -> i64| spans.iter().map(f).collect::<Vec<i64>>();
-        // One past the last position; for a backward slice that reaches the first, before it.
-        let end = |s: &Span| {
-            let end = s.start as i64 + s.step * s.len as i64;
-            if end < 0 { i64::MIN } else { end }
+        let copy =
+            self.runtime().empty(self.device(), self.dtype(), &spans.iter().map(|s| s.len).collect::<Vec<_>>())?;
+        let region = self.region(slices, &spans)?;
+        self.settle()?;
+        let request = array::Launch {
+            name: &self.runtime().inner().common.slice,
+            device: self.device(),
+            property: Property::Normal,
+            priority: 0,
+            inputs: vec![Source::View(self.view().clone())],
+            outputs: vec![Target::write(copy.view().clone())],
         };
-        let (starts, ends, steps) = (list(&|s| s.start as i64), list(&end), list(&|s| s.step));
-        let axes: Vec<i64> = (0..spans.len() as i64).collect();
-        let call = self.runtime().op("slice")?.arg(self).arg(&starts[..]).arg(&ends[..]);
-        call.arg(&axes[..]).arg(&steps[..]).invoke()?.reshape(&kept)
+        array::launch(self.runtime().space(), request, move |inputs, outputs| {
+            region.load(inputs[0].data, outputs[0].data);
+            Ok(())
+        })?;
+        copy.reshape(&kept)
     }
 
     /// Writes an array or a number to the elements at slices. An array is broadcast to their shape,
@@ -124,8 +135,7 @@ impl NDArray {
     /// As [`NDArray::slice`], or the value does not fit.
     pub fn set<'a>(&self, slices: &[Slice], value: impl Into<Operand<'a>>) -> Result<(), Error> {
         let spans = self.spans(slices)?;
-        let element = self.dtype().size();
-        let region = Region::new(self.dims(), element, &spans).ok_or_else(|| self.outside(slices))?;
+        let region = self.region(slices, &spans)?;
         let kept: Vec<i64> = region
             .dims()
             .iter()
@@ -140,7 +150,8 @@ impl NDArray {
                 array.clone()
             }
             Operand::Array(array) => self.runtime().op("expand")?.arg(array).arg(&kept[..]).invoke()?,
-            Operand::Scalar(value) => self.runtime().full(self.device(), self.dtype(), &[], value)?,
+            Operand::Scalar(value) => self.number(Scalar::from_f64(self.dtype(), value))?,
+            Operand::Integer(value) => self.number(Scalar::from_i64(self.dtype(), value))?,
             Operand::Tensor(tensor) => self.runtime().from_tensor(&tensor, self.device())?,
             Operand::Absent => return Err(self.outside(slices)),
         };
@@ -169,6 +180,14 @@ impl NDArray {
             Ok(())
         })?;
         Ok(())
+    }
+
+    fn number(&self, value: Scalar) -> Result<NDArray, Error> {
+        self.runtime().from_tensor(&Tensor(TensorData::scalar(value)), self.device())
+    }
+
+    fn region(&self, slices: &[Slice], spans: &[Span]) -> Result<Region, Error> {
+        Region::new(self.dims(), self.dtype().size(), spans).ok_or_else(|| self.outside(slices))
     }
 
     fn outside(&self, slices: &[Slice]) -> Error {
@@ -203,6 +222,8 @@ mod tests {
         assert_eq!(positions(Slice::from(..-1), 3), [0, 1]);
         assert_eq!(positions(Slice::from(1..100).step(2), 6), [1, 3, 5]);
         assert_eq!(positions(Slice::from(4..0).step(-2), 6), [4, 2]);
+        assert_eq!(positions(Slice::from(1..).step(i64::MAX), 6), [1]);
+        assert_eq!(positions(Slice::from(1..).step(i64::MIN), 6), [1]);
         assert_eq!(positions(Slice::from(2..2), 6), [0; 0]);
         assert_eq!(positions(Slice::from(5..2), 6), [0; 0]);
         assert_eq!(positions(Slice::ALL, 0), [0; 0]);

@@ -38,7 +38,7 @@ impl Key {
 
     pub fn ty(&mut self, dtype: DType, dims: &[u64]) {
         self.small(dtype as u8);
-        self.small(dims.len() as u8);
+        self.number(dims.len() as u64);
         dims.iter().for_each(|d| self.number(*d));
     }
 
@@ -48,7 +48,7 @@ impl Key {
     }
 
     pub fn params(&mut self, params: &Params) {
-        self.small(params.iter().count() as u8);
+        self.number(params.iter().count() as u64);
         for (name, value) in params.iter() {
             self.raw(name.as_bytes());
             self.param(value);
@@ -76,6 +76,40 @@ impl Key {
                 list.iter().for_each(|s| self.raw(s.as_bytes()));
             }
             ParamValue::Tensor(data) => self.tensor(data),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(dims: &[u64]) -> Vec<u8> {
+        let mut key = Key::default();
+        key.ty(DType::F32, dims);
+        key.0
+    }
+
+    #[test]
+    fn lengths_are_told_apart() {
+        assert_ne!(key(&[1; 257])[..8 + 1 + 8], key(&[1])[..]);
+        let described = |params: &Params| {
+            let mut key = Key::default();
+            key.params(params);
+            key.0
+        };
+        let with = |value: ParamValue| described(&Params::new().with("a", value));
+        let all = [
+            described(&Params::new()),
+            with(ParamValue::Int(1)),
+            with(ParamValue::Float(f64::from_bits(1))),
+            with(ParamValue::Ints(vec![1])),
+            with(ParamValue::Ints(vec![])),
+            with(ParamValue::Str("a".into())),
+            with(ParamValue::Strs(vec!["a".into()])),
+        ];
+        for (i, a) in all.iter().enumerate() {
+            assert!(all[i + 1..].iter().all(|b| a != b), "{i}");
         }
     }
 }

@@ -25,6 +25,7 @@ pub(in crate::ndarray) struct Common {
     pub fill: Name,
     pub read: Name,
     pub assign: Name,
+    pub slice: Name,
 }
 
 impl Common {
@@ -42,6 +43,7 @@ impl Common {
             fill: Name::from("fill"),
             read: Name::from("read"),
             assign: Name::from("assign"),
+            slice: Name::from("slice"),
         })
     }
 }
@@ -178,7 +180,8 @@ macro_rules! binary {
     )* };
     (assign none none $field:ident) => {};
     (assign $assign_trait:ident $assign:ident $field:ident) => {
-        /// Writes the array's own memory. What is wrong with the call is reported by the next read.
+        /// Writes the array's own memory. What is wrong with the call is reported by the next read of
+        /// that memory, through any handle.
         impl $assign_trait<f64> for NDArray {
             fn $assign(&mut self, other: f64) {
                 let def = self.runtime().inner().common.$field.clone();
@@ -186,7 +189,8 @@ macro_rules! binary {
             }
         }
 
-        /// Writes the array's own memory. What is wrong with the call is reported by the next read.
+        /// Writes the array's own memory. What is wrong with the call is reported by the next read of
+        /// that memory, through any handle.
         impl $assign_trait<&NDArray> for NDArray {
             fn $assign(&mut self, other: &NDArray) {
                 let def = self.runtime().inner().common.$field.clone();

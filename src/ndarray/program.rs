@@ -9,7 +9,10 @@ use tensorc_runtime::{Context, Executable, TensorMut, TensorRef};
 use crate::compile::compile;
 use crate::{Compiler, Error};
 
-/// An executable, and the memory of as many runs as ever went on at once.
+/// Contexts kept for later runs of one program.
+const IDLE: usize = 4;
+
+/// An executable, and memory for a few runs at once.
 pub(super) struct Program {
     /// What operations that run it are called.
     pub name: Name,
@@ -34,7 +37,10 @@ impl Program {
             None => Context::new(self.executable.clone(), self.compiler.pool())?,
         };
         let result = context.run(self.compiler.pool(), inputs, outputs);
-        idle().push(context);
+        let mut idle = idle();
+        if idle.len() < IDLE {
+            idle.push(context);
+        }
         Ok(result?)
     }
 }

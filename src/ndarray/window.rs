@@ -38,6 +38,8 @@ pub(super) struct Window {
     limit: usize,
     device: Device,
     nodes: Vec<Node>,
+    /// For each node, its result if an operation that computes it was pushed.
+    finished: Vec<Option<View>>,
     inputs: Vec<Source>,
     programs: HashMap<Box<[u8]>, Arc<Program>>,
 }
@@ -75,6 +77,7 @@ impl Window {
             limit: limit.clamp(1, NODES),
             device: Device::default(),
             nodes: vec![],
+            finished: vec![],
             inputs: vec![],
             programs: HashMap::new(),
         }
@@ -122,7 +125,7 @@ impl Window {
         self.append(signature, sources, &result);
         match result.is_whole() {
             true => Ok(result),
-            false => self.push(rt, vec![(0, result.clone())]).map(|()| result),
+            false => self.push(rt, vec![(self.nodes.len() - 1, result.clone())]).map(|()| result),
         }
     }
 
@@ -136,6 +139,7 @@ impl Window {
             result.chunk().clone()
         });
         self.nodes.push(Node { signature: signature.clone(), operands, chunk });
+        self.finished.push(None);
     }
 
     fn slot(&mut self, source: Source) -> Slot {
@@ -155,9 +159,10 @@ impl Window {
     /// Pushes the deferred calls.
     pub fn flush(&mut self, rt: &Runtime) -> Result<(), Error> {
         let mut results = vec![];
-        for (i, node) in self.nodes.iter().enumerate() {
-            // Nobody else holds the memory, and nobody can: the result is out of reach.
-            if let Some(chunk) = node.chunk.as_ref().filter(|chunk| Arc::strong_count(chunk) > 1) {
+        for (i, node) in self.nodes.iter().enumerate().filter(|(i, _)| self.finished[*i].is_none()) {
+            // If nobody else holds the memory or knows its address, the result is out of reach.
+            let reachable = |chunk: &&Arc<Chunk>| Arc::strong_count(chunk) > 1 || chunk.is_pinned();
+            if let Some(chunk) = node.chunk.as_ref().filter(reachable) {
                 results.push((i, View::whole(chunk.clone(), node.ty().dtype, &node.ty().dims)?));
             }
         }
@@ -165,15 +170,16 @@ impl Window {
     }
 
     /// Pushes operations that compute the given nodes into the given views, and empties the window.
+    ///
+    /// If one cannot be pushed, the window stays as it is but for the results of those that were.
     fn push(&mut self, rt: &Runtime, results: Vec<(usize, View)>) -> Result<(), Error> {
         let nodes = std::mem::take(&mut self.nodes);
         let inputs = std::mem::take(&mut self.inputs);
-        let mut pushed = 0;
-        let result = self.push_groups(rt, &nodes, &inputs, results, &mut pushed);
+        let mut finished = std::mem::take(&mut self.finished);
+        let result = self.push_groups(rt, &nodes, &inputs, results, &mut finished);
         match result {
-            // Nothing began, so the calls can wait for the next attempt.
-            Err(_) if pushed == 0 => (self.nodes, self.inputs) = (nodes, inputs),
-            _ => self.epoch += 1,
+            Ok(()) => self.epoch += 1,
+            Err(_) => (self.nodes, self.inputs, self.finished) = (nodes, inputs, finished),
         }
         result
     }
@@ -184,9 +190,9 @@ impl Window {
         nodes: &[Node],
         inputs: &[Source],
         results: Vec<(usize, View)>,
-        pushed: &mut usize,
+        finished: &mut [Option<View>],
     ) -> Result<(), Error> {
-        let mut form = Form::new(nodes, inputs);
+        let mut form = Form::new(nodes, inputs, finished);
         for group in groups(nodes, inputs, results) {
             form.select(&group);
             let program = self.program(rt, &form);
@@ -206,7 +212,6 @@ impl Window {
             // The calls have returned, so an error of compiling them stays with their results.
             array::launch(rt.space(), launch, move |inputs, outputs| program?.run(inputs, outputs))?;
             form.finish(group);
-            *pushed += 1;
         }
         Ok(())
     }

@@ -50,6 +50,35 @@ fn errors_spread_to_what_depends_on_them() {
     }
 }
 
+/// Results that share a window but not their operands do not share errors, whatever overwrites what.
+#[test]
+fn in_place_results_are_as_good_as_their_operands() {
+    for rt in runtimes() {
+        let (bad, mut x) = (failed(&rt), rt.ones(&[2, 2], DType::F32).unwrap());
+        let old = (&x * 2.0).unwrap();
+        x += 1.0;
+        let z = (&x + &bad).unwrap();
+        let fine = (&old + &x).unwrap();
+        assert_eq!(x.to_vec::<f32>().unwrap(), [2.0; 4]);
+        assert_eq!(fine.to_vec::<f32>().unwrap(), [4.0; 4]);
+        assert!(message(z.to_vec::<f32>()).contains("add"));
+    }
+}
+
+/// Waiting where nothing can finish is an error and no hang.
+#[test]
+fn a_stopped_engine_is_an_error_of_reading() {
+    for rt in runtimes() {
+        let x = rt.ones(&[2], DType::F32).unwrap();
+        rt.wait_all().unwrap();
+        rt.engine().stop().unwrap();
+        let read = (&x + 1.0).unwrap().to_vec::<f32>();
+        rt.engine().start().unwrap();
+        assert!(read.unwrap_err().to_string().contains("stopped"));
+        assert_eq!(x.to_vec::<f32>().unwrap(), [1.0; 2]);
+    }
+}
+
 #[test]
 fn waiting_for_everything_reports_once() {
     for rt in runtimes() {
@@ -86,6 +115,8 @@ fn memory_that_is_not_there_is_an_error_of_the_array() {
         let huge = rt.zeros(&[1 << 45], DType::F32).unwrap();
         let why = huge.wait_to_read().unwrap_err().to_string();
         assert!(why.contains("fill") && why.contains(&(1u64 << 47).to_string()), "{why}");
+        // Memory that was never written has to be there as well to be read.
+        assert!(rt.empty(rt.options().device, DType::F32, &[1 << 45]).unwrap().to_bytes().is_err());
         assert!(rt.wait_all().is_err());
     }
 }

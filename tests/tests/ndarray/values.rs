@@ -4,7 +4,7 @@ use ::ndarray::{ArrayD, array};
 use tensorc::DType;
 use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::runtime::Device;
-use tensorc::runtime::engine::EngineKind;
+use tensorc::runtime::engine::{EngineConfig, EngineKind};
 
 use super::{runtime, runtimes};
 
@@ -69,6 +69,41 @@ fn in_place_arithmetic_counts() {
 }
 
 #[test]
+fn whole_numbers_are_exact() {
+    let rt = runtime(EngineKind::PerDevice, true);
+    let big = rt.array(&[1], &[1i64]).unwrap();
+    let sum = rt.op("add").unwrap().arg(&big).arg((1i64 << 53) + 1).invoke().unwrap();
+    assert_eq!(sum.to_vec::<i64>().unwrap(), [(1 << 53) + 2]);
+}
+
+/// A refused call leaves the stream of random numbers as it was.
+#[test]
+fn numbers_of_results_are_checked_and_refused_calls_draw_nothing() {
+    let rt = runtime(EngineKind::PerDevice, true);
+    let draw = || rt.uniform(&[4], DType::F32, 0.0, 1.0);
+    let first = draw().unwrap().to_vec::<f32>().unwrap();
+    rt.seed(0);
+    assert!(rt.uniform(&[4], DType::I32, 0.0, 1.0).is_err());
+    assert_eq!(draw().unwrap().to_vec::<f32>().unwrap(), first);
+    for count in [0, 2, usize::MAX] {
+        let a = rt.ones(&[2], DType::F32).unwrap();
+        assert!(rt.op("neg").unwrap().arg(&a).outputs(count).invoke_all().is_err());
+    }
+}
+
+/// Making arrays without end waits for the engine, also where a call makes its result itself.
+#[test]
+fn run_ahead_is_bounded() {
+    for kind in EngineKind::ALL {
+        let engine = EngineConfig { kind, ..EngineConfig::default() };
+        let options = RuntimeOptions { engine, ahead_bytes: 0, ..RuntimeOptions::default() };
+        let rt = Runtime::new(options).unwrap();
+        let found = rt.array(&[3], &[1f32, 0.0, 2.0]).unwrap().apply("nonzero").unwrap();
+        assert_eq!(found.to_vec::<i64>().unwrap(), [0, 2]);
+    }
+}
+
+#[test]
 fn scalars_and_empty_arrays_exist() {
     for rt in runtimes() {
         let scalar = rt.array(&[], &[3f64]).unwrap();
@@ -76,6 +111,9 @@ fn scalars_and_empty_arrays_exist() {
         let empty = rt.zeros(&[0, 3], DType::F32).unwrap();
         let sum = (&empty + 1.0).unwrap();
         assert_eq!((sum.dims(), sum.to_vec::<f32>().unwrap().len()), (&[0, 3][..], 0));
+        let vast = rt.zeros(&[1 << 40, 1 << 40, 0], DType::F32).unwrap();
+        assert_eq!((vast.len(), vast.to_vec::<f32>().unwrap().len()), (0, 0));
+        vast.set(&[], 1.0).unwrap();
         assert_eq!(empty.sum(&[0], false).unwrap().to_vec::<f32>().unwrap(), [0.0; 3]);
     }
 }

@@ -50,6 +50,7 @@ fn impossible_views_are_errors() {
         assert!(wrong.is_err());
     }
     assert!(a.reshape(&[-1, 0]).is_err());
+    assert!(a.reshape(&[i64::MAX, 4]).is_err());
     assert!(rt.zeros(&[], DType::F32).unwrap().rows(0, 0).is_err());
     assert_eq!(rt.zeros(&[0, 3], DType::F32).unwrap().reshape(&[3, 0]).unwrap().dims(), [3, 0]);
 }
