@@ -28,6 +28,11 @@ impl Slice {
     /// Every position.
     pub const ALL: Slice = Slice { begin: None, end: None, step: 1, single: false };
 
+    /// Positions from `begin` to before `end`, every `step`th; backwards, `begin` is the greater.
+    pub const fn new(begin: Option<i64>, end: Option<i64>, step: i64) -> Slice {
+        Slice { begin, end, step, single: false }
+    }
+
     /// The same positions with another stride; a negative one goes backwards.
     pub const fn step(self, step: i64) -> Slice {
         Slice { step, ..self }
@@ -221,11 +226,11 @@ mod tests {
         assert_eq!(positions(Slice::from(-2..), 3), [1, 2]);
         assert_eq!(positions(Slice::from(..-1), 3), [0, 1]);
         assert_eq!(positions(Slice::from(1..100).step(2), 6), [1, 3, 5]);
-        assert_eq!(positions(Slice::from(4..0).step(-2), 6), [4, 2]);
+        assert_eq!(positions(Slice::new(Some(4), Some(0), -2), 6), [4, 2]);
         assert_eq!(positions(Slice::from(1..).step(i64::MAX), 6), [1]);
         assert_eq!(positions(Slice::from(1..).step(i64::MIN), 6), [1]);
         assert_eq!(positions(Slice::from(2..2), 6), [0; 0]);
-        assert_eq!(positions(Slice::from(5..2), 6), [0; 0]);
+        assert_eq!(positions(Slice::new(Some(5), Some(2), 1), 6), [0; 0]);
         assert_eq!(positions(Slice::ALL, 0), [0; 0]);
         assert_eq!(positions(Slice::ALL.step(-1), 0), [0; 0]);
         assert_eq!(positions(Slice::from(-1), 3), [2]);

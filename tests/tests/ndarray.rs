@@ -3,6 +3,7 @@
 mod errors;
 mod functions;
 mod fusion;
+mod lent;
 mod values;
 mod views;
 
