@@ -158,8 +158,8 @@ impl<'a> Call<'a> {
     /// # Errors
     /// Operands or parameters do not fit the operator, or it is not supported.
     pub fn invoke(self) -> Result<NDArray, Error> {
-        let op = self.def.name;
-        let first = self.invoke_all()?.into_iter().next();
+        let (rt, op) = (self.rt, self.def.name);
+        let first = front::call(rt, self.resolve()?, None)?.into_iter().next();
         first.ok_or_else(|| Error::Internal(format!("`{op}` has no result")))
     }
 
@@ -169,7 +169,7 @@ impl<'a> Call<'a> {
     /// As [`Call::invoke`].
     pub fn invoke_all(self) -> Result<Vec<NDArray>, Error> {
         let rt = self.rt;
-        front::call(rt, self.resolve()?, None)
+        Ok(front::call(rt, self.resolve()?, None)?.into_vec())
     }
 
     /// Calls the operator and lets it write arrays that exist; operands may be among them.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::op::{Compute, OpRef};
 use tensorc_ir::params::Params;
@@ -94,12 +94,11 @@ impl Front {
     }
 }
 
+/// What a call returns.
+type Results = SmallVec<[NDArray; 1]>;
+
 /// Makes a call: defers it or pushes it. Only looking up, deferring and flushing hold the lock.
-pub(super) fn call(
-    rt: &Runtime,
-    mut request: Request<'_>,
-    targets: Option<&[&NDArray]>,
-) -> Result<Vec<NDArray>, Error> {
+pub(super) fn call(rt: &Runtime, mut request: Request<'_>, targets: Option<&[&NDArray]>) -> Result<Results, Error> {
     let signature = rt.front().signature(rt, &request)?;
     if let Some(targets) = targets {
         check_targets(&signature, &request, targets)?;
@@ -112,7 +111,7 @@ pub(super) fn call(
     if rt.options().fuse && signature.deferrable {
         let target = targets.and_then(|t| t.first()).map(|t| t.view());
         let view = rt.front().window.defer(rt, &signature, &request, target)?;
-        return Ok(vec![NDArray::new(rt.clone(), view)]);
+        return Ok(smallvec![NDArray::new(rt.clone(), view)]);
     }
     let program = signature.program(rt)?;
     let views: SmallVec<[View; 2]> = match targets {
@@ -136,7 +135,7 @@ pub(super) fn call(
 }
 
 /// Runs an operator whose result types depend on elements: waits for its operands.
-fn call_staged(rt: &Runtime, signature: &Signature, request: &Request<'_>) -> Result<Vec<NDArray>, Error> {
+fn call_staged(rt: &Runtime, signature: &Signature, request: &Request<'_>) -> Result<Results, Error> {
     let mut inputs = vec![];
     for formal in &request.operands {
         match formal {

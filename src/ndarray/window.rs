@@ -173,14 +173,17 @@ impl Window {
     ///
     /// If one cannot be pushed, the window stays as it is but for the results of those that were.
     fn push(&mut self, rt: &Runtime, results: Vec<(usize, View)>) -> Result<(), Error> {
-        let nodes = std::mem::take(&mut self.nodes);
-        let inputs = std::mem::take(&mut self.inputs);
+        let mut nodes = std::mem::take(&mut self.nodes);
+        let mut inputs = std::mem::take(&mut self.inputs);
         let mut finished = std::mem::take(&mut self.finished);
         let result = self.push_groups(rt, &nodes, &inputs, results, &mut finished);
-        match result {
-            Ok(()) => self.epoch += 1,
-            Err(_) => (self.nodes, self.inputs, self.finished) = (nodes, inputs, finished),
+        if result.is_ok() {
+            self.epoch += 1;
+            nodes.clear();
+            inputs.clear();
+            finished.clear();
         }
+        (self.nodes, self.inputs, self.finished) = (nodes, inputs, finished);
         result
     }
 
