@@ -3,8 +3,8 @@
 use ::ndarray::{ArrayD, array};
 use tensorc::DType;
 use tensorc::ndarray::{Runtime, RuntimeOptions};
-use tensorc::runtime::Device;
 use tensorc::runtime::engine::{EngineConfig, EngineKind};
+use tensorc::runtime::{Device, Profiler};
 
 use super::{runtime, runtimes};
 
@@ -100,6 +100,28 @@ fn run_ahead_is_bounded() {
         let rt = Runtime::new(options).unwrap();
         let found = rt.array(&[3], &[1f32, 0.0, 2.0]).unwrap().apply("nonzero").unwrap();
         assert_eq!(found.to_vec::<i64>().unwrap(), [0, 2]);
+    }
+}
+
+/// One square root and two additions of a number: counts 1 and 2, in a table and as spans.
+#[test]
+fn the_profiler_counts_operations() {
+    for kind in EngineKind::ALL {
+        let profiler = Profiler::default();
+        let engine = EngineConfig { kind, profiler: Some(profiler.clone()), ..EngineConfig::default() };
+        let rt = Runtime::new(RuntimeOptions { engine, fuse: false, ..RuntimeOptions::default() }).unwrap();
+        let x = rt.ones(&[1000], DType::F32).unwrap();
+        rt.wait_all().unwrap();
+        profiler.start();
+        let y = ((x.apply("sqrt").unwrap() + 1.0).unwrap() + 1.0).unwrap();
+        y.wait_to_read().unwrap();
+        profiler.stop();
+        let _ = (&y + 1.0).unwrap().to_bytes().unwrap();
+        let summary = profiler.recording().summary();
+        let count = |name: &str| summary.row(name).map_or(0, |row| row.count);
+        assert_eq!((count("sqrt"), count("add")), (1, 2), "{summary}");
+        // What is read and written: an array in and one out, and for additions the number.
+        assert_eq!(summary.row("add").unwrap().bytes, 2 * (8000 + 4), "{summary}");
     }
 }
 
