@@ -2,34 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+#[path = "common/allocations.rs"]
+mod allocations;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tensorc_runtime::engine::*;
 
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-struct Counting;
-
-// SAFETY: every call is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: passed on from the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: passed on from the caller.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// The only test of this binary: another one would be counted too.
 #[test]
 fn operations_do_not_allocate() {
     const OPS: u64 = 500;
@@ -50,7 +30,7 @@ fn operations_do_not_allocate() {
                 })
                 .unwrap();
             let round = || {
-                let before = ALLOCATIONS.load(Ordering::Relaxed);
+                let before = allocations::count();
                 for i in 0..OPS {
                     let (runs, captured) = (total.clone(), [i; 6]);
                     let (name, priority) = if i % 2 == 0 { (&name, 0) } else { (&shared, i as i32 % 3) };
@@ -66,7 +46,7 @@ fn operations_do_not_allocate() {
                 while engine.stats().finished < engine.stats().pushed {
                     std::thread::yield_now();
                 }
-                ALLOCATIONS.load(Ordering::Relaxed) - before
+                allocations::count() - before
             };
             // Buffers grow to the most that was ever pending, which depends on how the threads were
             // scheduled; then there are rounds without a single allocation.
