@@ -62,6 +62,7 @@ pub struct Access {
     pub kind: AccessKind,
 }
 
+#[derive(Clone, Hash)]
 struct Node {
     var: u32,
     op: u32,
@@ -72,6 +73,7 @@ struct Node {
     kind: AccessKind,
 }
 
+#[derive(Clone, Hash)]
 struct VarSlot<E> {
     /// Ends of the queue of waiting accesses.
     head: u32,
@@ -102,6 +104,7 @@ impl<E> VarSlot<E> {
     }
 }
 
+#[derive(Clone, Hash)]
 struct OpSlot<T> {
     /// First access; next free slot.
     first: u32,
@@ -137,6 +140,7 @@ impl<T, E> Default for Ready<T, E> {
 }
 
 /// Operations with a payload `T` over variables that can hold an error `E`.
+#[derive(Clone, Hash)]
 pub struct State<T, E> {
     vars: Vec<VarSlot<E>>,
     ops: Vec<OpSlot<T>>,

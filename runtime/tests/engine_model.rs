@@ -1,0 +1,502 @@
+//! Explores everything that the engine's dependency rules can be asked to do, within small bounds.
+//!
+//! Threads that push and workers that finish reach the state machine one after the other, under a
+//! lock. So whatever threads do, the machine sees one sequence of pushes, starts and finishes, and
+//! the interleavings of all programs of N operations on any number of threads are the sequences of
+//! N operations together with all places where they may start and finish, with or without an error.
+//! These are enumerated, programs up to renaming of variables. A state that the same program was in
+//! before is not left again on the same ways.
+//!
+//! After each event the machine is compared with rules stated here independently: an operation runs
+//! exactly when no earlier unfinished one conflicts with it, and what a variable holds is what the
+//! operations in the order of pushing leave.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tensorc_runtime::engine::state::{Access, AccessKind, OpId, Ready, State, VarId};
+
+const MAX_OPS: usize = 4;
+const MAX_VARS: usize = 3;
+
+/// An operation of the programs, with what the rules need to know about it.
+#[derive(Clone)]
+struct OpSpec {
+    list: Vec<Access>,
+    /// One access for each variable, in the order in which errors are looked for: exclusive
+    /// accesses first.
+    joined: Vec<Access>,
+    /// Variables accessed, and those accessed exclusively, as bits.
+    used: u32,
+    exclusive: u32,
+}
+
+fn is_exclusive(kind: AccessKind) -> bool {
+    kind != AccessKind::Read
+}
+
+/// What a list that mentions a variable several times means.
+fn join(kinds: &[AccessKind]) -> AccessKind {
+    let any = |kind| kinds.contains(&kind);
+    let all = |kind| kinds.iter().all(|&k| k == kind);
+    match () {
+        () if any(AccessKind::Delete) => AccessKind::Delete,
+        () if all(AccessKind::Read) => AccessKind::Read,
+        () if all(AccessKind::Write) => AccessKind::Write,
+        () if any(AccessKind::Write) || any(AccessKind::Update) => AccessKind::Update,
+        () => AccessKind::Barrier,
+    }
+}
+
+impl OpSpec {
+    fn new(list: Vec<Access>) -> OpSpec {
+        let mut order: Vec<VarId> = vec![];
+        let exclusive = list.iter().filter(|access| is_exclusive(access.kind));
+        for access in exclusive.chain(list.iter().filter(|access| !is_exclusive(access.kind))) {
+            if !order.contains(&access.var) {
+                order.push(access.var);
+            }
+        }
+        let kinds = |var| list.iter().filter(|a| a.var == var).map(|a| a.kind).collect::<Vec<_>>();
+        let joined: Vec<Access> = order.iter().map(|&var| Access { var, kind: join(&kinds(var)) }).collect();
+        let bits = |keep: fn(AccessKind) -> bool| {
+            joined.iter().filter(|access| keep(access.kind)).fold(0, |bits, access| bits | 1 << access.var.0)
+        };
+        let (used, exclusive) = (bits(|_| true), bits(is_exclusive));
+        OpSpec { list, joined, used, exclusive }
+    }
+
+    fn conflicts(&self, other: &OpSpec) -> bool {
+        self.exclusive & other.used != 0 || self.used & other.exclusive != 0
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Phase {
+    Unpushed,
+    Waiting,
+    Granted,
+    Started,
+    Done,
+}
+
+/// The rules.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Rules {
+    phases: [Phase; MAX_OPS],
+    /// The operation whose error each variable holds.
+    errors: [Option<u8>; MAX_VARS],
+    versions: [u8; MAX_VARS],
+}
+
+/// What an event must cause.
+#[derive(Default)]
+struct Expected {
+    granted: u32,
+    skipped: [Option<u8>; MAX_OPS],
+    freed: [u8; MAX_VARS],
+}
+
+impl Rules {
+    fn new() -> Rules {
+        Rules { phases: [Phase::Unpushed; MAX_OPS], errors: [None; MAX_VARS], versions: [0; MAX_VARS] }
+    }
+
+    fn unfinished(&self, op: usize) -> bool {
+        !matches!(self.phases[op], Phase::Unpushed | Phase::Done)
+    }
+
+    /// Ends an operation: what it writes holds `error`.
+    fn end(&mut self, program: &[&OpSpec], op: usize, error: Option<u8>, expected: &mut Expected) {
+        self.phases[op] = Phase::Done;
+        for access in &program[op].joined {
+            let var = access.var.0 as usize;
+            match access.kind {
+                AccessKind::Read | AccessKind::Barrier => {}
+                AccessKind::Write | AccessKind::Update => {
+                    self.errors[var] = error;
+                    self.versions[var] += 1;
+                }
+                AccessKind::Delete => {
+                    (self.errors[var], self.versions[var]) = (None, 0);
+                    expected.freed[var] += 1;
+                }
+            }
+        }
+    }
+
+    /// Grants what can run, and ends what meets an error instead.
+    fn settle(&mut self, program: &[&OpSpec], expected: &mut Expected) {
+        // Only later operations depend on an ended one, so one pass reaches all.
+        for op in 0..program.len() {
+            let blocked = |earlier: usize| self.unfinished(earlier) && program[earlier].conflicts(program[op]);
+            if self.phases[op] != Phase::Waiting || (0..op).any(blocked) {
+                continue;
+            }
+            let observed = program[op]
+                .joined
+                .iter()
+                .filter(|access| matches!(access.kind, AccessKind::Read | AccessKind::Update | AccessKind::Barrier));
+            match observed.map(|access| self.errors[access.var.0 as usize]).find(Option::is_some).flatten() {
+                None => {
+                    self.phases[op] = Phase::Granted;
+                    expected.granted |= 1 << op;
+                }
+                Some(error) => {
+                    expected.skipped[op] = Some(error);
+                    self.end(program, op, Some(error), expected);
+                }
+            }
+        }
+    }
+}
+
+/// A machine and the rules, in step.
+#[derive(Clone, Hash)]
+struct Pair {
+    machine: State<u8, u8>,
+    rules: Rules,
+    ids: [OpId; MAX_OPS],
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Push,
+    Start(usize),
+    Finish { op: usize, fails: bool },
+}
+
+impl Pair {
+    fn new() -> Pair {
+        Pair { machine: State::new(), rules: Rules::new(), ids: [OpId(0); MAX_OPS] }
+    }
+
+    /// Does `event` on both sides and compares.
+    fn step(&mut self, program: &[&OpSpec], event: Event, ready: &mut Ready<u8, u8>) {
+        let mut expected = Expected::default();
+        match event {
+            Event::Push => {
+                let op = program.len() - 1;
+                self.rules.phases[op] = Phase::Waiting;
+                assert_eq!(self.machine.pushed(), op as u64);
+                self.ids[op] = self.machine.push(&program[op].list, op as u8, ready);
+            }
+            Event::Start(op) => {
+                self.rules.phases[op] = Phase::Started;
+                assert_eq!(self.machine.take(self.ids[op]), Some(op as u8));
+            }
+            Event::Finish { op, fails } => {
+                let error = fails.then_some(op as u8);
+                self.rules.end(program, op, error, &mut expected);
+                self.machine.finish(self.ids[op], error.map_or(Ok(()), Err), ready);
+            }
+        }
+        self.rules.settle(program, &mut expected);
+        self.compare_ready(&expected, ready);
+        self.compare_state(program);
+    }
+
+    fn compare_ready(&self, expected: &Expected, ready: &mut Ready<u8, u8>) {
+        let mut granted = 0;
+        for id in ready.run.drain(..) {
+            let op = *self.machine.payload(id).unwrap();
+            assert_eq!((id, granted & 1 << op), (self.ids[op as usize], 0), "granted twice");
+            granted |= 1 << op;
+        }
+        assert_eq!(granted, expected.granted, "operations granted, as bits");
+        let mut skipped = [None; MAX_OPS];
+        for (op, error) in ready.skipped.drain(..) {
+            assert_eq!(skipped[op as usize].replace(error), None, "skipped twice");
+        }
+        assert_eq!(skipped, expected.skipped, "operations skipped, with the error they met");
+        let mut freed = [0; MAX_VARS];
+        ready.freed.drain(..).for_each(|var| freed[var.0 as usize] += 1);
+        assert_eq!(freed, expected.freed, "variables deleted");
+    }
+
+    fn compare_state(&self, program: &[&OpSpec]) {
+        let unfinished = |op: &usize| self.rules.unfinished(*op);
+        let live = (0..program.len()).filter(unfinished).count();
+        assert_eq!(self.machine.live(), live);
+        let active = |phase: &Phase| matches!(phase, Phase::Granted | Phase::Started);
+        assert!(live == 0 || self.rules.phases.iter().any(active), "nothing can run");
+        let bits = |of: fn(&OpSpec) -> u32| (0..program.len()).filter(unfinished).fold(0, |b, op| b | of(program[op]));
+        let (used, exclusive) = (bits(|op| op.used), bits(|op| op.exclusive));
+        for var in 0..MAX_VARS {
+            let id = VarId(var as u32);
+            let machine = &self.machine;
+            let found =
+                (machine.error(id).copied(), machine.version(id), machine.write_pending(id), machine.in_use(id));
+            let (error, version) = (self.rules.errors[var], u64::from(self.rules.versions[var]));
+            assert_eq!(found, (error, version, exclusive >> var & 1 == 1, used >> var & 1 == 1), "variable {var}");
+        }
+        for op in 0..program.len() {
+            assert_eq!(self.machine.is_live(self.ids[op], op as u64), self.rules.unfinished(op));
+        }
+    }
+}
+
+/// Multiply and rotate: the keys are states of programs, not chosen by an adversary.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        let x = (self.0 ^ self.0 >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        x ^ x >> 32
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
+    }
+
+    fn write_u8(&mut self, x: u8) {
+        self.write_u64(u64::from(x));
+    }
+
+    fn write_u32(&mut self, x: u32) {
+        self.write_u64(u64::from(x));
+    }
+
+    fn write_usize(&mut self, x: usize) {
+        self.write_u64(x as u64);
+    }
+
+    fn write_u64(&mut self, x: u64) {
+        self.0 = (self.0.rotate_left(23) ^ x).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// Bounds of an exploration.
+struct Bounds {
+    ops: usize,
+    vars: u32,
+    kinds: &'static [AccessKind],
+    /// Longest list of accesses.
+    mentions: usize,
+    /// Lists may mention a variable twice; otherwise each list is in the order of the variables.
+    duplicates: bool,
+    /// Starting is an event of its own.
+    starts: bool,
+    /// States with different free slots and links are different, not only those in which different
+    /// operations are finished or variables hold something else.
+    slots: bool,
+}
+
+const ALL_KINDS: &[AccessKind] =
+    &[AccessKind::Read, AccessKind::Write, AccessKind::Update, AccessKind::Barrier, AccessKind::Delete];
+
+impl Bounds {
+    fn menu(&self) -> Vec<OpSpec> {
+        let mut lists: Vec<Vec<Access>> = vec![vec![]];
+        let mut begin = 0;
+        for _ in 0..self.mentions {
+            let end = lists.len();
+            for i in begin..end {
+                let first = match lists[i].last() {
+                    Some(last) if !self.duplicates => last.var.0 + 1,
+                    _ => 0,
+                };
+                for var in (first..self.vars).map(VarId) {
+                    for &kind in self.kinds {
+                        let mut list = lists[i].clone();
+                        list.push(Access { var, kind });
+                        lists.push(list);
+                    }
+                }
+            }
+            begin = end;
+        }
+        lists.into_iter().skip(1).map(OpSpec::new).collect()
+    }
+}
+
+fn permutations(n: u32) -> Vec<Vec<u32>> {
+    let mut found = vec![vec![]];
+    for next in 0..n {
+        let longer = found.iter().flat_map(|p: &Vec<u32>| {
+            (0..=p.len()).map(|at| {
+                let mut p = p.clone();
+                p.insert(at, next);
+                p
+            })
+        });
+        found = longer.collect();
+    }
+    found
+}
+
+/// For every renaming of the variables, the number in the menu of each renamed operation.
+fn renamings(bounds: &Bounds, menu: &[OpSpec]) -> Vec<Vec<usize>> {
+    let numbers: std::collections::HashMap<Vec<(u32, AccessKind)>, usize> =
+        menu.iter().enumerate().map(|(i, op)| (op.list.iter().map(|a| (a.var.0, a.kind)).collect(), i)).collect();
+    let rename = |permutation: Vec<u32>| {
+        let renamed = menu.iter().map(|op| {
+            let mut list: Vec<_> = op.list.iter().map(|a| (permutation[a.var.0 as usize], a.kind)).collect();
+            if !bounds.duplicates {
+                list.sort_by_key(|(var, _)| *var);
+            }
+            numbers[&list]
+        });
+        renamed.collect()
+    };
+    permutations(bounds.vars).into_iter().map(rename).collect()
+}
+
+#[derive(Default)]
+struct Found {
+    programs: u64,
+    states: u64,
+    events: u64,
+}
+
+struct Search<'a> {
+    bounds: &'a Bounds,
+    menu: &'a [OpSpec],
+    renamings: &'a [Vec<usize>],
+    ready: Ready<u8, u8>,
+    seen: HashSet<u64, BuildHasherDefault<Mix>>,
+    found: Found,
+}
+
+impl Search<'_> {
+    /// Whether no renaming of variables gives a sequence that is enumerated earlier.
+    fn is_first(&self, sequence: &[usize]) -> bool {
+        self.renamings.iter().all(|renamed| sequence.iter().map(|&op| renamed[op]).ge(sequence.iter().copied()))
+    }
+
+    /// Explores the programs that begin with `sequence`, from all states it can be in.
+    fn extend(&mut self, sequence: &mut Vec<usize>, states: &[Pair]) {
+        let choices = if sequence.len() == self.bounds.ops { 0..0 } else { 0..self.menu.len() };
+        for op in choices {
+            sequence.push(op);
+            if self.is_first(sequence) {
+                let next = self.reach(sequence, states);
+                self.extend(sequence, &next);
+            }
+            sequence.pop();
+        }
+    }
+
+    /// All states after the last operation of `sequence` is pushed in one of `before`.
+    fn reach(&mut self, sequence: &[usize], before: &[Pair]) -> Vec<Pair> {
+        let program: Vec<&OpSpec> = sequence.iter().map(|&op| &self.menu[op]).collect();
+        let mut states: Vec<Pair> = vec![];
+        self.seen.clear();
+        for pair in before {
+            self.arrive(pair.clone(), &program, Event::Push, &mut states);
+        }
+        let mut next = 0;
+        while next < states.len() {
+            for op in 0..program.len() {
+                let startable = if self.bounds.starts { Phase::Started } else { Phase::Granted };
+                let phase = states[next].rules.phases[op];
+                if phase == startable {
+                    let outcomes = if program[op].exclusive == 0 { &[false][..] } else { &[false, true] };
+                    for &fails in outcomes {
+                        self.arrive(states[next].clone(), &program, Event::Finish { op, fails }, &mut states);
+                    }
+                } else if phase == Phase::Granted {
+                    self.arrive(states[next].clone(), &program, Event::Start(op), &mut states);
+                }
+            }
+            next += 1;
+        }
+        self.found.programs += 1;
+        self.found.states += states.len() as u64;
+        states
+    }
+
+    fn arrive(&mut self, mut pair: Pair, program: &[&OpSpec], event: Event, states: &mut Vec<Pair>) {
+        let ready = &mut self.ready;
+        pair.step(program, event, ready);
+        self.found.events += 1;
+        let mut hasher = Mix::default();
+        match self.bounds.slots {
+            true => pair.hash(&mut hasher),
+            false => pair.rules.hash(&mut hasher),
+        }
+        if self.seen.insert(hasher.finish()) {
+            states.push(pair);
+        }
+    }
+}
+
+/// Explores on all processors, divided by the first operation.
+fn explore(bounds: &Bounds) {
+    assert!(bounds.ops <= MAX_OPS && bounds.vars as usize <= MAX_VARS);
+    let menu = bounds.menu();
+    let renamings = renamings(bounds, &menu);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let seen = HashSet::default();
+        let found = Found::default();
+        let mut search = Search { bounds, menu: &menu, renamings: &renamings, ready: Ready::new(), seen, found };
+        loop {
+            let first = next.fetch_add(1, Ordering::Relaxed);
+            if first >= menu.len() {
+                return search.found;
+            }
+            if search.is_first(&[first]) {
+                let states = search.reach(&[first], &[Pair::new()]);
+                search.extend(&mut vec![first], &states);
+            }
+        }
+    };
+    let found = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..tensorc_runtime::available_threads()).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).fold(Found::default(), |a, b| Found {
+            programs: a.programs + b.programs,
+            states: a.states + b.states,
+            events: a.events + b.events,
+        })
+    });
+    println!(
+        "{} operations over {} variables, {} different: {} programs, {} states, {} events",
+        bounds.ops,
+        bounds.vars,
+        menu.len(),
+        found.programs,
+        found.states,
+        found.events
+    );
+    assert!(found.states > found.programs);
+}
+
+/// Reads, writes and updates: all programs of four operations over three variables.
+#[test]
+fn four_operations_over_three_variables() {
+    const KINDS: &[AccessKind] = &[AccessKind::Read, AccessKind::Write, AccessKind::Update];
+    explore(&Bounds { ops: 4, vars: 3, kinds: KINDS, mentions: 3, duplicates: false, starts: false, slots: false });
+}
+
+/// With barriers and deletions, and variables that come to life again.
+#[test]
+fn four_operations_of_all_kinds_over_two_variables() {
+    explore(&Bounds { ops: 4, vars: 2, kinds: ALL_KINDS, mentions: 2, duplicates: false, starts: false, slots: false });
+}
+
+#[test]
+fn three_operations_of_all_kinds_over_three_variables() {
+    explore(&Bounds { ops: 3, vars: 3, kinds: ALL_KINDS, mentions: 3, duplicates: false, starts: false, slots: false });
+}
+
+/// Lists that mention a variable up to three times, in any order.
+#[test]
+fn two_operations_with_duplicates() {
+    explore(&Bounds { ops: 2, vars: 2, kinds: ALL_KINDS, mentions: 3, duplicates: true, starts: false, slots: true });
+}
+
+#[test]
+fn three_operations_with_duplicates() {
+    explore(&Bounds { ops: 3, vars: 2, kinds: ALL_KINDS, mentions: 2, duplicates: true, starts: false, slots: true });
+}
+
+/// Starting as an event of its own, at any time between grant and finish.
+#[test]
+fn operations_start_late() {
+    explore(&Bounds { ops: 3, vars: 2, kinds: ALL_KINDS, mentions: 2, duplicates: false, starts: true, slots: true });
+}
