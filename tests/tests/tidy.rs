@@ -20,7 +20,7 @@ const ALLOWED: [(&str, &[&str]); 9] = [
 ];
 
 /// Crates that join both halves.
-const JOINING: [&str; 2] = ["tests", "."];
+const JOINING: [&str; 3] = ["tests", "benches", "."];
 
 /// Files that may hold `unsafe`, by prefix.
 const UNSAFE: [&str; 7] = [

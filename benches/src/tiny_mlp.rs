@@ -1,13 +1,15 @@
 //! Latency of a perceptron of about a thousand parameters through the public API: what a run costs
 //! besides arithmetic.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tensorc::ir::build::Builder;
 use tensorc::ir::graph::{Graph, Value};
 use tensorc::ir::{DType, DenseType, TensorData};
 use tensorc::runtime::{TensorMut, TensorRef};
 use tensorc::{Compiler, Error, Options, Tensor};
+
+use crate::summary::summarize;
 
 const WIDTHS: [u64; 4] = [16, 24, 20, 10];
 
@@ -36,12 +38,7 @@ fn perceptron(compiler: &Compiler) -> Result<Graph, Error> {
     Ok(graph)
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort();
-    times[times.len() / 2]
-}
-
-fn main() -> Result<(), Error> {
+pub fn run() -> Result<(), Error> {
     const BATCH: u32 = 1000;
     for threads in [1, 2] {
         let compiler = Compiler::new(Options { threads: Some(threads), ..Options::default() })?;
@@ -66,8 +63,8 @@ fn main() -> Result<(), Error> {
         }
         println!(
             "{threads} thread(s): Session::run_into {:?}, Model::run (by name, allocating outputs) {:?}",
-            median(direct),
-            median(checked)
+            summarize(direct).median,
+            summarize(checked).median
         );
     }
     Ok(())

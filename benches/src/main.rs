@@ -1,0 +1,49 @@
+//! `tensorc-bench`: one verb for each measurement. `benches/README.md` has the figures.
+
+mod allocations;
+mod engine;
+mod engine_cost;
+mod summary;
+mod tiny_mlp;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[global_allocator]
+static ALLOCATOR: allocations::Counting = allocations::Counting;
+
+/// Measures parts of tensorc.
+#[derive(Parser)]
+struct Command {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    BenchEngine(engine::Arguments),
+    EngineCost(engine_cost::Arguments),
+    /// Latency of a perceptron of about a thousand parameters through the Rust API.
+    TinyMlp,
+}
+
+fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
+    match verb {
+        Verb::BenchEngine(arguments) => engine::run(&arguments)?,
+        Verb::EngineCost(arguments) => engine_cost::run(&arguments)?,
+        Verb::TinyMlp => tiny_mlp::run()?,
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match run(Command::parse().verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
