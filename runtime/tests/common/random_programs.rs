@@ -1,12 +1,21 @@
 //! What tests with random programs of the engine share.
 
+use std::ops::Range;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often a test repeats itself: 2 times, or as `TENSORC_REPEATS` says.
-pub fn repeats() -> u64 {
-    std::env::var("TENSORC_REPEATS").ok().map_or(2, |text| text.parse().unwrap())
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().unwrap())
+}
+
+/// The programs of a test: `count` for each repeat, of which there are 2 or as many as
+/// `TENSORC_REPEATS` says; or `TENSORC_SEED` alone.
+pub fn seeds(count: u64) -> Range<u64> {
+    match number("TENSORC_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..count * number("TENSORC_REPEATS").unwrap_or(2),
+    }
 }
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
