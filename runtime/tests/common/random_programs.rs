@@ -40,8 +40,9 @@ impl Random {
     }
 }
 
-/// Ends the process, with a message, if it is not dropped in time.
+/// Ends the process, with a message, if it is not dropped in time. Says of which program a panic was.
 pub struct Watchdog {
+    what: String,
     fed: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -52,18 +53,22 @@ const PATIENCE: Duration = Duration::from_secs(if cfg!(miri) { 3000 } else { 180
 impl Watchdog {
     pub fn new(what: String) -> Watchdog {
         let (fed, hungry) = channel();
+        let program = what.clone();
         let watch = move || {
             if hungry.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("{what} hangs");
+                eprintln!("{program} hangs");
                 std::process::abort();
             }
         };
-        Watchdog { fed: Some(fed), thread: Some(std::thread::spawn(watch)) }
+        Watchdog { what, fed: Some(fed), thread: Some(std::thread::spawn(watch)) }
     }
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{} failed", self.what);
+        }
         drop(self.fed.take());
         let _ = self.thread.take().map(JoinHandle::join);
     }

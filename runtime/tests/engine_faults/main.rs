@@ -209,11 +209,13 @@ impl Pusher<'_> {
         }
         let counters = &self.program.counters;
         counters.deletions.fetch_add(1, Ordering::Relaxed);
-        let (deleted, errands) = (counters.deleted.clone(), self.errands.clone());
+        let deleted = counters.deleted.clone();
+        // In the order of being dropped.
+        let held = (old.cell, self.errands.clone());
         let then = move |_: &RunContext<'_>| {
-            let _errands = &errands;
+            let (cell, _) = &held;
             // SAFETY: all uses of the variable are over.
-            unsafe { old.cell.get() };
+            unsafe { cell.get() };
             deleted.fetch_add(1, Ordering::Relaxed);
         };
         self.program.engine.delete_var(old.var, then).unwrap();
