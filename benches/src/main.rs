@@ -3,6 +3,7 @@
 mod allocations;
 mod engine;
 mod engine_cost;
+mod ndarray;
 mod summary;
 mod tiny_mlp;
 
@@ -25,6 +26,8 @@ struct Command {
 enum Verb {
     BenchEngine(engine::Arguments),
     EngineCost(engine_cost::Arguments),
+    NdarrayChain(ndarray::ChainArguments),
+    NdarrayLoop(ndarray::LoopArguments),
     /// Latency of a perceptron of about a thousand parameters through the Rust API.
     TinyMlp,
 }
@@ -33,6 +36,8 @@ fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
     match verb {
         Verb::BenchEngine(arguments) => engine::run(&arguments)?,
         Verb::EngineCost(arguments) => engine_cost::run(&arguments)?,
+        Verb::NdarrayChain(arguments) => ndarray::chain(&arguments)?,
+        Verb::NdarrayLoop(arguments) => ndarray::training_loop(&arguments)?,
         Verb::TinyMlp => tiny_mlp::run()?,
     }
     Ok(())
