@@ -137,6 +137,11 @@ impl Inbox {
         })
     }
 
+    /// Counting operations that are not done, and bytes that they stage, as far as is known here.
+    pub fn pending(&self) -> (u64, u64) {
+        (self.pushed - self.finished, self.staged - self.unstaged)
+    }
+
     /// Appends a job whose accesses the caller has appended to [`Batch::accesses`].
     pub fn append(&mut self, mut job: Job, parent: Option<Age>) {
         job.nested = parent.is_some();

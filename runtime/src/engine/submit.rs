@@ -192,19 +192,20 @@ impl Shared {
         who: impl Fn() -> (Name, Device),
     ) -> Result<MutexGuard<'a, Inbox>, EngineError> {
         loop {
-            let pending = inbox.pushed - inbox.finished;
-            let staged = inbox.staged - inbox.unstaged;
+            let (pending, staged) = inbox.pending();
             let limit = self.config.max_staged_bytes;
             let fits = staged == 0 || staged.saturating_add(job.staged_bytes) <= limit || job.staged_bytes == 0;
             let few = pending < self.config.max_pending as u64;
             if (few && fits) || self.config.kind == EngineKind::Naive || is_inside(self) {
                 return Ok(inbox);
             }
+            let seen = inbox.pending();
             drop(inbox);
             let mut sched = self.lock();
             inbox = self.lock_inbox();
-            if inbox.finished != sched.finished {
-                (inbox.finished, inbox.unstaged) = (sched.finished, sched.unstaged);
+            (inbox.finished, inbox.unstaged) = (sched.finished, sched.unstaged);
+            if inbox.pending() != seen {
+                // Somebody else may have looked meanwhile; nobody must wait for what is done already.
                 continue;
             }
             if inbox.halted {
