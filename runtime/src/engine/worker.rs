@@ -121,7 +121,9 @@ impl<'a> Worker<'a> {
                 return sched;
             }
             sched = self.shared.lock();
+            // Another lane's worker may have taken the inbox and left some of it.
             if !sched.lanes[self.lane].ready.is_empty()
+                || sched.has_incoming()
                 || (!sched.halted && self.shared.mail.0.any.load(Ordering::Relaxed))
             {
                 return sched;
