@@ -46,6 +46,17 @@ pub fn inside<R>(engine: &Shared, op: Receipt, f: impl FnOnce() -> R) -> (R, boo
     (result, HERE.replace(before).orphaned)
 }
 
+/// Marks the calling thread as one of the engine's own for the duration of `f`, which may drop values
+/// of the user.
+pub fn aside(engine: &Shared, f: impl FnOnce()) {
+    let before = HERE.get();
+    if !std::ptr::eq(before.engine, engine) {
+        enter(engine);
+    }
+    f();
+    HERE.set(Here { orphaned: HERE.get().orphaned, ..before });
+}
+
 /// Marks the calling thread as one of the engine's own.
 pub fn enter(engine: &Shared) {
     HERE.set(Here { engine, op: None, age: None, orphaned: false });

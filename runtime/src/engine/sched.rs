@@ -300,7 +300,7 @@ impl Shared {
         drop(sched);
         // A helper may have looked at its ticket between the two, and must look again.
         let tickets = !effects.tickets.is_empty() && self.config.kind == EngineKind::Naive;
-        effects.flush();
+        super::complete::aside(self, || effects.flush());
         if tickets {
             drop(self.lock());
             self.progress.notify_all();

@@ -397,3 +397,30 @@ fn random_programs_with_faults() {
         check(seed);
     }
 }
+
+/// The thread that completes an operation may thereby drop the last handle of the engine, and must not wait
+/// for operations that only it can complete.
+#[test]
+fn the_last_handle_may_go_with_an_operation_that_is_skipped() {
+    let _watchdog = Watchdog::new("completing with the last handle".to_owned());
+    let name = Name::from_static("test");
+    for cpu_workers in 1..4 {
+        let engine = Engine::new(EngineConfig { cpu_workers, ..EngineConfig::default() }).unwrap();
+        let (sender, completions) = channel();
+        let vars = [engine.new_var(), engine.new_var()];
+        for (number, var) in vars.iter().enumerate() {
+            let sender = sender.clone();
+            let run = move |_: &RunContext<'_>, completion| sender.send((number, completion)).unwrap();
+            engine.push_async(Op { writes: &[var], ..Op::new(&name) }, run).unwrap();
+        }
+        let held = engine.clone();
+        let skipped = move |_: &RunContext<'_>| panic!("must not run, with {held:?}");
+        engine.push(Op { reads: &[&vars[0]], ..Op::new(&name) }, skipped).unwrap();
+        drop(engine);
+        let mut all: Vec<(usize, Completion)> = completions.iter().take(2).collect();
+        all.sort_by_key(|(number, _)| *number);
+        for (number, completion) in all {
+            completion.complete(if number == 0 { Err(program::PANIC.into()) } else { Ok(()) });
+        }
+    }
+}
