@@ -1,5 +1,6 @@
 //! `tensorc-bench`: one verb for each measurement. `benches/README.md` has the figures.
 
+#[path = "../../runtime/tests/common/allocations.rs"]
 mod allocations;
 mod engine;
 mod engine_cost;
@@ -11,9 +12,6 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-
-#[global_allocator]
-static ALLOCATOR: allocations::Counting = allocations::Counting;
 
 /// Measures parts of tensorc.
 #[derive(Parser)]
