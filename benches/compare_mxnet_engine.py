@@ -6,7 +6,7 @@
 VENV is a virtual environment with MXNet 1.9.1 (`pip install mxnet==1.9.1 "numpy<1.24"`). MXNet is
 driven through the C interface of its library by mxnet_engine.c, compiled here with `cc`. Each round
 starts a fresh process for each side, in turns, so that a noisy machine disturbs both alike. Printed
-per pattern and number of workers: operations in a second of either side, best and median, and the
+per pattern and number of workers: millions of operations in a second of either side, best and median, and the
 ratio tensorc / MXNet, above 1 tensorc is faster. Then the same for small calls on imperative arrays,
 from MXNet's Python and from Rust.
 Needs a release build: cargo build --release -p tensorc-bench
@@ -69,8 +69,9 @@ def compare_engines(a, driver, library):
           "| of medians |\n|---|---|---|---|---|---|---|---|---|---|")
     for (kind, threads, pattern, _, work), (ours, theirs) in rates.items():
         best, median = [max(x) for x in (ours, theirs)], [statistics.median(x) for x in (ours, theirs)]
-        print(f"| {kind} | {threads} | {pattern} | {work} | {best[0] / 1e6:.2f} | {median[0] / 1e6:.2f} "
-              f"| {best[1] / 1e6:.2f} | {median[1] / 1e6:.2f} | {best[0] / best[1]:.2f} | {median[0] / median[1]:.2f} |")
+        print(f"| {kind} | {threads} | {pattern} | {work} | {best[0] / 1e6:.3g} | {median[0] / 1e6:.3g} "
+              f"| {best[1] / 1e6:.3g} | {median[1] / 1e6:.3g} | {best[0] / best[1]:.2f} "
+              f"| {median[0] / median[1]:.2f} |")
 
 
 def compare_calls(a):
