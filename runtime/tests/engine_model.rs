@@ -26,8 +26,8 @@ const MAX_VARS: usize = 3;
 #[derive(Clone)]
 struct OpSpec {
     list: Vec<Access>,
-    /// One access for each variable, in the order in which errors are looked for: exclusive
-    /// accesses first.
+    /// One access for each variable, in the order of the first mentions, in which errors are looked
+    /// for.
     joined: Vec<Access>,
     /// Variables accessed, and those accessed exclusively, as bits.
     used: u32,
@@ -54,8 +54,7 @@ fn join(kinds: &[AccessKind]) -> AccessKind {
 impl OpSpec {
     fn new(list: Vec<Access>) -> OpSpec {
         let mut order: Vec<VarId> = vec![];
-        let exclusive = list.iter().filter(|access| is_exclusive(access.kind));
-        for access in exclusive.chain(list.iter().filter(|access| !is_exclusive(access.kind))) {
+        for access in &list {
             if !order.contains(&access.var) {
                 order.push(access.var);
             }
