@@ -19,7 +19,7 @@ static NAME: Name = Name::from_static("count");
 
 /// Bursts of one thread, for each seed. Idle workers spin for some 50 microseconds before they sleep, and
 /// pauses are up to three times that.
-const BURSTS: usize = if cfg!(miri) { 20 } else { 2000 };
+const BURSTS: usize = if cfg!(miri) { 20 } else { 500 };
 
 fn spin(time: Duration) {
     let start = Instant::now();
