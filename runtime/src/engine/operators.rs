@@ -1,0 +1,109 @@
+//! Reusable operators: their functions, and the table in which the scheduler keeps them.
+//!
+//! What pushes of an operator have in common is here once, so that a push is but a number in the
+//! inbox, and running one moves nothing but a pointer.
+
+use std::sync::Arc;
+
+use super::error::Failure;
+use super::op::{Name, RunContext};
+use super::state::Access;
+use crate::device::Device;
+
+/// The function of an operator.
+pub type Function = dyn Fn(&RunContext<'_>) -> Result<(), Failure> + Send + Sync;
+
+/// What is needed to run an operator.
+pub struct OperatorBody<F: ?Sized = Function> {
+    pub name: Name,
+    pub device: Device,
+    pub bytes: u64,
+    pub f: F,
+}
+
+/// What is needed to schedule an operator.
+pub struct Terms {
+    /// No variable twice.
+    pub accesses: Box<[Access]>,
+    pub staged_bytes: u64,
+    pub priority: i32,
+    pub lane: u16,
+}
+
+struct Slot {
+    /// None in a free slot.
+    body: Option<Arc<OperatorBody>>,
+    /// A second reference for whoever runs the operator. Handing out and taking back one that
+    /// exists costs less than counting references, which is an atomic operation.
+    spare: Option<Arc<OperatorBody>>,
+    terms: Terms,
+    /// Pushed and not finished.
+    pending: u64,
+    /// The handle was dropped.
+    retired: bool,
+}
+
+/// The operators of an engine, by number; numbers are used again.
+#[derive(Default)]
+pub struct Operators {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+impl Operators {
+    pub fn add(&mut self, body: Arc<OperatorBody>, terms: Terms) -> u32 {
+        let slot = Slot { spare: Some(body.clone()), body: Some(body), terms, pending: 0, retired: false };
+        if let Some(number) = self.free.pop() {
+            self.slots[number as usize] = slot;
+            return number;
+        }
+        self.slots.push(slot);
+        (self.slots.len() - 1) as u32
+    }
+
+    pub fn terms(&self, number: u32) -> &Terms {
+        &self.slots[number as usize].terms
+    }
+
+    /// Counts a push of the operator.
+    pub fn begin(&mut self, number: u32) -> &Terms {
+        let slot = &mut self.slots[number as usize];
+        slot.pending += 1;
+        &slot.terms
+    }
+
+    /// Counts a push of the operator as done.
+    pub fn end(&mut self, number: u32, dropped: &mut Vec<Arc<OperatorBody>>) {
+        let slot = &mut self.slots[number as usize];
+        slot.pending -= 1;
+        if slot.retired {
+            self.free(number, dropped);
+        }
+    }
+
+    /// The handle of the operator is gone. Its body comes to `dropped` once no push is pending.
+    pub fn retire(&mut self, number: u32, dropped: &mut Vec<Arc<OperatorBody>>) {
+        self.slots[number as usize].retired = true;
+        self.free(number, dropped);
+    }
+
+    fn free(&mut self, number: u32, dropped: &mut Vec<Arc<OperatorBody>>) {
+        let slot = &mut self.slots[number as usize];
+        if slot.pending == 0 {
+            slot.spare = None;
+            dropped.extend(slot.body.take());
+            self.free.push(number);
+        }
+    }
+
+    /// The body, to run a push that is pending.
+    pub fn lend(&mut self, number: u32) -> Option<Arc<OperatorBody>> {
+        let slot = &mut self.slots[number as usize];
+        slot.spare.take().or_else(|| slot.body.clone())
+    }
+
+    /// Takes back what was lent, while the push is still pending.
+    pub fn give_back(&mut self, number: u32, body: Arc<OperatorBody>) {
+        self.slots[number as usize].spare = Some(body);
+    }
+}
