@@ -107,3 +107,36 @@ impl Operators {
         self.slots[number as usize].spare = Some(body);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_kept_until_no_push_is_pending() {
+        let mut operators = Operators::default();
+        let add = |operators: &mut Operators| {
+            let name = Name::from_static("test");
+            let body =
+                Arc::new(OperatorBody { name, device: Device::default(), bytes: 0, f: |_: &RunContext<'_>| Ok(()) });
+            let terms = Terms { accesses: Box::default(), staged_bytes: 0, priority: 0, lane: 0 };
+            (operators.add(body.clone(), terms), body)
+        };
+        let (number, body) = add(&mut operators);
+        let mut dropped = Vec::new();
+        (0..3).for_each(|_| _ = operators.begin(number));
+        let lent: Vec<_> = (0..2).filter_map(|_| operators.lend(number)).collect();
+        assert_eq!((lent.len(), Arc::strong_count(&body)), (2, 4));
+        operators.retire(number, &mut dropped);
+        for (left, body) in lent.into_iter().enumerate() {
+            operators.give_back(number, body);
+            operators.end(number, &mut dropped);
+            assert!(dropped.is_empty(), "{left}");
+        }
+        assert_eq!(Arc::strong_count(&body), 3);
+        // Skipped: ended without having been lent.
+        operators.end(number, &mut dropped);
+        assert_eq!((dropped.drain(..).count(), Arc::strong_count(&body)), (1, 1));
+        assert_eq!(add(&mut operators).0, number);
+    }
+}

@@ -62,19 +62,6 @@ pub struct Access {
     pub kind: AccessKind,
 }
 
-/// A list of accesses with one for each variable, which an operation that has them all once means the
-/// same with.
-pub fn joined(accesses: impl Iterator<Item = Access>) -> Box<[Access]> {
-    let mut joined: Vec<Access> = Vec::new();
-    for access in accesses {
-        match joined.iter_mut().find(|earlier| earlier.var == access.var) {
-            Some(earlier) => earlier.kind = earlier.kind.join(access.kind),
-            None => joined.push(access),
-        }
-    }
-    joined.into()
-}
-
 struct Node {
     var: u32,
     op: u32,
@@ -469,4 +456,16 @@ impl<T, E: Clone> Default for State<T, E> {
 /// A slot needs tens of bytes, so memory ends long before the numbers do.
 fn slot_number(index: usize) -> u32 {
     index as u32
+}
+
+/// The accesses with one for each variable, which mean the same.
+pub fn joined(accesses: impl Iterator<Item = Access>) -> Box<[Access]> {
+    let mut joined: Vec<Access> = Vec::new();
+    for access in accesses {
+        match joined.iter_mut().find(|earlier| earlier.var == access.var) {
+            Some(earlier) => earlier.kind = earlier.kind.join(access.kind),
+            None => joined.push(access),
+        }
+    }
+    joined.into()
 }
