@@ -61,11 +61,13 @@ impl Operators {
         (self.slots.len() - 1) as u32
     }
 
+    #[inline]
     pub fn terms(&self, number: u32) -> &Terms {
         &self.slots[number as usize].terms
     }
 
     /// Counts a push of the operator.
+    #[inline]
     pub fn begin(&mut self, number: u32) -> &Terms {
         let slot = &mut self.slots[number as usize];
         slot.pending += 1;
@@ -73,6 +75,7 @@ impl Operators {
     }
 
     /// Counts a push of the operator as done.
+    #[inline]
     pub fn end(&mut self, number: u32, dropped: &mut Vec<Arc<OperatorBody>>) {
         let slot = &mut self.slots[number as usize];
         slot.pending -= 1;
@@ -97,12 +100,14 @@ impl Operators {
     }
 
     /// The body, to run a push that is pending.
+    #[inline]
     pub fn lend(&mut self, number: u32) -> Option<Arc<OperatorBody>> {
         let slot = &mut self.slots[number as usize];
         slot.spare.take().or_else(|| slot.body.clone())
     }
 
     /// Takes back what was lent, while the push is still pending.
+    #[inline]
     pub fn give_back(&mut self, number: u32, body: Arc<OperatorBody>) {
         self.slots[number as usize].spare = Some(body);
     }

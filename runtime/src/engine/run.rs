@@ -34,6 +34,7 @@ pub struct Trace {
 }
 
 impl Trace {
+    #[inline]
     fn begin(shared: &Shared, seat: Seat, bytes: u64) -> Option<Trace> {
         let start = shared.config.profiler.as_ref()?.begin()?;
         Some(Trace { start, worker: seat.worker as u32, bytes })
@@ -60,6 +61,7 @@ pub enum Work {
 }
 
 /// Runs an operation and tells its outcome, unless that comes through its completion.
+#[inline]
 pub fn run(shared: &Arc<Shared>, seat: Seat, receipt: Receipt, work: &mut Work) -> Option<Outcome> {
     match work {
         Work::Job(job) => run_job(shared, seat, receipt, job),

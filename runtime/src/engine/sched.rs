@@ -73,6 +73,7 @@ struct Jobs {
 }
 
 impl Jobs {
+    #[inline]
     fn add(&mut self, job: Job) -> Source {
         if let Some(slot) = self.free.pop() {
             self.slots[slot as usize] = Some(job);
@@ -100,16 +101,19 @@ pub struct Receipt {
 }
 
 impl Receipt {
+    #[inline]
     fn of_job(op: OpId, age: Option<Age>, job: &Job) -> Receipt {
         let elsewhere = matches!(job.body, Body::Async(_));
         Receipt { op, age, counts: job.body.counts(), elsewhere, staged_bytes: job.staged_bytes, operator: None }
     }
 
+    #[inline]
     fn of_operator(op: OpId, age: Option<Age>, number: u32, staged_bytes: u64) -> Receipt {
         Receipt { op, age, counts: true, elsewhere: false, staged_bytes, operator: Some(number) }
     }
 
     /// Whether a completion finishes the operation.
+    #[inline]
     pub fn completes_elsewhere(&self) -> bool {
         self.elsewhere
     }
@@ -159,11 +163,13 @@ pub struct Effects {
 }
 
 impl Effects {
+    #[inline]
     pub fn any(&self) -> bool {
         !(self.tickets.is_empty() && self.discarded.is_empty() && self.retired.is_empty() && self.rings.is_empty())
     }
 
     /// Does everything. Must be called without a lock.
+    #[inline]
     pub fn flush(&mut self) {
         if !self.any() {
             return;
@@ -224,10 +230,12 @@ impl Shared {
     }
 
     /// No foreign code runs under the locks, so a poisoned one guards consistent data.
+    #[inline]
     pub fn lock(&self) -> MutexGuard<'_, Sched> {
         self.sched.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, Sched>> {
         match self.sched.0.try_lock() {
             Ok(sched) => Some(sched),
@@ -236,6 +244,7 @@ impl Shared {
         }
     }
 
+    #[inline]
     pub fn lock_inbox(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -282,6 +291,7 @@ impl Shared {
     }
 
     /// Admits some of what was pushed, if the lane is about to run out of work.
+    #[inline]
     pub fn take_in(&self, sched: &mut Sched, lane: usize, effects: &mut Effects) {
         if (sched.incoming.prioritized && sched.has_incoming()) || self.mail.0.urgent.load(Ordering::Relaxed) {
             // Any of it may have to start before what is ready.
@@ -311,6 +321,7 @@ impl Shared {
     }
 
     /// Releases the lock and does what has become necessary under it.
+    #[inline]
     pub fn leave(&self, mut sched: MutexGuard<'_, Sched>, effects: &mut Effects) {
         if sched.rounds.is_due() {
             self.take_in_all(&mut sched, effects);
@@ -333,6 +344,7 @@ impl Shared {
 
 impl Sched {
     /// Admits up to `limit` operations; false if there was none.
+    #[inline]
     fn admit(&mut self, limit: usize, effects: &mut Effects) -> bool {
         for count in 0..limit {
             match self.incoming.pop() {
@@ -352,6 +364,7 @@ impl Sched {
         true
     }
 
+    #[inline]
     fn admit_job(&mut self, job: Job, effects: &mut Effects) {
         let begin = self.incoming.consumed;
         self.incoming.consumed += job.accesses as usize;
@@ -374,6 +387,7 @@ impl Sched {
     }
 
     /// Whether something was collected and not admitted.
+    #[inline]
     pub fn has_incoming(&self) -> bool {
         !self.incoming.is_empty()
     }
@@ -414,6 +428,7 @@ impl Sched {
     }
 
     /// Ends an operation.
+    #[inline]
     pub fn complete(&mut self, receipt: Receipt, outcome: Outcome, effects: &mut Effects) {
         if let Err(error) = &outcome {
             self.failures.record(error.clone());
@@ -423,6 +438,7 @@ impl Sched {
         self.settle(effects);
     }
 
+    #[inline]
     fn account(&mut self, receipt: Receipt, effects: &mut Effects) {
         if let Some(number) = receipt.operator {
             self.operators.end(number, &mut effects.retired);
@@ -448,6 +464,7 @@ impl Sched {
     }
 
     /// Distributes what became ready.
+    #[inline]
     fn settle(&mut self, effects: &mut Effects) {
         let mut next = 0;
         while next < self.ready.run.len() || !self.ready.skipped.is_empty() {
@@ -498,6 +515,7 @@ impl Sched {
     }
 
     /// Calls workers of lanes that have more ready than is being worked on.
+    #[inline]
     fn call_workers(&mut self, effects: &mut Effects) {
         for (lane, doorbell) in self.lanes.iter_mut().zip(&self.doorbells) {
             if lane.ready.is_empty() {

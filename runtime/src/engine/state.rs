@@ -35,11 +35,13 @@ pub enum AccessKind {
 }
 
 impl AccessKind {
+    #[inline]
     fn exclusive(self) -> bool {
         self != AccessKind::Read
     }
 
     /// Whether an error of the variable stops the operation.
+    #[inline]
     fn observes(self) -> bool {
         matches!(self, AccessKind::Read | AccessKind::Update | AccessKind::Barrier)
     }
@@ -454,6 +456,7 @@ impl<T, E: Clone> Default for State<T, E> {
 }
 
 /// A slot needs tens of bytes, so memory ends long before the numbers do.
+#[inline]
 fn slot_number(index: usize) -> u32 {
     index as u32
 }
