@@ -208,6 +208,40 @@ fn operators_run_as_often_as_they_are_pushed() {
 }
 
 #[test]
+fn pushes_of_operators_and_of_functions_keep_their_order() {
+    each(|engine| {
+        let var = engine.new_var();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let note = |value: u64| {
+            let order = order.clone();
+            move |_: &RunContext<'_>| -> Result<(), Failure> {
+                order.lock().unwrap().push(value);
+                Ok(())
+            }
+        };
+        let update = Op { reads: &[&var, &var], writes: &[&var, &var], ..Op::new(&NAME) };
+        let operators = [0, 1].map(|value| engine.new_operator(update, note(value)).unwrap());
+        let mut expected = Vec::new();
+        for i in 0..600 {
+            // Runs of both kinds, of different lengths.
+            match (i * i / 3) % 5 {
+                0 | 3 => engine.push(update, note(i)).unwrap(),
+                odd => engine.push_operator(&operators[odd as usize % 2]).unwrap(),
+            }
+            expected.push(match (i * i / 3) % 5 {
+                0 | 3 => i,
+                odd => odd % 2,
+            });
+            if i % 97 == 0 {
+                engine.wait_to_read(&var).unwrap();
+            }
+        }
+        engine.wait_all().unwrap();
+        assert_eq!((order.lock().unwrap().clone(), engine.version(&var)), (expected, 600));
+    });
+}
+
+#[test]
 fn variables_are_deleted_after_their_uses_and_their_numbers_used_again() {
     each(|engine| {
         let alive = Arc::new(());

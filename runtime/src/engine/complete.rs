@@ -28,11 +28,13 @@ thread_local! {
 }
 
 /// Whether the calling thread runs an operation of this engine.
+#[inline]
 pub fn is_inside(engine: &Shared) -> bool {
     std::ptr::eq(HERE.get().engine, engine)
 }
 
 /// The age of the operation of this engine that the calling thread runs.
+#[inline]
 pub fn current_age(engine: &Shared) -> Option<Age> {
     let here = HERE.get();
     here.age.filter(|_| std::ptr::eq(here.engine, engine))
@@ -40,6 +42,7 @@ pub fn current_age(engine: &Shared) -> Option<Age> {
 
 /// Marks the calling thread as running an operation, for the duration of `f`. The second result tells
 /// whether the operation's completion was dropped by a panic of `f`.
+#[inline]
 pub fn inside<R>(engine: &Shared, op: Receipt, f: impl FnOnce() -> R) -> (R, bool) {
     let before = HERE.replace(Here { engine, op: Some(op.op), age: op.age, orphaned: false });
     let result = f();

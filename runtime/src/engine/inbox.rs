@@ -14,6 +14,7 @@ use super::prefetch;
 use super::rounds::Age;
 use super::state::{Access, VarId};
 use super::task::Task;
+use super::var::Operator;
 use super::wait::Ticket;
 use crate::device::Device;
 
@@ -27,8 +28,6 @@ pub enum Body {
     Async(Task),
     /// Several operations in one.
     Bulk(Box<Bulk>),
-    /// A reusable operator, by number.
-    Operator(u32),
     /// Somebody waits for the variable.
     Wait(Arc<Ticket>),
     /// Not an operation: somebody waits for everything before.
@@ -50,7 +49,7 @@ impl Body {
 
     /// Whether it counts as pending for the bound of run-ahead.
     pub fn counts(&self) -> bool {
-        matches!(self, Body::Task(_) | Body::Async(_) | Body::Bulk(_) | Body::Operator(_))
+        matches!(self, Body::Task(_) | Body::Async(_) | Body::Bulk(_))
     }
 }
 
@@ -85,17 +84,65 @@ impl Job {
     }
 }
 
+/// A push of a reusable operator.
+pub struct Repeat {
+    /// Jobs of the batch that were pushed before.
+    after: u32,
+    pub operator: u32,
+    /// Pushed by an operation, whose age is in [`Batch::parents`].
+    pub nested: bool,
+}
+
 #[derive(Default)]
 pub struct Batch {
     pub jobs: VecDeque<Job>,
+    /// Between the jobs.
+    repeats: VecDeque<Repeat>,
+    /// Jobs that were taken out.
+    taken: u32,
     /// Of all jobs, one after the other.
     pub accesses: Vec<Access>,
-    /// Ages of the operations that pushed nested jobs, one after the other.
+    /// Ages of the operations that pushed nested jobs and repeats, one after the other.
     pub parents: VecDeque<Age>,
     /// Accesses of jobs that were taken out.
     pub consumed: usize,
     /// Some operation has a priority other than 0.
     pub prioritized: bool,
+}
+
+/// What lies in an inbox.
+pub enum Item {
+    Job(Job),
+    Repeat(Repeat),
+}
+
+impl Batch {
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty() && self.repeats.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.jobs.len() + self.repeats.len()
+    }
+
+    /// Takes out what was pushed first.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Item> {
+        if self.repeats.front().is_some_and(|repeat| repeat.after == self.taken) {
+            return self.repeats.pop_front().map(Item::Repeat);
+        }
+        let job = self.jobs.pop_front()?;
+        self.taken += 1;
+        Some(Item::Job(job))
+    }
+
+    /// Makes an empty batch begin at the front of its memory again, which is in use.
+    pub fn rewind(&mut self) {
+        self.jobs.clear();
+        self.repeats.clear();
+        self.accesses.clear();
+        (self.taken, self.consumed, self.prioritized) = (0, 0, false);
+    }
 }
 
 /// The way from a device and a kind of work to a lane.
@@ -157,6 +204,20 @@ impl Inbox {
         let end = if back.is_empty() { front.as_ptr_range().end } else { back.as_ptr_range().end };
         prefetch::for_writing(end.wrapping_add(AHEAD));
         prefetch::for_writing(self.batch.accesses.as_ptr_range().end.wrapping_add(4 * AHEAD));
+    }
+
+    /// Appends a push of a reusable operator.
+    #[inline]
+    pub fn append_operator(&mut self, operator: &Operator, parent: Option<Age>) {
+        self.pushed += 1;
+        self.staged += operator.staged_bytes;
+        self.open = None;
+        self.batch.prioritized |= operator.priority != 0;
+        let after = self.batch.jobs.len() as u32;
+        self.batch.repeats.push_back(Repeat { after, operator: operator.number, nested: parent.is_some() });
+        if parent.is_some() {
+            self.batch.parents.extend(parent);
+        }
     }
 }
 

@@ -16,6 +16,7 @@
 //! - `lane`, `worker`, `run`: queues of ready operations, the threads that run them, and one run
 //! - `rounds`: waiting for everything
 //! - `wait`, `complete`, `var`: waiting threads, asynchronous operations, handles
+//! - `operators`: reusable operators
 //! - `bulk`: joining short operations
 //! - `task`, `prefetch`: functions stored without allocation, memory asked for in advance
 
@@ -25,6 +26,7 @@ mod error;
 mod inbox;
 mod lane;
 mod op;
+mod operators;
 mod prefetch;
 mod rounds;
 mod run;
@@ -41,10 +43,10 @@ use std::sync::Arc;
 
 use inbox::{Body, Job};
 use lane::Queue;
+use operators::{OperatorBody, Terms};
 use sched::Shared;
-use state::{Access, AccessKind};
+use state::{Access, AccessKind, joined};
 use task::Task;
-use var::OperatorBody;
 
 pub use complete::Completion;
 pub use error::{Cause, EngineError, Failure, Failures, OpError, WaitError};
@@ -153,20 +155,11 @@ impl Engine {
         let lane = shared.lane(Queue::of(self.kind(), op.device, op.property))?.1;
         let access = |kind| move |var: &&Var| Access { var: var.id, kind };
         let writes = op.writes.iter().map(access(AccessKind::Write));
-        let accesses = writes.chain(op.reads.iter().map(access(AccessKind::Read))).collect();
-        let body = Arc::new(OperatorBody { name: op.name.clone(), f: Box::new(f) });
-        let number = shared.lock().new_operator(body);
-        Ok(Operator {
-            shared: shared.clone(),
-            number,
-            accesses,
-            name: op.name.clone(),
-            device: op.device,
-            lane,
-            priority: op.priority,
-            bytes: op.bytes,
-            staged_bytes: op.staged_bytes,
-        })
+        let accesses = joined(writes.chain(op.reads.iter().map(access(AccessKind::Read))));
+        let Op { device, priority, bytes, staged_bytes, .. } = op;
+        let body = Arc::new(OperatorBody { name: op.name.clone(), device, bytes, f });
+        let number = shared.lock().operators.add(body, Terms { accesses, staged_bytes, priority, lane });
+        Ok(Operator { shared: shared.clone(), number, name: op.name.clone(), device, lane, priority, staged_bytes })
     }
 
     /// Pushes a reusable operator.
@@ -178,12 +171,10 @@ impl Engine {
         if !Arc::ptr_eq(&operator.shared, shared) {
             return Err(EngineError::ForeignOperator { op: operator.name.clone() });
         }
-        let (job, parent) = (operator.job(), complete::current_age(shared));
-        let inbox = shared.room(shared.lock_inbox(), &job, || (operator.name.clone(), operator.device))?;
-        shared.deliver(inbox, operator.lane, |inbox| {
-            inbox.batch.accesses.extend_from_slice(&operator.accesses);
-            inbox.append(job, parent);
-        });
+        let parent = complete::current_age(shared);
+        let who = || (operator.name.clone(), operator.device);
+        let inbox = shared.room(shared.lock_inbox(), operator.staged_bytes, who)?;
+        shared.deliver(inbox, operator.lane, |inbox| inbox.append_operator(operator, parent));
         Ok(())
     }
 

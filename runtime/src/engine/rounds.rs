@@ -28,11 +28,13 @@ pub struct Rounds {
 
 impl Rounds {
     /// Operations admitted and not finished.
+    #[inline]
     pub fn live(&self) -> u64 {
         self.live
     }
 
     /// Counts an operation in; one that was pushed by another is as old as that.
+    #[inline]
     pub fn admit(&mut self, parent: Option<Age>) -> Age {
         self.admitted += 1;
         self.live += 1;
@@ -41,6 +43,7 @@ impl Rounds {
         age
     }
 
+    #[inline]
     pub fn finish(&mut self, age: Age) {
         self.live -= 1;
         self.left -= u64::from(age.get() <= self.mark);
@@ -51,6 +54,7 @@ impl Rounds {
     }
 
     /// Whether somebody may have waited long enough.
+    #[inline]
     pub fn is_due(&self) -> bool {
         self.left == 0 && !(self.current.is_empty() && self.next.is_empty())
     }

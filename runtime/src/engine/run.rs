@@ -8,10 +8,9 @@ use super::complete::{Completion, inside};
 use super::error::{Cause, OpError};
 use super::inbox::{Body, Job};
 use super::op::{Name, RunContext};
-use super::sched::{Admitted, Outcome, Receipt, Shared, drop_quietly};
-use super::state::OpId;
+use super::operators::OperatorBody;
+use super::sched::{Outcome, Receipt, Shared, drop_quietly};
 use super::task::Returned;
-use super::var::OperatorBody;
 use crate::device::Device;
 use crate::pool::TaskPanic;
 use crate::profiler::{Lane, Span};
@@ -35,6 +34,7 @@ pub struct Trace {
 }
 
 impl Trace {
+    #[inline]
     fn begin(shared: &Shared, seat: Seat, bytes: u64) -> Option<Trace> {
         let start = shared.config.profiler.as_ref()?.begin()?;
         Some(Trace { start, worker: seat.worker as u32, bytes })
@@ -54,17 +54,30 @@ impl Trace {
     }
 }
 
+/// An operation that was taken out of the scheduler to be run.
+pub enum Work {
+    Job(Job),
+    Operator(Arc<OperatorBody>),
+}
+
 /// Runs an operation and tells its outcome, unless that comes through its completion.
-pub fn run(
-    shared: &Arc<Shared>,
-    seat: Seat,
-    op: OpId,
-    admitted: &mut Admitted,
-    operator: Option<&OperatorBody>,
-) -> (Receipt, Option<Outcome>) {
-    let receipt = Receipt::new(op, admitted);
-    let Job { body, name, device, bytes, .. } = &mut admitted.job;
-    let (name, device) = (operator.map_or(&*name, |operator| &operator.name), *device);
+#[inline]
+pub fn run(shared: &Arc<Shared>, seat: Seat, receipt: Receipt, work: &mut Work) -> Option<Outcome> {
+    match work {
+        Work::Job(job) => run_job(shared, seat, receipt, job),
+        Work::Operator(operator) => {
+            let OperatorBody { name, device, bytes, f } = &**operator;
+            let context = RunContext { op: name.operator(), device: *device, worker: seat.worker, stream: seat.stream };
+            let trace = Trace::begin(shared, seat, *bytes);
+            let (called, _) = inside(shared, receipt, || catch_unwind(AssertUnwindSafe(|| Some(f(&context)))));
+            conclude(shared, called, name, *device, trace)
+        }
+    }
+}
+
+fn run_job(shared: &Arc<Shared>, seat: Seat, receipt: Receipt, job: &mut Job) -> Option<Outcome> {
+    let Job { body, name, device, bytes, .. } = job;
+    let device = *device;
     let context = RunContext { op: name.operator(), device, worker: seat.worker, stream: seat.stream };
     let begin = |bytes| Trace::begin(shared, seat, bytes);
     let mut trace = begin(*bytes);
@@ -81,7 +94,6 @@ pub fn run(
             let end = |trace: Trace, name: &Name| trace.end(shared, name, device, false, None);
             run_parts(&mut bulk.parts, context, &mut part, &mut trace, begin, end)
         }
-        Body::Operator(_) => operator.map(|operator| (operator.f)(&context)),
         Body::Delete(then) => {
             if let Some(then) = then.take() {
                 then(&context);
@@ -92,33 +104,44 @@ pub fn run(
     };
     let (called, orphaned) = inside(shared, receipt, || catch_unwind(AssertUnwindSafe(call)));
     let name = match &*body {
-        Body::Bulk(bulk) => bulk.parts.get(part).map_or(name, |part| &part.name),
+        Body::Bulk(bulk) => bulk.parts.get(part).map_or(&*name, |part| &part.name),
         _ => name,
     };
-    let error = |cause| Arc::new(OpError { op: name.clone(), device, cause });
     let outcome = match called {
-        Ok(None) => None,
-        Ok(Some(result)) => Some(result.map_err(|failure| error(Cause::Failed(failure)))),
-        Err(payload) => {
-            let error = error(Cause::Panicked(TaskPanic::from_payload(payload)));
-            if receipt.completes_elsewhere() && !orphaned {
-                // Its completion lives on and will finish it; the panic must not be lost.
-                shared.lock().failures.record(error);
-                None
-            } else {
-                Some(Err(error))
-            }
+        Err(payload) if receipt.completes_elsewhere() && !orphaned => {
+            // Its completion lives on and will finish it; the panic must not be lost.
+            let cause = Cause::Panicked(TaskPanic::from_payload(payload));
+            shared.lock().failures.record(Arc::new(OpError { op: name.clone(), device, cause }));
+            None
         }
+        called => conclude(shared, called, name, device, trace),
     };
-    if let (Some(trace), Some(outcome)) = (trace, &outcome) {
-        let error = outcome.as_ref().err();
-        trace.end(shared, name, device, false, error.map(|error| &error.cause as _));
-    }
     // Parts after one that failed.
     if let Body::Bulk(bulk) = body {
         drop_quietly(std::mem::take(bulk));
     }
-    (receipt, outcome)
+    outcome
+}
+
+/// The outcome of a call, recorded in its trace.
+#[inline]
+fn conclude(
+    shared: &Shared,
+    called: std::thread::Result<Returned>,
+    name: &Name,
+    device: Device,
+    trace: Option<Trace>,
+) -> Option<Outcome> {
+    let cause = match called {
+        Ok(None) => return None,
+        Ok(Some(Ok(()))) => None,
+        Ok(Some(Err(failure))) => Some(Cause::Failed(failure)),
+        Err(payload) => Some(Cause::Panicked(TaskPanic::from_payload(payload))),
+    };
+    if let Some(trace) = trace {
+        trace.end(shared, name, device, false, cause.as_ref().map(|cause| cause as _));
+    }
+    Some(cause.map_or(Ok(()), |cause| Err(Arc::new(OpError { op: name.clone(), device, cause }))))
 }
 
 /// An operation that was joined with others.

@@ -10,12 +10,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 use super::error::{Failures, OpError};
-use super::inbox::{Batch, Body, Inbox, Job};
+use super::inbox::{Batch, Body, Inbox, Item, Job, Repeat};
 use super::lane::{Activity, Doorbell, Lane};
 use super::op::{EngineConfig, EngineKind};
+use super::operators::{OperatorBody, Operators};
 use super::rounds::{Age, Rounds};
+use super::run::Work;
 use super::state::{OpId, Ready, State};
-use super::var::OperatorBody;
 use super::wait::{Ticket, Waited};
 
 /// Keeps what different threads write in different cache lines (and prefetched pairs of them).
@@ -47,11 +48,45 @@ pub struct Shared {
 /// Result of an operation as its dependants see it.
 pub type Outcome = Result<(), Arc<OpError>>;
 
-/// A job in the state machine.
+/// An operation in the state machine. Small, since the machine moves it.
+#[derive(Clone, Copy)]
 pub struct Admitted {
-    pub job: Job,
+    source: Source,
     /// None for what nobody waits for.
     age: Option<Age>,
+}
+
+/// Where the scheduler keeps what an operation does.
+#[derive(Clone, Copy)]
+enum Source {
+    /// In this slot of [`Jobs`].
+    Job(u32),
+    /// In the table of operators.
+    Operator(u32),
+}
+
+/// The jobs of operations that were admitted and do not run yet.
+#[derive(Default)]
+struct Jobs {
+    slots: Vec<Option<Job>>,
+    free: Vec<u32>,
+}
+
+impl Jobs {
+    #[inline]
+    fn add(&mut self, job: Job) -> Source {
+        if let Some(slot) = self.free.pop() {
+            self.slots[slot as usize] = Some(job);
+            return Source::Job(slot);
+        }
+        self.slots.push(Some(job));
+        Source::Job((self.slots.len() - 1) as u32)
+    }
+
+    fn take(&mut self, slot: u32) -> Option<Job> {
+        self.free.push(slot);
+        self.slots[slot as usize].take()
+    }
 }
 
 /// What must be accounted when an operation finishes.
@@ -66,26 +101,22 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    pub fn new(op: OpId, Admitted { job, age }: &Admitted) -> Receipt {
-        let operator = if let Body::Operator(number) = job.body { Some(number) } else { None };
+    #[inline]
+    fn of_job(op: OpId, age: Option<Age>, job: &Job) -> Receipt {
         let elsewhere = matches!(job.body, Body::Async(_));
-        Receipt { op, age: *age, counts: job.body.counts(), elsewhere, staged_bytes: job.staged_bytes, operator }
+        Receipt { op, age, counts: job.body.counts(), elsewhere, staged_bytes: job.staged_bytes, operator: None }
+    }
+
+    #[inline]
+    fn of_operator(op: OpId, age: Option<Age>, number: u32, staged_bytes: u64) -> Receipt {
+        Receipt { op, age, counts: true, elsewhere: false, staged_bytes, operator: Some(number) }
     }
 
     /// Whether a completion finishes the operation.
+    #[inline]
     pub fn completes_elsewhere(&self) -> bool {
         self.elsewhere
     }
-}
-
-/// A reusable operator.
-struct Operator {
-    /// None in a free slot.
-    body: Option<Arc<OperatorBody>>,
-    /// Pushed and not finished.
-    pending: u64,
-    /// The handle was dropped.
-    retired: bool,
 }
 
 /// A pushing thread that waits for room.
@@ -101,8 +132,8 @@ pub struct Sched {
     incoming: Batch,
     pub lanes: Vec<Lane>,
     pub doorbells: Vec<Arc<Doorbell>>,
-    operators: Vec<Operator>,
-    free_operators: Vec<u32>,
+    jobs: Jobs,
+    pub operators: Operators,
     pub failures: Failures,
     /// Counting operations that finished, and bytes that they no longer stage.
     pub finished: u64,
@@ -132,11 +163,13 @@ pub struct Effects {
 }
 
 impl Effects {
+    #[inline]
     pub fn any(&self) -> bool {
         !(self.tickets.is_empty() && self.discarded.is_empty() && self.retired.is_empty() && self.rings.is_empty())
     }
 
     /// Does everything. Must be called without a lock.
+    #[inline]
     pub fn flush(&mut self) {
         if !self.any() {
             return;
@@ -172,8 +205,8 @@ impl Shared {
             incoming: Batch::default(),
             lanes: Vec::new(),
             doorbells: Vec::new(),
-            operators: Vec::new(),
-            free_operators: Vec::new(),
+            jobs: Jobs::default(),
+            operators: Operators::default(),
             failures: Failures::default(),
             finished: 0,
             unstaged: 0,
@@ -197,10 +230,12 @@ impl Shared {
     }
 
     /// No foreign code runs under the locks, so a poisoned one guards consistent data.
+    #[inline]
     pub fn lock(&self) -> MutexGuard<'_, Sched> {
         self.sched.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, Sched>> {
         match self.sched.0.try_lock() {
             Ok(sched) => Some(sched),
@@ -209,6 +244,7 @@ impl Shared {
         }
     }
 
+    #[inline]
     pub fn lock_inbox(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -226,14 +262,10 @@ impl Shared {
 
     /// Exchanges the inbox for the empty `incoming`.
     pub fn collect(&self, sched: &mut Sched, inbox: &mut Inbox) {
-        if sched.halted || !sched.incoming.jobs.is_empty() {
+        if sched.halted || sched.has_incoming() {
             return;
         }
-        // Begins at the front again, where the memory is in use.
-        sched.incoming.jobs.clear();
-        sched.incoming.accesses.clear();
-        sched.incoming.consumed = 0;
-        sched.incoming.prioritized = false;
+        sched.incoming.rewind();
         std::mem::swap(&mut sched.incoming, &mut inbox.batch);
         inbox.open = None;
         self.mail.0.any.store(false, Ordering::Relaxed);
@@ -250,7 +282,7 @@ impl Shared {
         loop {
             sched.admit_collected(effects);
             let mut inbox = self.lock_inbox();
-            if inbox.batch.jobs.is_empty() {
+            if inbox.batch.is_empty() {
                 inbox.free_vars.append(&mut sched.ready.freed);
                 return;
             }
@@ -259,6 +291,7 @@ impl Shared {
     }
 
     /// Admits some of what was pushed, if the lane is about to run out of work.
+    #[inline]
     pub fn take_in(&self, sched: &mut Sched, lane: usize, effects: &mut Effects) {
         if (sched.incoming.prioritized && sched.has_incoming()) || self.mail.0.urgent.load(Ordering::Relaxed) {
             // Any of it may have to start before what is ready.
@@ -270,7 +303,7 @@ impl Shared {
         if ready >= enough {
             return;
         }
-        if sched.incoming.jobs.is_empty() {
+        if !sched.has_incoming() {
             if sched.halted || !self.mail.0.any.load(Ordering::Relaxed) {
                 return;
             }
@@ -288,6 +321,7 @@ impl Shared {
     }
 
     /// Releases the lock and does what has become necessary under it.
+    #[inline]
     pub fn leave(&self, mut sched: MutexGuard<'_, Sched>, effects: &mut Effects) {
         if sched.rounds.is_due() {
             self.take_in_all(&mut sched, effects);
@@ -310,33 +344,41 @@ impl Shared {
 
 impl Sched {
     /// Admits up to `limit` operations; false if there was none.
+    #[inline]
     fn admit(&mut self, limit: usize, effects: &mut Effects) -> bool {
         for count in 0..limit {
-            let Some(job) = self.incoming.jobs.pop_front() else { return count > 0 };
-            let begin = self.incoming.consumed;
-            self.incoming.consumed += job.accesses as usize;
-            match job.body {
-                Body::Retire(number) => {
-                    self.operators[number as usize].retired = true;
-                    self.free_operator(number, effects);
-                    continue;
+            match self.incoming.pop() {
+                None => return count > 0,
+                Some(Item::Job(job)) => self.admit_job(job, effects),
+                Some(Item::Repeat(Repeat { operator, nested, .. })) => {
+                    let parent = if nested { self.incoming.parents.pop_front() } else { None };
+                    let admitted =
+                        Admitted { source: Source::Operator(operator), age: Some(self.rounds.admit(parent)) };
+                    let serial = self.state.pushed();
+                    let op = self.state.push(&self.operators.begin(operator).accesses, admitted, &mut self.ready);
+                    self.last_admitted = Some((op, serial));
                 }
-                Body::WaitAll(ticket) => {
-                    self.rounds.wait(ticket);
-                    continue;
-                }
-                Body::Operator(number) => self.operators[number as usize].pending += 1,
-                _ => {}
             }
-            let parent = if job.nested { self.incoming.parents.pop_front() } else { None };
-            let age = job.body.is_work().then(|| self.rounds.admit(parent));
-            let serial = self.state.pushed();
-            let accesses = &self.incoming.accesses[begin..self.incoming.consumed];
-            let op = self.state.push(accesses, Admitted { job, age }, &mut self.ready);
-            self.last_admitted = Some((op, serial));
             self.settle(effects);
         }
         true
+    }
+
+    #[inline]
+    fn admit_job(&mut self, job: Job, effects: &mut Effects) {
+        let begin = self.incoming.consumed;
+        self.incoming.consumed += job.accesses as usize;
+        match job.body {
+            Body::Retire(number) => return self.operators.retire(number, &mut effects.retired),
+            Body::WaitAll(ticket) => return self.rounds.wait(ticket),
+            _ => {}
+        }
+        let parent = if job.nested { self.incoming.parents.pop_front() } else { None };
+        let age = job.body.is_work().then(|| self.rounds.admit(parent));
+        let serial = self.state.pushed();
+        let accesses = &self.incoming.accesses[begin..self.incoming.consumed];
+        let op = self.state.push(accesses, Admitted { source: self.jobs.add(job), age }, &mut self.ready);
+        self.last_admitted = Some((op, serial));
     }
 
     /// Admits everything that was collected.
@@ -345,17 +387,48 @@ impl Sched {
     }
 
     /// Whether something was collected and not admitted.
+    #[inline]
     pub fn has_incoming(&self) -> bool {
-        !self.incoming.jobs.is_empty()
+        !self.incoming.is_empty()
     }
 
     /// Adds an operation directly, after everything that was admitted.
     pub fn push(&mut self, accesses: &[super::state::Access], job: Job, effects: &mut Effects) {
-        self.state.push(accesses, Admitted { job, age: None }, &mut self.ready);
+        let admitted = Admitted { source: self.jobs.add(job), age: None };
+        self.state.push(accesses, admitted, &mut self.ready);
         self.settle(effects);
     }
 
+    /// Takes out a ready operation to be run.
+    #[inline]
+    pub fn take(&mut self, op: OpId) -> Option<(Receipt, Work)> {
+        let Admitted { source, age } = self.state.take(op)?;
+        match source {
+            Source::Operator(number) => {
+                let body = self.operators.lend(number)?;
+                let staged_bytes = self.operators.terms(number).staged_bytes;
+                Some((Receipt::of_operator(op, age, number, staged_bytes), Work::Operator(body)))
+            }
+            Source::Job(slot) => {
+                let job = self.jobs.take(slot)?;
+                Some((Receipt::of_job(op, age, &job), Work::Job(job)))
+            }
+        }
+    }
+
+    /// Takes back what was run, and ends it unless its completion will.
+    #[inline]
+    pub fn done(&mut self, receipt: Receipt, work: Work, outcome: Option<Outcome>, effects: &mut Effects) {
+        if let (Work::Operator(body), Some(number)) = (work, receipt.operator) {
+            self.operators.give_back(number, body);
+        }
+        if let Some(outcome) = outcome {
+            self.complete(receipt, outcome, effects);
+        }
+    }
+
     /// Ends an operation.
+    #[inline]
     pub fn complete(&mut self, receipt: Receipt, outcome: Outcome, effects: &mut Effects) {
         if let Err(error) = &outcome {
             self.failures.record(error.clone());
@@ -365,12 +438,10 @@ impl Sched {
         self.settle(effects);
     }
 
+    #[inline]
     fn account(&mut self, receipt: Receipt, effects: &mut Effects) {
         if let Some(number) = receipt.operator {
-            self.operators[number as usize].pending -= 1;
-            if self.operators[number as usize].retired {
-                self.free_operator(number, effects);
-            }
+            self.operators.end(number, &mut effects.retired);
         }
         if let Some(age) = receipt.age {
             self.rounds.finish(age);
@@ -393,35 +464,58 @@ impl Sched {
     }
 
     /// Distributes what became ready.
+    #[inline]
     fn settle(&mut self, effects: &mut Effects) {
         let mut next = 0;
         while next < self.ready.run.len() || !self.ready.skipped.is_empty() {
             if let Some((skipped, error)) = self.ready.skipped.pop() {
-                // The operation is over already; only its number in the receipt is void.
-                self.account(Receipt::new(OpId(u32::MAX), &skipped), effects);
-                match skipped.job.body {
-                    Body::Wait(ticket) => effects.tickets.push((ticket, Err(error))),
-                    _ => effects.discarded.push(skipped.job),
-                }
+                self.skip(skipped, error, effects);
                 continue;
             }
             let op = self.ready.run[next];
             next += 1;
-            match self.state.payload(op).map(|admitted| &admitted.job) {
-                Some(Job { body: Body::Wait(_) | Body::Delete(None), .. }) => {
-                    if let Some(Body::Wait(ticket)) = self.state.take(op).map(|admitted| admitted.job.body) {
-                        effects.tickets.push((ticket, Ok(())));
-                    }
-                    self.state.finish(op, Ok(()), &mut self.ready);
+            match self.state.payload(op).map(|admitted| admitted.source) {
+                Some(Source::Operator(number)) => {
+                    let terms = self.operators.terms(number);
+                    self.lanes[terms.lane as usize].ready.push(op, terms.priority);
                 }
-                Some(job) => self.lanes[job.lane as usize].ready.push(op, job.priority),
+                Some(Source::Job(slot)) => match &self.jobs.slots[slot as usize] {
+                    Some(Job { body: Body::Wait(_) | Body::Delete(None), .. }) => {
+                        if let Some(Body::Wait(ticket)) = self.jobs.take(slot).map(|job| job.body) {
+                            effects.tickets.push((ticket, Ok(())));
+                        }
+                        self.state.finish(op, Ok(()), &mut self.ready);
+                    }
+                    Some(job) => self.lanes[job.lane as usize].ready.push(op, job.priority),
+                    None => {}
+                },
                 None => {}
             }
         }
         self.ready.run.clear();
     }
 
+    /// Accounts an operation that is over already: only its number in the receipt is void.
+    fn skip(&mut self, Admitted { source, age }: Admitted, error: Arc<OpError>, effects: &mut Effects) {
+        let void = OpId(u32::MAX);
+        match source {
+            Source::Operator(number) => {
+                let staged_bytes = self.operators.terms(number).staged_bytes;
+                self.account(Receipt::of_operator(void, age, number, staged_bytes), effects);
+            }
+            Source::Job(slot) => {
+                let Some(job) = self.jobs.take(slot) else { return };
+                self.account(Receipt::of_job(void, age, &job), effects);
+                match job.body {
+                    Body::Wait(ticket) => effects.tickets.push((ticket, Err(error))),
+                    _ => effects.discarded.push(job),
+                }
+            }
+        }
+    }
+
     /// Calls workers of lanes that have more ready than is being worked on.
+    #[inline]
     fn call_workers(&mut self, effects: &mut Effects) {
         for (lane, doorbell) in self.lanes.iter_mut().zip(&self.doorbells) {
             if lane.ready.is_empty() {
@@ -433,32 +527,6 @@ impl Sched {
                 lane.called = true;
                 effects.rings.push(doorbell.clone());
             }
-        }
-    }
-
-    /// The function of a reusable operator that a job pushes.
-    pub fn operator_of(&self, job: &Job) -> Option<Arc<OperatorBody>> {
-        match job.body {
-            Body::Operator(number) => self.operators[number as usize].body.clone(),
-            _ => None,
-        }
-    }
-
-    pub fn new_operator(&mut self, body: Arc<OperatorBody>) -> u32 {
-        let slot = Operator { body: Some(body), pending: 0, retired: false };
-        if let Some(number) = self.free_operators.pop() {
-            self.operators[number as usize] = slot;
-            return number;
-        }
-        self.operators.push(slot);
-        (self.operators.len() - 1) as u32
-    }
-
-    fn free_operator(&mut self, number: u32, effects: &mut Effects) {
-        let slot = &mut self.operators[number as usize];
-        if slot.pending == 0 {
-            effects.retired.extend(slot.body.take());
-            self.free_operators.push(number);
         }
     }
 }

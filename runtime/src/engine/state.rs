@@ -35,11 +35,13 @@ pub enum AccessKind {
 }
 
 impl AccessKind {
+    #[inline]
     fn exclusive(self) -> bool {
         self != AccessKind::Read
     }
 
     /// Whether an error of the variable stops the operation.
+    #[inline]
     fn observes(self) -> bool {
         matches!(self, AccessKind::Read | AccessKind::Update | AccessKind::Barrier)
     }
@@ -458,6 +460,19 @@ impl<T, E: Clone> Default for State<T, E> {
 }
 
 /// A slot needs tens of bytes, so memory ends long before the numbers do.
+#[inline]
 fn slot_number(index: usize) -> u32 {
     index as u32
+}
+
+/// The accesses with one for each variable, which mean the same.
+pub fn joined(accesses: impl Iterator<Item = Access>) -> Box<[Access]> {
+    let mut joined: Vec<Access> = Vec::new();
+    for access in accesses {
+        match joined.iter_mut().find(|earlier| earlier.var == access.var) {
+            Some(earlier) => earlier.kind = earlier.kind.join(access.kind),
+            None => joined.push(access),
+        }
+    }
+    joined.into()
 }

@@ -25,7 +25,7 @@ impl Shared {
     pub fn post(self: &Arc<Shared>, body: Body, accesses: &[Access]) {
         let mut inbox = self.lock_inbox();
         self.put(&mut inbox, body, accesses);
-        let (many, closed) = (inbox.batch.jobs.len() >= LEFT_LYING, inbox.closed);
+        let (many, closed) = (inbox.batch.len() >= LEFT_LYING, inbox.closed);
         drop(inbox);
         if closed {
             help(self, |_| true);
@@ -82,7 +82,7 @@ impl Shared {
             lane,
             nested: false,
         };
-        inbox = self.room(inbox, &job, || (op.name.clone(), op.device))?;
+        inbox = self.room(inbox, job.staged_bytes, || (op.name.clone(), op.device))?;
         let parent = current_age(self);
         let append = |inbox: &mut Inbox| {
             let access = |kind| move |var: &&super::Var| Access { var: var.id, kind };
@@ -184,17 +184,17 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until the bounds of run-ahead allow one more operation.
+    /// Waits until the bounds of run-ahead allow one more operation that stages `more_bytes`.
     pub fn room<'a>(
         self: &'a Arc<Shared>,
         mut inbox: MutexGuard<'a, Inbox>,
-        job: &Job,
+        more_bytes: u64,
         who: impl Fn() -> (Name, Device),
     ) -> Result<MutexGuard<'a, Inbox>, EngineError> {
         loop {
             let (pending, staged) = inbox.pending();
             let limit = self.config.max_staged_bytes;
-            let fits = staged == 0 || staged.saturating_add(job.staged_bytes) <= limit || job.staged_bytes == 0;
+            let fits = staged == 0 || staged.saturating_add(more_bytes) <= limit || more_bytes == 0;
             let few = pending < self.config.max_pending as u64;
             if (few && fits) || self.config.kind == EngineKind::Naive || is_inside(self) {
                 return Ok(inbox);
@@ -213,7 +213,7 @@ impl Shared {
                 return Err(EngineError::Stopped { op, device, pending });
             }
             let ticket = Arc::new(Ticket::default());
-            let room_for = limit.saturating_sub(job.staged_bytes) / 2;
+            let room_for = limit.saturating_sub(more_bytes) / 2;
             let waiter = RoomWaiter {
                 ticket: ticket.clone(),
                 finished: if few { 0 } else { inbox.pushed - self.config.max_pending as u64 / 2 },

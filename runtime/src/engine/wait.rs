@@ -115,7 +115,7 @@ impl Shared {
         let mut effects = Effects::default();
         let mut sched = self.lock();
         let mut inbox = self.lock_inbox();
-        let left = inbox.batch.jobs.len() as u64;
+        let left = inbox.batch.len() as u64;
         if inbox.halted && left > 0 {
             return Err(WaitError::Stopped { pending: left + sched.rounds.live() });
         }

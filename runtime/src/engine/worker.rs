@@ -67,8 +67,7 @@ impl<'a> Worker<'a> {
     }
 
     fn run(&mut self, mut sched: MutexGuard<'a, Sched>, op: OpId) -> MutexGuard<'a, Sched> {
-        let Some(mut admitted) = sched.state.take(op) else { return sched };
-        let operator = sched.operator_of(&admitted.job);
+        let Some((receipt, mut work)) = sched.take(op) else { return sched };
         self.nap = NAPS.0;
         self.change(&mut sched, Activity::Running);
         let lane = &mut sched.lanes[self.lane];
@@ -77,16 +76,14 @@ impl<'a> Worker<'a> {
         self.until_sample = if measure { SAMPLE } else { self.until_sample - 1 };
         self.shared.leave(sched, &mut self.effects);
         let start = measure.then(Instant::now);
-        let (receipt, outcome) = run(self.shared, self.seat, op, &mut admitted, operator.as_deref());
+        let outcome = run(self.shared, self.seat, receipt, &mut work);
         let elapsed = start.map(|start| start.elapsed());
         let mut sched = self.shared.lock();
         if let Some(elapsed) = elapsed {
             sched.lanes[self.lane].measured(elapsed.as_nanos() as u64);
         }
         sched.lanes[self.lane].revive(self.seat.worker);
-        if let Some(outcome) = outcome {
-            sched.complete(receipt, outcome, &mut self.effects);
-        }
+        sched.done(receipt, work, outcome, &mut self.effects);
         sched
     }
 
@@ -99,7 +96,7 @@ impl<'a> Worker<'a> {
             return;
         }
         let mut inbox = self.shared.lock_inbox();
-        if wake && !inbox.halted && !inbox.batch.jobs.is_empty() {
+        if wake && !inbox.halted && !inbox.batch.is_empty() {
             // Pushed before anybody could know that it must be announced.
             self.effects.rings.push(self.doorbell.clone());
             return;
@@ -198,14 +195,11 @@ pub fn help(shared: &Arc<Shared>, mut done: impl FnMut(&Sched) -> bool) {
         shared.take_in_all(&mut sched, &mut effects);
         let lane = sched.lanes.iter().position(|lane| !lane.ready.is_empty());
         let op = lane.and_then(|lane| sched.lanes[lane].ready.pop());
-        if let Some((op, mut admitted)) = op.and_then(|op| Some((op, sched.state.take(op)?))) {
-            let operator = sched.operator_of(&admitted.job);
+        if let Some((receipt, mut work)) = op.and_then(|op| sched.take(op)) {
             shared.leave(sched, &mut effects);
-            let (receipt, outcome) = run(shared, seat, op, &mut admitted, operator.as_deref());
+            let outcome = run(shared, seat, receipt, &mut work);
             sched = shared.lock();
-            if let Some(outcome) = outcome {
-                sched.complete(receipt, outcome, &mut effects);
-            }
+            sched.done(receipt, work, outcome, &mut effects);
             continue;
         }
         let finished = done(&sched);
