@@ -4,7 +4,7 @@ use prost::Message;
 use tensorc_frontend::onnx::proto::*;
 use tensorc_frontend::onnx::{ImportOptions, Imported, Known, OnnxError, OnnxModel, import};
 use tensorc_ir::graph::{Graph, NodeKind};
-use tensorc_ir::op::{Accuracy, Compute, Infer, InputSpec, Names, OpDef, Registry, TypeRule};
+use tensorc_ir::op::{Compute, Infer, InputSpec, Names, OpDef, Registry, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue};
 use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarFn};
 use tensorc_ir::{DType, Shape, TensorData};
@@ -24,19 +24,14 @@ fn op(name: &'static str, onnx: &'static str, operands: &[&'static str], params:
         let name = n.trim_end_matches(['?', '*']);
         InputSpec { name, ty: TypeRule::Any, optional: n.ends_with('?') }
     };
+    let compute = Compute::Scalar(Box::new(|_, _, args| Ok(args.iter().flatten().take(1).cloned().collect())));
     OpDef {
-        name,
-        doc: "",
         inputs: operands.iter().map(input).collect(),
         variadic: operands.last().is_some_and(|o| o.ends_with('*')),
         outputs: (1, 2),
         params,
-        static_inputs: vec![],
-        key_input: None,
-        compute: Compute::Scalar(Box::new(|_, _, args| Ok(args.iter().flatten().take(1).cloned().collect()))),
-        infer: Infer::Derived,
-        accuracy: Accuracy::Exact,
         names: Names { onnx: vec![(onnx, 1)], mxnet: vec![] },
+        ..OpDef::new(name, "", compute, Infer::Derived)
     }
 }
 

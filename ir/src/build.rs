@@ -9,7 +9,7 @@ use crate::graph::{Graph, NodeId, Value};
 use crate::infer::{ValueOf, infer_node};
 use crate::op::Registry;
 use crate::params::Params;
-use crate::prim::Prim;
+use crate::prim::{Prim, View};
 use crate::scalar::Scalar;
 use crate::tensor::TensorData;
 use crate::types::DenseType;
@@ -83,6 +83,13 @@ impl<'a> Builder<'a> {
         let ty = DenseType::new(tensorc_abi::DType::I64, &[values.len() as u64]);
         let zeros = TensorData::splat(&ty.dims, Scalar::i64(0));
         self.constant(TensorData::new(ty, bytes.into()).unwrap_or(zeros))
+    }
+
+    /// A tensor of one number throughout.
+    pub fn filled(&mut self, ty: &DenseType, value: f64) -> Result<Value> {
+        let number = self.scalar(Scalar::from_f64(ty.dtype, value));
+        let repeat = View { map: vec![], fill: None };
+        Ok(self.prim(Prim::View(repeat.into()), &[number], std::slice::from_ref(ty))[0])
     }
 
     /// The type of a value built so far.

@@ -102,6 +102,10 @@ pub struct Graph {
     g: StableDiGraph<Node, Edge>,
     inputs: Vec<NodeId>,
     outputs: Vec<(Arc<str>, Value)>,
+    /// Inputs that hold another value after the run.
+    updates: Vec<(NodeId, Value)>,
+    /// Outputs that the first of two phases delivers; `None`: there is one phase.
+    boundary: Option<usize>,
     /// Nodes added since the last patch began. Ids of removed nodes are used again, so new nodes
     /// cannot be told by their id.
     made: Vec<NodeId>,
@@ -205,6 +209,32 @@ impl Graph {
         self.outputs.push((name.into(), value));
     }
 
+    /// States that input `of` is mutable memory, which holds `value` after the run: auxiliary state, parameters
+    /// that are trained, gradients that are added to. Reads of the input see the old value.
+    pub fn add_update(&mut self, of: NodeId, value: Value) {
+        self.updates.push((of, value));
+    }
+
+    /// Inputs that are updated, with their next values.
+    pub fn updates(&self) -> &[(NodeId, Value)] {
+        &self.updates
+    }
+
+    /// The first `outputs` outputs, and what they need, make up the first phase of the run; all else,
+    /// updates included, the second. The phases can be run one at a time.
+    pub fn set_boundary(&mut self, outputs: Option<usize>) {
+        self.boundary = outputs;
+    }
+
+    pub fn boundary(&self) -> Option<usize> {
+        self.boundary
+    }
+
+    /// What the graph is there for: the values of its outputs and updates.
+    pub fn roots(&self) -> impl Iterator<Item = Value> {
+        self.outputs.iter().map(|(_, v)| *v).chain(self.updates.iter().map(|(_, v)| *v))
+    }
+
     /// The operands of a node, by port. For operators with absent optional operands see
     /// [`Graph::operands`].
     pub fn args(&self, node: NodeId) -> SmallVec<[Value; 4]> {
@@ -288,8 +318,9 @@ impl Graph {
         uses
     }
 
+    /// Whether an output or an update has this value.
     pub fn is_output(&self, v: Value) -> bool {
-        self.outputs.iter().any(|(_, o)| *o == v)
+        self.roots().any(|o| o == v)
     }
 
     /// Every node, ascending by id.
@@ -308,7 +339,7 @@ impl Graph {
     pub fn order(&self) -> Vec<NodeId> {
         let mut seen = BTreeSet::new();
         let mut order = vec![];
-        let roots = self.inputs.iter().copied().chain(self.outputs.iter().map(|(_, v)| v.node)).chain(self.node_ids());
+        let roots = self.inputs.iter().copied().chain(self.roots().map(|v| v.node)).chain(self.node_ids());
         for root in roots {
             let mut stack = vec![(root, false)];
             while let Some((node, done)) = stack.pop() {
@@ -330,11 +361,8 @@ impl Graph {
                 self.set_arg(user, to_port, new);
             }
         }
-        for (_, v) in &mut self.outputs {
-            if *v == old {
-                *v = new;
-            }
-        }
+        let roots = self.outputs.iter_mut().map(|(_, v)| v).chain(self.updates.iter_mut().map(|(_, v)| v));
+        roots.filter(|v| **v == old).for_each(|v| *v = new);
     }
 
     /// Replaces one operand.
@@ -349,7 +377,7 @@ impl Graph {
     /// Removes nodes that no output needs; inputs stay. Returns how many went.
     pub fn remove_dead(&mut self) -> usize {
         let mut live: BTreeSet<NodeId> = self.inputs.iter().copied().collect();
-        let mut stack: Vec<NodeId> = self.outputs.iter().map(|(_, v)| v.node).collect();
+        let mut stack: Vec<NodeId> = self.roots().map(|v| v.node).collect();
         while let Some(node) = stack.pop() {
             if live.insert(node) {
                 stack.extend(self.args(node).iter().map(|v| v.node));
@@ -419,7 +447,7 @@ impl Graph {
             let unused = self.contains(node)
                 && !matches!(self.node(node).kind, NodeKind::Input)
                 && self.g.edges_directed(index(node), Direction::Outgoing).next().is_none()
-                && !self.outputs.iter().any(|(_, v)| v.node == node);
+                && !self.roots().any(|v| v.node == node);
             if unused {
                 stack.extend(self.args(node).iter().map(|v| v.node));
                 self.g.remove_node(index(node));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tensorc_abi::DType;
 
 use crate::build::Builder;
-use crate::diag::Diagnostic;
+use crate::diag::{Code, Diagnostic};
 use crate::graph::Value;
 use crate::infer::InferCtx;
 use crate::params::{ParamSpec, Params};
@@ -71,6 +71,62 @@ pub struct ScalarCtx<'a> {
     /// Extents of the result when known (always at lowering, not yet while types are inferred).
     pub dims: Option<&'a [u64]>,
 }
+
+/// A node as the rule of its derivative sees it.
+pub struct GradCtx<'a> {
+    /// Types, parameters and static values of the node.
+    pub node: &'a NodeCtx<'a>,
+    /// By formal position; `None` for an absent optional operand.
+    pub inputs: &'a [Option<Value>],
+    pub outputs: &'a [Value],
+    /// The gradient of each result; `None` where nothing that is differentiated depends on it.
+    pub heads: &'a [Option<Value>],
+}
+
+impl GradCtx<'_> {
+    /// A required operand.
+    pub fn input(&self, i: usize) -> Result<Value, Diagnostic> {
+        let value = self.inputs.get(i).copied().flatten();
+        value.ok_or_else(|| Diagnostic::new(Code::Operands, format!("operand {i} is missing")))
+    }
+
+    /// The gradient of a result, zeros if nothing depends on it.
+    pub fn head(&self, b: &mut Builder<'_>, i: usize) -> Result<Value, Diagnostic> {
+        match self.heads.get(i).copied().flatten() {
+            Some(head) => Ok(head),
+            None => b.filled(&self.node.outputs[i], 0.0),
+        }
+    }
+}
+
+/// The gradient of each operand by formal position, in the operand's type and shape; `None` for zero.
+type GradBody = dyn Fn(&mut Builder<'_>, &GradCtx<'_>) -> Result<Vec<Option<Value>>, Diagnostic> + Send + Sync;
+
+/// The derivative of an operator.
+pub enum Grad {
+    /// From what the operator computes: its expression, its primitive, or its expansion.
+    Derived,
+    /// Written in terms of other operators, so that it can be differentiated again. The only values it may use
+    /// are those in the context: what it does not use need not be kept for it.
+    Rule(Box<GradBody>),
+    /// Nothing flows back, without this being a mistake: the result is constant to differentiation.
+    Zero,
+    /// Asking for it is an error, for this reason.
+    None(&'static str),
+}
+
+/// Results of a node, as its parameters decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResultCount {
+    /// Those that users compose with.
+    pub visible: usize,
+    /// Those and what else MXNet counts, for example the mask of a dropout. The next values of
+    /// [`OpDef::states`] come after these.
+    pub listed: usize,
+}
+
+type Presence = dyn Fn(&Params, usize) -> bool + Send + Sync;
+type ResultRule = dyn Fn(&Params) -> ResultCount + Send + Sync;
 
 /// How an operator computes.
 pub enum Compute {
@@ -141,8 +197,21 @@ pub struct OpDef {
     /// Formal position of a random operator's optional operand `key: u32[2]`. It selects the sequence at
     /// run time, in place of the constant key that the parameters give.
     pub key_input: Option<usize>,
+    /// Auxiliary state: pairs of an operand's formal position and the result that is its next value. Whoever
+    /// runs the operator writes the one over the other; see [`crate::graph::Graph::add_update`].
+    pub states: Vec<(usize, usize)>,
+    /// Whether an optional operand takes part, by parameters and formal position. Where it does, composing
+    /// symbols makes a variable for it. `None`: optional operands take part if given.
+    pub present: Option<Box<Presence>>,
+    /// A loss: its gradient does not use those of its results, so nobody need give them.
+    pub is_loss: bool,
+    /// `None`: [`OpDef::outputs`]`.0` results, all visible.
+    pub results: Option<Box<ResultRule>>,
+    /// Names of results for symbols, `output` or `output0`, `output1`, … if empty.
+    pub result_names: Vec<&'static str>,
     pub compute: Compute,
     pub infer: Infer,
+    pub grad: Grad,
     pub accuracy: Accuracy,
     pub names: Names,
 }
@@ -154,6 +223,50 @@ impl std::fmt::Debug for OpDef {
 }
 
 impl OpDef {
+    /// An entry without operands or parameters, with one result.
+    pub fn new(name: &'static str, doc: &'static str, compute: Compute, infer: Infer) -> OpDef {
+        OpDef {
+            name,
+            doc,
+            inputs: vec![],
+            variadic: false,
+            outputs: (1, 1),
+            params: vec![],
+            static_inputs: vec![],
+            key_input: None,
+            states: vec![],
+            present: None,
+            is_loss: false,
+            results: None,
+            result_names: vec![],
+            grad: match &compute {
+                Compute::Host(_) => Grad::None("its result's shape depends on values"),
+                _ => Grad::Derived,
+            },
+            compute,
+            infer,
+            accuracy: Accuracy::Exact,
+            names: Names::default(),
+        }
+    }
+
+    /// The name of the parameter that tells an operator whether it runs for training. Whoever runs a graph
+    /// sets it on every operator that has it.
+    pub const TRAINING: &'static str = "training";
+
+    /// Results of a node with these parameters.
+    pub fn result_count(&self, params: &Params) -> ResultCount {
+        match &self.results {
+            Some(rule) => rule(params),
+            None => ResultCount { visible: self.outputs.0, listed: self.outputs.0 },
+        }
+    }
+
+    /// Whether the operand at a formal position is auxiliary state.
+    pub fn is_state(&self, operand: usize) -> bool {
+        self.states.iter().any(|(o, _)| *o == operand)
+    }
+
     /// The specification of the operand at a formal position.
     pub fn input_spec(&self, i: usize) -> Option<&InputSpec> {
         self.inputs.get(i).or_else(|| self.inputs.last().filter(|_| self.variadic))
@@ -178,6 +291,7 @@ impl OpDef {
 pub struct Registry {
     ops: BTreeMap<&'static str, OpRef>,
     onnx: BTreeMap<&'static str, Vec<(u32, OpRef)>>,
+    mxnet: BTreeMap<&'static str, OpRef>,
     math: Box<dyn MathLibrary + Send + Sync>,
 }
 
@@ -187,7 +301,7 @@ impl Registry {
         ops: impl IntoIterator<Item = OpDef>,
         math: Box<dyn MathLibrary + Send + Sync>,
     ) -> Result<Registry, String> {
-        let mut registry = Registry { ops: BTreeMap::new(), onnx: BTreeMap::new(), math };
+        let mut registry = Registry { ops: BTreeMap::new(), onnx: BTreeMap::new(), mxnet: BTreeMap::new(), math };
         for op in ops {
             registry.add(op)?;
         }
@@ -199,6 +313,11 @@ impl Registry {
         let op = Arc::new(op);
         for (name, since) in &op.names.onnx {
             self.onnx.entry(name).or_default().push((*since, op.clone()));
+        }
+        for name in &op.names.mxnet {
+            if self.mxnet.insert(name, op.clone()).is_some() {
+                return Err(format!("two operators have the MXNet name `{name}`"));
+            }
         }
         match self.ops.insert(op.name, op.clone()) {
             Some(_) => Err(format!("operator `{}` is registered twice", op.name)),
@@ -214,6 +333,11 @@ impl Registry {
     pub fn onnx(&self, op_type: &str, opset: u32) -> Option<&OpRef> {
         let versions = self.onnx.get(op_type)?;
         versions.iter().filter(|(since, _)| *since <= opset).max_by_key(|(since, _)| *since).map(|(_, op)| op)
+    }
+
+    /// The entry for an MXNet operator, by any of its names there.
+    pub fn mxnet(&self, name: &str) -> Option<&OpRef> {
+        self.mxnet.get(name)
     }
 
     /// Every operator, by name.

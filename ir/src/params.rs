@@ -24,6 +24,8 @@ pub enum ParamKind {
     Float,
     Bool,
     Str,
+    /// A string that is one of these.
+    Choice(&'static [&'static str]),
     DType,
     Ints,
     Floats,
@@ -37,7 +39,7 @@ impl ParamKind {
             ParamKind::Int => "int",
             ParamKind::Float => "float",
             ParamKind::Bool => "bool",
-            ParamKind::Str => "string",
+            ParamKind::Str | ParamKind::Choice(_) => "string",
             ParamKind::DType => "dtype",
             ParamKind::Ints => "ints",
             ParamKind::Floats => "floats",
@@ -48,6 +50,9 @@ impl ParamKind {
 }
 
 impl ParamValue {
+    /// An element of [`ParamValue::Ints`] that stands for none given, as in `begin=(0, None)`.
+    pub const NONE: i64 = i64::MIN;
+
     pub fn kind(&self) -> ParamKind {
         match self {
             ParamValue::Int(_) => ParamKind::Int,
@@ -157,7 +162,11 @@ impl Params {
             let Some(spec) = specs.iter().find(|s| s.name == *name) else {
                 return Err(format!("unknown parameter `{name}`"));
             };
-            if spec.kind != value.kind() {
+            if let (ParamKind::Choice(of), ParamValue::Str(word)) = (spec.kind, value) {
+                if !of.contains(&word.as_str()) {
+                    return Err(format!("parameter `{name}` is `{word}`, expected one of {}", of.join(", ")));
+                }
+            } else if spec.kind != value.kind() {
                 return Err(format!(
                     "parameter `{name}` is of type {}, expected {}",
                     value.kind().name(),

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use tensorc_ir::DType;
 use tensorc_ir::Module;
-use tensorc_ir::op::{Accuracy, Compute, Infer, InputSpec, Names, OpDef, Registry, TypeRule};
+use tensorc_ir::op::{Compute, Infer, InputSpec, OpDef, Registry, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue};
 use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarFn};
 use tensorc_ir::testing::{Rng, random_graph, random_kernel, random_plan};
@@ -21,19 +21,12 @@ impl MathLibrary for NoMath {
 }
 
 fn op(name: &'static str, inputs: &[(&'static str, bool)], outputs: (usize, usize), params: Vec<ParamSpec>) -> OpDef {
+    let compute = Compute::Host(Box::new(|_, _| Err("never run".into())));
     OpDef {
-        name,
-        doc: "",
         inputs: inputs.iter().map(|&(name, optional)| InputSpec { name, ty: TypeRule::Any, optional }).collect(),
-        variadic: false,
         outputs,
         params,
-        static_inputs: vec![],
-        key_input: None,
-        compute: Compute::Host(Box::new(|_, _| Err("never run".into()))),
-        infer: Infer::Derived,
-        accuracy: Accuracy::Exact,
-        names: Names::default(),
+        ..OpDef::new(name, "", compute, Infer::Derived)
     }
 }
 

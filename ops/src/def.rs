@@ -6,8 +6,10 @@ use tensorc_ir::build::Builder;
 use tensorc_ir::diag::{Code, Diagnostic};
 use tensorc_ir::graph::Value;
 use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{Accuracy, Compute, Infer, InputSpec, Names, NodeCtx, OpDef, OpError, ScalarCtx, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue};
+use tensorc_ir::op::{
+    Accuracy, Compute, Grad, GradCtx, Infer, InputSpec, NodeCtx, OpDef, OpError, ResultCount, ScalarCtx, TypeRule,
+};
+use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue, Params};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Ex, ScalarBuilder};
 
@@ -34,20 +36,7 @@ pub const INDICES: &[DType] = &[DType::I64, DType::I32];
 
 /// An entry without operands or parameters; the methods of [`Define`] add them.
 pub fn define(name: &'static str, doc: &'static str, compute: Compute, infer: Infer) -> OpDef {
-    OpDef {
-        name,
-        doc,
-        inputs: vec![],
-        variadic: false,
-        outputs: (1, 1),
-        params: vec![],
-        static_inputs: vec![],
-        key_input: None,
-        compute,
-        infer,
-        accuracy: Accuracy::Exact,
-        names: Names::default(),
-    }
+    OpDef::new(name, doc, compute, infer)
 }
 
 /// Element-wise on operands of one type group; f16 and bf16 compute in f32 and round the result.
@@ -185,6 +174,64 @@ pub trait Define: Sized {
 
     fn mxnet(self, name: &'static str) -> Self {
         self.edit(|d| d.names.mxnet.push(name))
+    }
+
+    /// The derivative, in terms of other operators.
+    fn gradient(
+        self,
+        body: impl Fn(&mut Builder<'_>, &GradCtx<'_>) -> Result<Vec<Option<Value>>, Diagnostic> + Send + Sync + 'static,
+    ) -> Self {
+        self.edit(|d| d.grad = Grad::Rule(Box::new(body)))
+    }
+
+    /// Constant to differentiation.
+    fn no_gradient(self) -> Self {
+        self.edit(|d| d.grad = Grad::Zero)
+    }
+
+    /// Differentiating it is an error, for this reason.
+    fn not_differentiable(self, why: &'static str) -> Self {
+        self.edit(|d| d.grad = Grad::None(why))
+    }
+
+    /// The gradient does not use those of the results.
+    fn loss(self) -> Self {
+        self.edit(|d| d.is_loss = true)
+    }
+
+    /// An operand that is auxiliary state, and the result that is its next value.
+    fn state(self, operand: usize, result: usize) -> Self {
+        self.edit(|d| d.states.push((operand, result)))
+    }
+
+    /// Whether an optional operand takes part.
+    fn present(self, rule: impl Fn(&Params, usize) -> bool + Send + Sync + 'static) -> Self {
+        self.edit(|d| d.present = Some(Box::new(rule)))
+    }
+
+    /// How many results there are.
+    fn results(self, rule: impl Fn(&Params) -> ResultCount + Send + Sync + 'static) -> Self {
+        self.edit(|d| d.results = Some(Box::new(rule)))
+    }
+
+    fn result_names(self, names: &[&'static str]) -> Self {
+        self.edit(|d| d.result_names = names.to_vec())
+    }
+
+    /// One of several words.
+    fn choice(self, name: &'static str, of: &'static [&'static str], default: &'static str, doc: &'static str) -> Self {
+        let default = Some(ParamValue::Str(default.to_owned()));
+        let spec = ParamSpec { name, kind: ParamKind::Choice(of), default, required: false, range: None, doc };
+        self.edit(|d| d.params.push(spec))
+    }
+
+    /// Inclusive bounds of the parameter added last.
+    fn within(self, low: f64, high: f64) -> Self {
+        self.edit(|d| {
+            if let Some(spec) = d.params.last_mut() {
+                spec.range = Some((low, high));
+            }
+        })
     }
 
     /// Error bound in units in the last place.

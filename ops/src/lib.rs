@@ -20,6 +20,7 @@ mod host;
 mod index;
 mod logical;
 mod loss;
+mod mxnet;
 mod nest;
 mod norm;
 mod pool;
@@ -53,6 +54,7 @@ pub fn all() -> Vec<OpDef> {
         index::ops(),
         logical::ops(),
         loss::ops(),
+        mxnet::ops(),
         norm::ops(),
         pool::ops(),
         random::ops(),

@@ -70,6 +70,7 @@ fn some_params(def: &OpDef) -> Params {
             (Some(default), ..) => default.clone(),
             (None, false, _) => continue,
             (None, true, ParamKind::Str) => ParamValue::Str("LEFT".into()),
+            (None, true, ParamKind::Choice(of)) => ParamValue::Str(of[0].to_owned()),
             (None, true, ParamKind::DType) => ParamValue::DType(DType::I32),
             (None, true, ParamKind::Ints) => ParamValue::Ints(vec![2]),
             (None, true, ParamKind::Float) => ParamValue::Float(0.5),

@@ -10,9 +10,7 @@ use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::interp::eval_graph;
-use tensorc_ir::op::{
-    Accuracy, Compute, Infer, InputSpec, Names, NodeCtx, OpDef, OpError, Registry, ScalarCtx, TypeRule,
-};
+use tensorc_ir::op::{Compute, Infer, InputSpec, NodeCtx, OpDef, OpError, Registry, ScalarCtx, TypeRule};
 use tensorc_ir::params::Params;
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder};
@@ -24,18 +22,9 @@ use tensorc_passes::{PassCx, Phase, Pipeline};
 fn def(name: &'static str, inputs: usize, static_inputs: &[usize], compute: Compute, infer: Infer) -> OpDef {
     let spec = |i: usize| InputSpec { name: ["a", "b", "c"][i], ty: TypeRule::Any, optional: false };
     OpDef {
-        name,
-        doc: "",
         inputs: (0..inputs).map(spec).collect(),
-        variadic: false,
-        outputs: (1, 1),
-        params: vec![],
         static_inputs: static_inputs.to_vec(),
-        key_input: None,
-        compute,
-        infer,
-        accuracy: Accuracy::Exact,
-        names: Names::default(),
+        ..OpDef::new(name, "", compute, infer)
     }
 }
 

@@ -56,7 +56,7 @@ impl Key {
     }
 
     fn param(&mut self, value: &ParamValue) {
-        self.small(value.kind() as u8);
+        self.raw(value.kind().name().as_bytes());
         match value {
             ParamValue::Int(i) => self.number(*i as u64),
             ParamValue::Float(x) => self.number(x.to_bits()),

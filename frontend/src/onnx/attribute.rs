@@ -28,7 +28,7 @@ pub fn parameter(
         (ParamKind::Bool, A::Int) => Ok(ParamValue::Bool(attribute.i() != 0)),
         (ParamKind::Float, A::Float) => Ok(ParamValue::Float(attribute.f().into())),
         (ParamKind::Float, A::Int) => Ok(ParamValue::Float(attribute.i() as f64)),
-        (ParamKind::Str, A::String) => text(attribute.s()).map(ParamValue::Str),
+        (ParamKind::Str | ParamKind::Choice(_), A::String) => text(attribute.s()).map(ParamValue::Str),
         (ParamKind::DType, A::Int) => data_type(attribute.i()).map(ParamValue::DType),
         (ParamKind::Ints, A::Ints) => Ok(ParamValue::Ints(attribute.ints.clone())),
         (ParamKind::Ints, A::Int) => Ok(ParamValue::Ints(vec![attribute.i()])),

@@ -217,7 +217,7 @@ impl Parser<'_> {
                 _ if self.eat_word("false") => ParamValue::Bool(false),
                 _ => return self.expected("`true` or `false`"),
             },
-            ParamKind::Str => ParamValue::Str(self.string()?),
+            ParamKind::Str | ParamKind::Choice(_) => ParamValue::Str(self.string()?),
             ParamKind::DType => ParamValue::DType(self.dtype()?),
             ParamKind::Ints => ParamValue::Ints(self.list(square, |p| p.number("an integer"))?),
             ParamKind::Floats => ParamValue::Floats(self.list(square, Self::float)?),

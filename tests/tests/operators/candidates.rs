@@ -229,6 +229,7 @@ fn params(op: &OpRef, choice: usize) -> Params {
             ParamKind::Float => ParamValue::Float([0.5, 1.0][choice % 2]),
             ParamKind::Bool => ParamValue::Bool(choice.is_multiple_of(2)),
             ParamKind::Str => ParamValue::Str(words[choice % words.len()].clone()),
+            ParamKind::Choice(of) => ParamValue::Str(of[choice % of.len()].to_owned()),
             ParamKind::DType => ParamValue::DType([DType::I32, DType::F32, DType::F16, DType::F64][choice % 4]),
             ParamKind::Ints => ParamValue::Ints([vec![2], vec![3, 4], vec![1, 0], vec![2; 3]][choice % 4].clone()),
             ParamKind::Floats => ParamValue::Floats(vec![0.5]),

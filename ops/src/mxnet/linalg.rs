@@ -1,0 +1,7 @@
+//! Matrix products and factorisations.
+
+use tensorc_ir::op::OpDef;
+
+pub fn ops() -> Vec<OpDef> {
+    vec![]
+}

@@ -1,0 +1,7 @@
+//! Normalisations.
+
+use tensorc_ir::op::OpDef;
+
+pub fn ops() -> Vec<OpDef> {
+    vec![]
+}

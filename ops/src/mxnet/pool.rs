@@ -1,0 +1,7 @@
+//! Pooling and resampling of images.
+
+use tensorc_ir::op::OpDef;
+
+pub fn ops() -> Vec<OpDef> {
+    vec![]
+}

@@ -1,0 +1,7 @@
+//! Random tensors.
+
+use tensorc_ir::op::OpDef;
+
+pub fn ops() -> Vec<OpDef> {
+    vec![]
+}

@@ -1,0 +1,7 @@
+//! The fused recurrent layer.
+
+use tensorc_ir::op::OpDef;
+
+pub fn ops() -> Vec<OpDef> {
+    vec![]
+}

@@ -1,0 +1,7 @@
+//! Operators on sequences of different lengths.
+
+use tensorc_ir::op::OpDef;
+
+pub fn ops() -> Vec<OpDef> {
+    vec![]
+}

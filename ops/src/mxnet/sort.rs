@@ -1,0 +1,7 @@
+//! Orders and greatest elements.
+
+use tensorc_ir::op::OpDef;
+
+pub fn ops() -> Vec<OpDef> {
+    vec![]
+}

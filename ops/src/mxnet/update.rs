@@ -1,0 +1,7 @@
+//! Steps of optimizers.
+
+use tensorc_ir::op::OpDef;
+
+pub fn ops() -> Vec<OpDef> {
+    vec![]
+}
