@@ -226,6 +226,11 @@ impl Graph {
         self.inputs.iter().enumerate().filter_map(|(i, id)| next(id).map(|v| (i, v))).collect()
     }
 
+    /// Makes every input constant memory again.
+    pub fn clear_updates(&mut self) {
+        self.updates.clear();
+    }
+
     /// The first `outputs` outputs, and what they need, make up the first phase of the run; all else,
     /// updates included, the second. The phases can be run one at a time.
     pub fn set_boundary(&mut self, outputs: Option<usize>) {

@@ -211,7 +211,16 @@ impl<'a> Binder<'a> {
 
     /// Where a variable is allocated: with its group.
     fn device_of(&self, name: &str) -> Device {
-        let group = self.symbol.attribute_of(name, "ctx_group");
-        group.and_then(|group| self.groups.get(&group).copied()).unwrap_or(self.device)
+        let devices = group_devices(&self.symbol, &self.groups);
+        devices.get(name).copied().unwrap_or(self.device)
     }
+}
+
+/// The devices of the nodes that belong to a group with a device, by the nodes' names.
+pub(super) fn group_devices(symbol: &Symbol, groups: &BTreeMap<String, Device>) -> BTreeMap<String, Device> {
+    if groups.is_empty() {
+        return BTreeMap::new();
+    }
+    let device = |attrs: &BTreeMap<String, String>| groups.get(attrs.get("ctx_group")?).copied();
+    symbol.attr_dict().iter().filter_map(|(name, attrs)| Some((name.clone(), device(attrs)?))).collect()
 }

@@ -98,8 +98,7 @@ impl Joint {
             (0..backward.requests.len()).filter(|a| backward.requests[*a] != GradReq::Null).collect();
         let variables: Vec<Value> =
             wanted.iter().map(|a| Value { node: joint.graph.inputs()[*a], port: 0 }).collect();
-        let static_bytes = compiler.options().passes.static_bytes;
-        let gradients = differentiate(&mut joint.graph, compiler.registry(), &heads, &variables, static_bytes)?;
+        let gradients = differentiate(&mut joint.graph, compiler.registry(), &heads, &variables)?;
         match backward.update {
             None => {
                 joint.graph.set_boundary(Some(outputs.len()));

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tensorc_runtime::Arena;
+use tensorc_runtime::plan::SharedArena;
 
 use crate::Error;
 use crate::ndarray::{NDArray, Runtime};
@@ -13,7 +13,7 @@ pub(super) struct SharedMemory(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    arena: Arena,
+    arena: SharedArena,
     /// Orders what uses the arena in the engine: every run writes it.
     token: Mutex<Option<NDArray>>,
     /// The forward pass whose values the arena holds, once everything pushed is done.
@@ -25,7 +25,7 @@ struct Inner {
 pub(super) struct Pass(u64);
 
 impl SharedMemory {
-    pub fn arena(&self) -> &Arena {
+    pub fn arena(&self) -> &SharedArena {
         &self.0.arena
     }
 

@@ -46,7 +46,7 @@ pub use update::{Emission, UpdateRule};
 
 use crate::Error;
 use crate::ndarray::{NDArray, Runtime};
-use binder::Bound;
+use binder::{Bound, group_devices};
 use joint::{Backward, Joint, input_types};
 use memory::{Pass, SharedMemory};
 use monitor::Monitor;
@@ -300,12 +300,7 @@ impl Executor {
     }
 
     fn program(&self, joint: Joint) -> Result<Program, Error> {
-        let mut devices = BTreeMap::new();
-        for (node, group) in self.symbol.attribute_of_all("ctx_group") {
-            if let Some(device) = self.groups.get(&group) {
-                devices.insert(node, *device);
-            }
-        }
+        let devices = group_devices(&self.symbol, &self.groups);
         Program::new(&self.rt, joint, &devices, self.device)
     }
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use tensorc_frontend::symbol::{Lowering, Symbol, SymbolGraph};
+use tensorc_frontend::symbol::{InputType, Lowering, Symbol, SymbolGraph};
 use tensorc_ir::graph::{Graph, NodeId, Value};
-use tensorc_ir::{DenseType, Dim, Shape, TensorType};
+use tensorc_ir::{DenseType, TensorType};
 use tensorc_passes::infer::infer_graph;
 
 use crate::{Compiler, DType, Error};
@@ -16,6 +16,19 @@ pub(super) struct Known {
     pub dtypes: BTreeMap<String, DType>,
 }
 
+impl Known {
+    fn inputs(&self) -> BTreeMap<String, InputType> {
+        let mut inputs: BTreeMap<String, InputType> = BTreeMap::new();
+        for (name, dims) in &self.shapes {
+            inputs.entry(name.clone()).or_default().dims = Some(dims.iter().map(|d| (*d > 0).then_some(*d)).collect());
+        }
+        for (name, dtype) in &self.dtypes {
+            inputs.entry(name.clone()).or_default().dtype = Some(*dtype);
+        }
+        inputs
+    }
+}
+
 pub(super) struct Types {
     pub arguments: Vec<DenseType>,
     pub auxiliaries: Vec<DenseType>,
@@ -24,19 +37,10 @@ pub(super) struct Types {
 
 /// Infers in both directions; element types that nothing decides are f32.
 pub(super) fn infer(compiler: &Compiler, symbol: &Symbol, known: &Known) -> Result<Types, Error> {
-    let lowering = Lowering { training: false, ..Lowering::default() };
+    let lowering = Lowering { types: known.inputs(), ..Lowering::default() };
     let SymbolGraph { mut graph, arguments, aux, .. } = symbol.to_graph(compiler.registry(), &lowering)?;
     let variables: Vec<(String, NodeId)> =
         arguments.iter().chain(&aux).cloned().zip(graph.inputs().iter().copied()).collect();
-    for (name, node) in &variables {
-        if let Some(dims) = known.shapes.get(name) {
-            let dims = dims.iter().map(|&d| if d == 0 { graph.dims.fresh(None) } else { Dim::Const(d) }).collect();
-            graph.node_mut(*node).types[0].shape = Shape::Ranked(dims);
-        }
-        if let Some(dtype) = known.dtypes.get(name) {
-            graph.node_mut(*node).types[0].dtype = Some(*dtype);
-        }
-    }
     let bytes = compiler.options().passes.static_bytes;
     infer_graph(&mut graph, compiler.registry(), bytes)?;
     for (_, node) in &variables {
