@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tensorc_frontend::symbol::Lowering;
 
 use super::joint::Joint;
-use super::program::{Arrays, Keys, Phase, Program};
+use super::program::{Arrays, Keys, Phase};
 use super::{Bound, Executor};
 use crate::Error;
 use crate::ndarray::NDArray;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tensorc_frontend::symbol::{InputType, Lowering, Symbol, SymbolGraph};
 use tensorc_ir::graph::{Graph, NodeId, Value};
-use tensorc_ir::{DenseType, TensorType};
+use tensorc_ir::{DenseType, Dim, Shape, TensorType};
 use tensorc_passes::infer::infer_graph;
 
 use crate::{Compiler, DType, Error};
@@ -54,7 +54,7 @@ pub(super) fn infer(compiler: &Compiler, symbol: &Symbol, known: &Known) -> Resu
         .iter()
         .zip(&found)
         .filter(|(_, ty)| ty.dense().is_none())
-        .map(|((name, _), ty)| format!("{name}: {ty}"))
+        .map(|((name, _), ty)| format!("{name}: {}", shape_text(ty)))
         .collect();
     if !open.is_empty() {
         return Err(Error::Bind(format!("these shapes do not follow from what is given: {}", open.join("; "))));
@@ -66,4 +66,17 @@ pub(super) fn infer(compiler: &Compiler, symbol: &Symbol, known: &Known) -> Resu
 
 fn outputs(graph: &Graph) -> Result<Vec<(String, DenseType)>, Error> {
     graph.outputs().iter().map(|(name, v)| Ok((name.to_string(), graph.dense(*v)?))).collect()
+}
+
+/// A shape with `?` for what is unknown.
+fn shape_text(ty: &TensorType) -> String {
+    let Shape::Ranked(dims) = &ty.shape else { return "?".into() };
+    let extents: Vec<String> = dims
+        .iter()
+        .map(|d| match d {
+            Dim::Const(n) => n.to_string(),
+            Dim::Sym(_) => "?".into(),
+        })
+        .collect();
+    format!("[{}]", extents.join(", "))
 }
