@@ -214,11 +214,7 @@ fn choose() -> OpDef {
     });
     let doc = "x where the condition is not zero, else y. The condition has their shape, or chooses slices along the \
                first axis.";
-    define("mx_where", doc, compute, infer)
-        .operand("condition", ANY)
-        .group("x", ANY)
-        .group("y", ANY)
-        .mxnet("where")
+    define("mx_where", doc, compute, infer).operand("condition", ANY).group("x", ANY).group("y", ANY).mxnet("where")
 }
 
 fn boolean_mask() -> OpDef {
@@ -296,7 +292,9 @@ fn index_array_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, _: &[Option<Value>]) 
     b.map_as(&[], out.dtype, &out.dims, |s, _| {
         let which = s.coord(rank);
         let start: Ex = s.number(DType::I64, 0.0);
-        axes.iter().enumerate().fold(start, |value, (i, &axis)| which.eq(&which.lit(i as f64)).select(&s.coord(axis), &value))
+        axes.iter()
+            .enumerate()
+            .fold(start, |value, (i, &axis)| which.eq(&which.lit(i as f64)).select(&s.coord(axis), &value))
     })
 }
 
@@ -307,9 +305,14 @@ fn index_array() -> OpDef {
         let count = array_axes(cx.params, dims.len())?.len() as u64;
         cx.set_output_dims(0, dims.iter().copied().chain([Dim::Const(count)]))
     });
-    define("mx_index_array", "The coordinates of every element, along a new last axis.", composite(index_array_body), infer)
-        .operand("data", ANY)
-        .maybe("axes", ParamKind::Ints, "axes whose coordinates are wanted; default: all")
-        .no_gradient()
-        .mxnet("_contrib_index_array")
+    define(
+        "mx_index_array",
+        "The coordinates of every element, along a new last axis.",
+        composite(index_array_body),
+        infer,
+    )
+    .operand("data", ANY)
+    .maybe("axes", ParamKind::Ints, "axes whose coordinates are wanted; default: all")
+    .no_gradient()
+    .mxnet("_contrib_index_array")
 }
