@@ -209,6 +209,11 @@ impl Graph {
         self.outputs.push((name.into(), value));
     }
 
+    /// Makes these the only outputs, in this order.
+    pub fn set_outputs(&mut self, outputs: impl IntoIterator<Item = (Arc<str>, Value)>) {
+        self.outputs = outputs.into_iter().collect();
+    }
+
     /// States that input `of` is mutable memory, which holds `value` after the run: auxiliary state, parameters
     /// that are trained, gradients that are added to. Reads of the input see the old value.
     pub fn add_update(&mut self, of: NodeId, value: Value) {
