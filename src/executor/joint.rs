@@ -96,8 +96,7 @@ impl Joint {
         }
         let wanted: Vec<usize> =
             (0..backward.requests.len()).filter(|a| backward.requests[*a] != GradReq::Null).collect();
-        let variables: Vec<Value> =
-            wanted.iter().map(|a| Value { node: joint.graph.inputs()[*a], port: 0 }).collect();
+        let variables: Vec<Value> = wanted.iter().map(|a| Value { node: joint.graph.inputs()[*a], port: 0 }).collect();
         let gradients = differentiate(&mut joint.graph, compiler.registry(), &heads, &variables)?;
         match backward.update {
             None => {
@@ -108,12 +107,8 @@ impl Joint {
         }
         joint.graph.remove_dead();
         let used = |v: Value| joint.graph.is_output(v) || !joint.graph.uses(v.node).is_empty();
-        joint.heads = heads
-            .iter()
-            .enumerate()
-            .filter(|(_, (_, head))| head.is_some_and(used))
-            .map(|(i, _)| i)
-            .collect();
+        joint.heads =
+            heads.iter().enumerate().filter(|(_, (_, head))| head.is_some_and(used)).map(|(i, _)| i).collect();
         Ok(joint)
     }
 

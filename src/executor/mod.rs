@@ -40,8 +40,8 @@ use tensorc_ir::DenseType;
 use tensorc_runtime::Device;
 
 pub use binder::Binder;
-pub use reshape::Reshape;
 pub use request::GradReq;
+pub use reshape::Reshape;
 pub use update::{Emission, UpdateRule};
 
 use crate::Error;
@@ -124,7 +124,7 @@ impl Executor {
         &self.rt
     }
 
-    pub(super) fn memory(&self) -> &SharedMemory {
+    fn memory(&self) -> &SharedMemory {
         &self.memory
     }
 
@@ -277,7 +277,9 @@ impl Executor {
         }
         if heads.len() != self.outputs.len() {
             let (given, outputs) = (heads.len(), self.outputs.len());
-            return Err(Error::Backward(format!("{given} gradients of outputs are given, there are {outputs} outputs")));
+            return Err(Error::Backward(format!(
+                "{given} gradients of outputs are given, there are {outputs} outputs"
+            )));
         }
         for ((name, ty), head) in self.bound.outputs.iter().zip(heads) {
             if ty.dtype != head.dtype() || ty.dims != head.dims() {

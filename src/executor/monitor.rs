@@ -45,7 +45,13 @@ impl Executor {
             outputs.push(self.rt.empty(self.device, ty.dtype, &ty.dims)?);
         }
         let bound: &Bound = &self.bound;
-        program.launch(&self.rt, Arrays { bound, outputs: &outputs, heads: &[], step: None }, keys, Phase::Whole, &self.memory)?;
+        program.launch(
+            &self.rt,
+            Arrays { bound, outputs: &outputs, heads: &[], step: None },
+            keys,
+            Phase::Whole,
+            &self.memory,
+        )?;
         let variables: Vec<&String> = bound.arguments.iter().chain(&bound.auxiliaries).map(|(n, _)| n).collect();
         for ((name, _), array) in program.outputs().iter().zip(&outputs) {
             if monitor.inputs || !variables.contains(&name) {

@@ -121,7 +121,12 @@ impl Whole<'_> {
     fn piece(&self, key: Key, nodes: &[NodeId]) -> Result<Piece> {
         let graph = &self.joint.graph;
         let (phase, level, device) = key;
-        let mut part = Part { whole: self, graph: Graph::new(format!("{}_{phase}_{level}", graph.name)), map: BTreeMap::new(), inputs: vec![] };
+        let mut part = Part {
+            whole: self,
+            graph: Graph::new(format!("{}_{phase}_{level}", graph.name)),
+            map: BTreeMap::new(),
+            inputs: vec![],
+        };
         for node in nodes {
             part.copy(*node)?;
         }

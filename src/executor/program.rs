@@ -166,8 +166,14 @@ impl Program {
                 work.targets.push(Target::update(memory.token(rt)?.view().clone()));
             }
             let Work { inputs, targets, states, outputs, deliveries } = work;
-            let request =
-                array::Launch { name, device: piece.device, property: Property::Normal, priority: 0, inputs, outputs: targets };
+            let request = array::Launch {
+                name,
+                device: piece.device,
+                property: Property::Normal,
+                priority: 0,
+                inputs,
+                outputs: targets,
+            };
             array::launch(rt.space(), request, move |inputs, targets| {
                 let (states, rest) = targets.split_at_mut(states);
                 ready.run(part, inputs, states, &mut rest[..outputs])
@@ -180,7 +186,12 @@ impl Program {
     }
 
     /// Compiles a piece at its first run.
-    fn ready(&self, piece: &Piece, code: &Mutex<Option<Arc<Ready>>>, memory: Option<&SharedMemory>) -> Result<Arc<Ready>, Error> {
+    fn ready(
+        &self,
+        piece: &Piece,
+        code: &Mutex<Option<Arc<Ready>>>,
+        memory: Option<&SharedMemory>,
+    ) -> Result<Arc<Ready>, Error> {
         let mut code = lock(code);
         if let Some(ready) = &*code {
             return Ok(ready.clone());

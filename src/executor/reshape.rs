@@ -67,7 +67,8 @@ impl Reshape<'_> {
             auxiliaries.push((name.clone(), self.fitted(name, array, ty)?));
         }
         let mut gradients = vec![];
-        for ((name, gradient), ty) in old.arguments().iter().map(|(n, _)| n).zip(&old.bound.gradients).zip(&types.arguments)
+        for ((name, gradient), ty) in
+            old.arguments().iter().map(|(n, _)| n).zip(&old.bound.gradients).zip(&types.arguments)
         {
             gradients.push(gradient.as_ref().map(|g| self.fitted(name, g, ty)).transpose()?);
         }

@@ -21,9 +21,15 @@ const CHUNKS_PER_THREAD: u64 = 4;
 
 /// Every intermediate tensor of the plan.
 enum Arena {
-    Own { _memory: AlignedBuffer },
+    Own {
+        _memory: AlignedBuffer,
+    },
     /// With the number of this context among those that share it, and where it was at the last run.
-    Shared { arena: SharedArena, context: u64, base: *mut u8 },
+    Shared {
+        arena: SharedArena,
+        context: u64,
+        base: *mut u8,
+    },
 }
 
 /// Arena, scratch memory and argument addresses for running an [`Executable`].

@@ -15,12 +15,16 @@ fn a045_lists_and_names_bind_alike() {
         ("-", |a, b| (a - b).unwrap(), |x, y| (x - y, 1.0, -1.0)),
         ("*", |a, b| (a * b).unwrap(), |x, y| (x * y, y, x)),
         ("/", |a, b| (a / b).unwrap(), |x, y| (x / y, 1.0 / y, -x / (y * y))),
-        ("max", |a, b| op("_maximum").inputs([a, b]).build().unwrap(), |x, y| {
-            (x.max(y), f32::from(x >= y), f32::from(x < y))
-        }),
-        ("min", |a, b| op("_minimum").inputs([a, b]).build().unwrap(), |x, y| {
-            (x.min(y), f32::from(x <= y), f32::from(x > y))
-        }),
+        (
+            "max",
+            |a, b| op("_maximum").inputs([a, b]).build().unwrap(),
+            |x, y| (x.max(y), f32::from(x >= y), f32::from(x < y)),
+        ),
+        (
+            "min",
+            |a, b| op("_minimum").inputs([a, b]).build().unwrap(),
+            |x, y| (x.min(y), f32::from(x <= y), f32::from(x > y)),
+        ),
     ];
     for (seed, (name, build, expect)) in cases.iter().enumerate() {
         for dims in [vec![7], vec![3, 5], vec![2, 3, 4]] {
@@ -33,13 +37,16 @@ fn a045_lists_and_names_bind_alike() {
             let arrays = [rt.array(&dims, &x).unwrap(), rt.array(&dims, &y).unwrap()];
             let grads = [rt.zeros(&dims, DType::F32).unwrap(), rt.zeros(&dims, DType::F32).unwrap()];
             let head: Vec<f32> = noise(count, 5);
-            let by_list = Executor::bind(&rt, &net).arguments(&arrays).gradient("a", &grads[0]).gradient("b", &grads[1]);
+            let by_list =
+                Executor::bind(&rt, &net).arguments(&arrays).gradient("a", &grads[0]).gradient("b", &grads[1]);
             let by_name = Executor::bind(&rt, &net).array("b", &arrays[1]).array("a", &arrays[0]);
             let mut with = by_list.build().unwrap();
             let mut without = by_name.build().unwrap();
             let expected: Vec<(f32, f32, f32)> = x.iter().zip(&y).map(|(x, y)| expect(*x, *y)).collect();
             let out: Vec<f32> = expected.iter().map(|e| e.0).collect();
-            for (executor, training) in [(&mut with, true), (&mut with, false), (&mut without, true), (&mut without, false)] {
+            for (executor, training) in
+                [(&mut with, true), (&mut with, false), (&mut without, true), (&mut without, false)]
+            {
                 close(&values(&executor.forward(training).unwrap()[0]), &out, 1e-5);
             }
             with.forward(true).unwrap();
