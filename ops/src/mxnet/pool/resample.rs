@@ -1,4 +1,4 @@
-//! Views, joins and splits, with MXNet's shape codes.
+//! Resampling of images.
 
 use tensorc_ir::op::OpDef;
 
