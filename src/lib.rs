@@ -21,6 +21,7 @@ mod error;
 mod model;
 pub mod ndarray;
 mod session;
+pub mod symbol;
 mod tensor;
 
 pub use compile::{Compiled, Report};
