@@ -58,8 +58,6 @@ pub enum Error {
     Target { op: String, expected: String, found: String },
     #[error("`{op}` takes {expected} as {name}, {found} was given")]
     Operand { op: String, name: String, expected: String, found: String },
-    #[error(transparent)]
-    Symbol(#[from] SymbolError),
     /// A symbol and what it is to be bound to do not fit.
     #[error("cannot bind: {0}")]
     Bind(String),

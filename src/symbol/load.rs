@@ -34,6 +34,7 @@ pub fn inference(symbol: &Symbol, parameters: Option<Checkpoint>, registry: &Reg
     if let Some(checkpoint) = parameters {
         fill(&mut graph, &arguments, &aux, checkpoint)?;
     }
+    graph.remove_dead();
     let idle = |n: &NodeId| graph.uses(*n).is_empty() && !graph.is_output(Value { node: *n, port: 0 });
     let unused: Vec<NodeId> = graph.inputs().iter().copied().filter(idle).collect();
     let names = unused.iter().map(|n| graph.node(*n).name.to_string()).collect();

@@ -93,7 +93,10 @@ fn a025_incomplete_inference_says_what_is_unknown() {
     let sum = (&fc(&var("data"), 128, "x2h") + &fc(&var("prev"), 128, "h2h")).unwrap();
     let out = relu(&sum);
     let given: [(&str, &[u64]); 1] = [("data", &[10, 64])];
-    assert_eq!(out.infer_shape(&given).unwrap(), Inferred::Incomplete { unknown: vec!["prev".into(), "h2h_weight".into()] });
+    assert_eq!(
+        out.infer_shape(&given).unwrap(),
+        Inferred::Incomplete { unknown: vec!["prev".into(), "h2h_weight".into()] }
+    );
     assert_shapes(&out, &given, &[("x2h_weight", &[128, 64])]);
     let partial = out.infer_shape_partial(&given).unwrap();
     let weight = out.list_arguments().iter().position(|n| n == "h2h_weight").unwrap();
@@ -144,7 +147,8 @@ fn a029_a_shared_weight_is_known_through_either_use() {
     let weight = var("weight");
     let sum = |x: &Symbol| op("sum").input(x).build().unwrap();
     let norm = sum(&op("abs").input(&weight).build().unwrap());
-    let layer = op("FullyConnected").input(&var("data")).arg("weight", &weight).param("num_hidden", 5).param("no_bias", true);
+    let layer =
+        op("FullyConnected").input(&var("data")).arg("weight", &weight).param("num_hidden", 5).param("no_bias", true);
     let out = (&norm + &sum(&layer.build().unwrap())).unwrap();
     let types = out.infer_shape(&[("data", &[1, 3])]).unwrap().all().unwrap();
     assert_eq!(out.list_arguments(), ["weight", "data"]);
