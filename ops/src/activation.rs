@@ -33,8 +33,7 @@ fn rectifiers() -> Vec<OpDef> {
     vec![
         elementwise("relu", "max(x, 0).", NUMBERS, &["data"], |_, a| at_least(&a[0], 0.0))
             .onnx("Relu", 1)
-            .mxnet("relu")
-            .mxnet("_sparse_relu"),
+            .mxnet("relu"),
         elementwise("leaky_relu", "x, below 0 alpha·x.", FLOATS, &["x"], |cx, a| {
             let x = &a[0];
             x.lt(&x.lit(0.0)).select(&(x * float_param(cx, "alpha")), x)
@@ -100,7 +99,6 @@ fn sigmoids() -> Vec<OpDef> {
         elementwise("sigmoid", "1 / (1 + e⁻ˣ).", FLOATS, &["data"], |_, a| sigmoid(&a[0]))
             .onnx("Sigmoid", 1)
             .mxnet("sigmoid")
-            .mxnet("_sparse_sigmoid")
             .ulp(4.0),
         elementwise("log_sigmoid", "-ln(1 + e⁻ˣ).", FLOATS, &["x"], |_, a| {
             at_most(&a[0], 0.0) - (-a[0].abs()).exp().log1p()

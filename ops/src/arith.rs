@@ -17,25 +17,19 @@ fn binary() -> Vec<OpDef> {
         elementwise("add", "lhs + rhs; integers wrap.", NUMBERS, &["lhs", "rhs"], |_, a| &a[0] + &a[1])
             .onnx("Add", 7)
             .mxnet("broadcast_add")
-            .mxnet("broadcast_plus")
-            .mxnet("_sparse_broadcast_add")
-            .mxnet("_sparse_broadcast_plus"),
+            .mxnet("broadcast_plus"),
         elementwise("sub", "lhs - rhs; integers wrap.", NUMBERS, &["lhs", "rhs"], |_, a| &a[0] - &a[1])
             .onnx("Sub", 7)
             .mxnet("broadcast_sub")
-            .mxnet("broadcast_minus")
-            .mxnet("_sparse_broadcast_sub")
-            .mxnet("_sparse_broadcast_minus"),
+            .mxnet("broadcast_minus"),
         elementwise("mul", "lhs · rhs; integers wrap.", NUMBERS, &["lhs", "rhs"], |_, a| &a[0] * &a[1])
             .onnx("Mul", 7)
-            .mxnet("broadcast_mul")
-            .mxnet("_sparse_broadcast_mul"),
+            .mxnet("broadcast_mul"),
         elementwise("div", "lhs / rhs; integers truncate, and x / 0 = 0.", NUMBERS, &["lhs", "rhs"], |_, a| {
             &a[0] / &a[1]
         })
         .onnx("Div", 7)
-        .mxnet("broadcast_div")
-        .mxnet("_sparse_broadcast_div"),
+        .mxnet("broadcast_div"),
         elementwise(
             "mod",
             "Remainder with the sign of rhs, or of lhs if `fmod`.",
@@ -145,39 +139,28 @@ fn on_floats(x: &Ex, op: ScalarOp) -> Ex {
 
 fn rounding() -> Vec<OpDef> {
     vec![
-        elementwise("neg", "-x; integers wrap.", NUMBERS, &["data"], |_, a| -&a[0])
-            .onnx("Neg", 1)
-            .mxnet("negative")
-            .mxnet("_sparse_negative"),
-        elementwise("abs", "|x|; |MIN| = MIN.", NUMBERS, &["data"], |_, a| a[0].abs())
-            .onnx("Abs", 1)
-            .mxnet("abs")
-            .mxnet("_sparse_abs"),
+        elementwise("neg", "-x; integers wrap.", NUMBERS, &["data"], |_, a| -&a[0]).onnx("Neg", 1).mxnet("negative"),
+        elementwise("abs", "|x|; |MIN| = MIN.", NUMBERS, &["data"], |_, a| a[0].abs()).onnx("Abs", 1).mxnet("abs"),
         elementwise("sign", "1, -1, or x itself where it is zero or NaN.", NUMBERS, &["data"], |_, a| {
             let (x, zero) = (&a[0], a[0].lit(0.0));
             let below = if x.dtype().is_unsigned_int() { x.clone() } else { x.lt(&zero).select(&x.lit(-1.0), x) };
             x.gt(&zero).select(&x.lit(1.0), &below)
         })
         .onnx("Sign", 9)
-        .mxnet("sign")
-        .mxnet("_sparse_sign"),
+        .mxnet("sign"),
         elementwise("floor", "The greatest integer at most x.", NUMBERS, &["data"], |_, a| {
             on_floats(&a[0], ScalarOp::Floor)
         })
         .onnx("Floor", 1)
-        .mxnet("floor")
-        .mxnet("_sparse_floor"),
+        .mxnet("floor"),
         elementwise("ceil", "The least integer at least x.", NUMBERS, &["data"], |_, a| {
             on_floats(&a[0], ScalarOp::Ceil)
         })
         .onnx("Ceil", 1)
-        .mxnet("ceil")
-        .mxnet("_sparse_ceil"),
+        .mxnet("ceil"),
         elementwise("trunc", "x without its fraction.", NUMBERS, &["data"], |_, a| on_floats(&a[0], ScalarOp::Trunc))
             .mxnet("trunc")
-            .mxnet("_sparse_trunc")
-            .mxnet("fix")
-            .mxnet("_sparse_fix"),
+            .mxnet("fix"),
         elementwise("round", "The nearest integer, halves to even.", NUMBERS, &["data"], |_, a| {
             on_floats(&a[0], ScalarOp::Round)
         })
@@ -209,66 +192,45 @@ fn function(name: &'static str, doc: &'static str, onnx: &'static str, since: u3
 
 fn functions() -> Vec<OpDef> {
     vec![
-        function("exp", "eˣ.", "Exp", 1, MathFn::Exp, 1.0).mxnet("exp").mxnet("_sparse_exp"),
-        function("log", "ln x.", "Log", 1, MathFn::Log, 1.0).mxnet("log").mxnet("_sparse_log"),
-        function("sin", "sin x.", "Sin", 7, MathFn::Sin, 1.0).mxnet("sin").mxnet("_sparse_sin"),
-        function("cos", "cos x.", "Cos", 7, MathFn::Cos, 1.0).mxnet("cos").mxnet("_sparse_cos"),
-        function("tan", "tan x.", "Tan", 7, MathFn::Tan, 1.0).mxnet("tan").mxnet("_sparse_tan"),
-        function("sinh", "(eˣ - e⁻ˣ) / 2.", "Sinh", 9, MathFn::Sinh, 2.0).mxnet("sinh").mxnet("_sparse_sinh"),
-        function("cosh", "(eˣ + e⁻ˣ) / 2.", "Cosh", 9, MathFn::Cosh, 2.0).mxnet("cosh").mxnet("_sparse_cosh"),
-        function("tanh", "(eˣ - e⁻ˣ) / (eˣ + e⁻ˣ).", "Tanh", 1, MathFn::Tanh, 2.0).mxnet("tanh").mxnet("_sparse_tanh"),
+        function("exp", "eˣ.", "Exp", 1, MathFn::Exp, 1.0).mxnet("exp"),
+        function("log", "ln x.", "Log", 1, MathFn::Log, 1.0).mxnet("log"),
+        function("sin", "sin x.", "Sin", 7, MathFn::Sin, 1.0).mxnet("sin"),
+        function("cos", "cos x.", "Cos", 7, MathFn::Cos, 1.0).mxnet("cos"),
+        function("tan", "tan x.", "Tan", 7, MathFn::Tan, 1.0).mxnet("tan"),
+        function("sinh", "(eˣ - e⁻ˣ) / 2.", "Sinh", 9, MathFn::Sinh, 2.0).mxnet("sinh"),
+        function("cosh", "(eˣ + e⁻ˣ) / 2.", "Cosh", 9, MathFn::Cosh, 2.0).mxnet("cosh"),
+        function("tanh", "(eˣ - e⁻ˣ) / (eˣ + e⁻ˣ).", "Tanh", 1, MathFn::Tanh, 2.0).mxnet("tanh"),
         function("erf", "2/√π ∫₀ˣ e^(-t²) dt.", "Erf", 9, MathFn::Erf, 2.0).mxnet("erf"),
         elementwise("expm1", "eˣ - 1, without cancellation.", FLOATS, &["data"], |_, a| a[0].expm1())
             .mxnet("expm1")
-            .mxnet("_sparse_expm1")
             .ulp(2.0),
         elementwise("exp2", "2ˣ.", FLOATS, &["data"], |_, a| a[0].exp2()).ulp(1.0),
         elementwise("log1p", "ln(1 + x), without cancellation.", FLOATS, &["data"], |_, a| a[0].log1p())
             .mxnet("log1p")
-            .mxnet("_sparse_log1p")
             .ulp(2.0),
-        elementwise("log2", "log₂ x.", FLOATS, &["data"], |_, a| a[0].log2())
-            .mxnet("log2")
-            .mxnet("_sparse_log2")
-            .ulp(2.0),
+        elementwise("log2", "log₂ x.", FLOATS, &["data"], |_, a| a[0].log2()).mxnet("log2").ulp(2.0),
     ]
 }
 
 fn inverse_functions() -> Vec<OpDef> {
     vec![
-        function("asin", "arcsin x in [-π/2, π/2].", "Asin", 7, MathFn::Asin, 2.0)
-            .mxnet("arcsin")
-            .mxnet("_sparse_arcsin"),
-        function("acos", "arccos x in [0, π].", "Acos", 7, MathFn::Acos, 2.0).mxnet("arccos").mxnet("_sparse_arccos"),
-        function("atan", "arctan x in [-π/2, π/2].", "Atan", 7, MathFn::Atan, 2.0)
-            .mxnet("arctan")
-            .mxnet("_sparse_arctan"),
-        function("asinh", "ln(x + √(x² + 1)).", "Asinh", 9, MathFn::Asinh, 3.0)
-            .mxnet("arcsinh")
-            .mxnet("_sparse_arcsinh"),
-        function("acosh", "ln(x + √(x² - 1)).", "Acosh", 9, MathFn::Acosh, 3.0)
-            .mxnet("arccosh")
-            .mxnet("_sparse_arccosh"),
-        function("atanh", "½ ln((1 + x) / (1 - x)).", "Atanh", 9, MathFn::Atanh, 3.0)
-            .mxnet("arctanh")
-            .mxnet("_sparse_arctanh"),
+        function("asin", "arcsin x in [-π/2, π/2].", "Asin", 7, MathFn::Asin, 2.0).mxnet("arcsin"),
+        function("acos", "arccos x in [0, π].", "Acos", 7, MathFn::Acos, 2.0).mxnet("arccos"),
+        function("atan", "arctan x in [-π/2, π/2].", "Atan", 7, MathFn::Atan, 2.0).mxnet("arctan"),
+        function("asinh", "ln(x + √(x² + 1)).", "Asinh", 9, MathFn::Asinh, 3.0).mxnet("arcsinh"),
+        function("acosh", "ln(x + √(x² - 1)).", "Acosh", 9, MathFn::Acosh, 3.0).mxnet("arccosh"),
+        function("atanh", "½ ln((1 + x) / (1 - x)).", "Atanh", 9, MathFn::Atanh, 3.0).mxnet("arctanh"),
     ]
 }
 
 fn compositions() -> Vec<OpDef> {
     vec![
-        elementwise("sqrt", "√x.", FLOATS, &["data"], |_, a| a[0].sqrt())
-            .onnx("Sqrt", 1)
-            .mxnet("sqrt")
-            .mxnet("_sparse_sqrt"),
-        elementwise("rsqrt", "1 / √x.", FLOATS, &["data"], |_, a| a[0].lit(1.0) / a[0].sqrt())
-            .mxnet("rsqrt")
-            .mxnet("_sparse_rsqrt")
-            .ulp(1.5),
+        elementwise("sqrt", "√x.", FLOATS, &["data"], |_, a| a[0].sqrt()).onnx("Sqrt", 1).mxnet("sqrt"),
+        elementwise("rsqrt", "1 / √x.", FLOATS, &["data"], |_, a| a[0].lit(1.0) / a[0].sqrt()).mxnet("rsqrt").ulp(1.5),
         elementwise("reciprocal", "1 / x.", FLOATS, &["data"], |_, a| a[0].lit(1.0) / &a[0])
             .onnx("Reciprocal", 1)
             .mxnet("reciprocal"),
-        elementwise("square", "x².", NUMBERS, &["data"], |_, a| &a[0] * &a[0]).mxnet("square").mxnet("_sparse_square"),
+        elementwise("square", "x².", NUMBERS, &["data"], |_, a| &a[0] * &a[0]).mxnet("square"),
         elementwise("isnan", "Whether x is NaN.", FLOATS, &["data"], |_, a| a[0].ne(&a[0])).onnx("IsNaN", 9),
         elementwise("isinf", "Whether x is infinite, of a sign asked for.", FLOATS, &["data"], |cx, a| {
             let (x, infinity) = (&a[0], a[0].lit(f64::INFINITY));

@@ -36,8 +36,7 @@ pub fn ops() -> Vec<OpDef> {
             .operand("data", &[])
             .no_gradient()
             .mxnet("BlockGrad")
-            .mxnet("stop_gradient")
-            .mxnet("_sparse_stop_gradient"),
+            .mxnet("stop_gradient"),
         define("cast", "x converted: floats to nearest even, integers truncate and saturate.", cast, Infer::Derived)
             .operand("x", &[])
             .required("to", ParamKind::DType, "the result's type")

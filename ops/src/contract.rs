@@ -281,6 +281,5 @@ fn fully_connected() -> OpDef {
         .param("no_bias", ParamValue::Bool(false), "")
         .present(|params, _| params.bool("no_bias") != Some(true))
         .mxnet("FullyConnected")
-        .mxnet("_sparse_FullyConnected")
         .ulp(1.0)
 }

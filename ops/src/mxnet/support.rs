@@ -2,7 +2,7 @@
 
 use tensorc_ir::infer::{InferCtx, normalize_axis};
 use tensorc_ir::op::{OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue};
+use tensorc_ir::params::ParamValue;
 use tensorc_ir::{Dim, Shape};
 
 use crate::def::Define;
@@ -13,8 +13,6 @@ pub trait Describe: Sized {
     fn named(self, names: &[&'static str]) -> Self;
     /// Parameters that steer MXNet's implementation only.
     fn ignored(self, specs: &[(&'static str, ParamValue)]) -> Self;
-    /// The number of operands, which MXNet states as a parameter.
-    fn counted(self) -> Self;
 }
 
 impl Describe for OpDef {
@@ -24,10 +22,6 @@ impl Describe for OpDef {
 
     fn ignored(self, specs: &[(&'static str, ParamValue)]) -> OpDef {
         specs.iter().fold(self, |def, (name, default)| def.param(name, default.clone(), "No effect."))
-    }
-
-    fn counted(self) -> OpDef {
-        self.maybe("num_args", ParamKind::Int, "Number of operands; no effect.")
     }
 }
 

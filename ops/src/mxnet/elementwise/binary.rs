@@ -58,7 +58,7 @@ const OTHERS: [Pair; 7] = [
         doc: "lhs + rhs, of equal shapes.",
         function: |x, y| x + y,
         broadcast: None,
-        same: ("mx_elemwise_add", &["elemwise_add", "_plus", "_Plus", "_add", "_sparse_elemwise_add"]),
+        same: ("mx_elemwise_add", &["elemwise_add", "_plus", "_Plus", "_add"]),
         ulp: None,
     },
     Pair {
@@ -72,21 +72,21 @@ const OTHERS: [Pair; 7] = [
         doc: "lhs - rhs, of equal shapes.",
         function: |x, y| x - y,
         broadcast: None,
-        same: ("mx_elemwise_sub", &["elemwise_sub", "_minus", "_Minus", "_sub", "_sparse_elemwise_sub"]),
+        same: ("mx_elemwise_sub", &["elemwise_sub", "_minus", "_Minus", "_sub"]),
         ulp: None,
     },
     Pair {
         doc: "lhs · rhs, of equal shapes.",
         function: |x, y| x * y,
         broadcast: None,
-        same: ("mx_elemwise_mul", &["elemwise_mul", "_mul", "_Mul", "_sparse_elemwise_mul"]),
+        same: ("mx_elemwise_mul", &["elemwise_mul", "_mul", "_Mul"]),
         ulp: None,
     },
     Pair {
         doc: "lhs / rhs, of equal shapes.",
         function: |x, y| x / y,
         broadcast: None,
-        same: ("mx_elemwise_div", &["elemwise_div", "_div", "_Div", "_sparse_elemwise_div", "_scatter_elemwise_div"]),
+        same: ("mx_elemwise_div", &["elemwise_div", "_div", "_Div", "_scatter_elemwise_div"]),
         ulp: None,
     },
 ];

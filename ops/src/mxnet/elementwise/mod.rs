@@ -42,18 +42,14 @@ fn modulo(x: &Ex, y: &Ex) -> Ex {
     y.eq(&zero).select(&x.lit(0.0), &floor_mod(x, y))
 }
 
-/// The greater; the first of equal ones, so that its gradient is the first operand's. NaN if either is.
+/// The greater, NaN if either is. The derivative of equal ones is that of the first.
 fn maximum(x: &Ex, y: &Ex) -> Ex {
-    let first = x.ge(y);
-    let first = if x.dtype().is_float() { first | x.ne(x) } else { first };
-    first.select(x, y)
+    x.max(y)
 }
 
-/// The lesser; the first of equal ones. NaN if either is.
+/// The lesser, NaN if either is. The derivative of equal ones is that of the first.
 fn minimum(x: &Ex, y: &Ex) -> Ex {
-    let first = x.le(y);
-    let first = if x.dtype().is_float() { first | x.ne(x) } else { first };
-    first.select(x, y)
+    x.min(y)
 }
 
 fn hypot(x: &Ex, y: &Ex) -> Ex {

@@ -158,7 +158,7 @@ pub fn ops() -> Vec<OpDef> {
         .edit(|d| d.infer = rule(agree))
         .required("a_min", tensorc_ir::params::ParamKind::Float, "Least result.")
         .required("a_max", tensorc_ir::params::ParamKind::Float, "Greatest result.")
-        .named(&["clip", "_sparse_clip"]),
+        .named(&["clip"]),
     ];
     ENTRIES.iter().map(entry).chain(others).collect()
 }

@@ -58,5 +58,5 @@ fn embedding() -> OpDef {
         .within(1.0, i64::MAX as f64)
         .param("dtype", ParamValue::DType(DType::F32), "The weight's type, if nothing else tells it.")
         .ignored(&[("sparse_grad", ParamValue::Bool(false))])
-        .named(&["Embedding", "_sparse_Embedding", "_contrib_SparseEmbedding"])
+        .named(&["Embedding", "_contrib_SparseEmbedding"])
 }

@@ -78,7 +78,7 @@ fn make_loss() -> OpDef {
     .operand("data", FLOATS)
     .gradient(gradient)
     .loss()
-    .named(&["make_loss", "_sparse_make_loss"])
+    .named(&["make_loss"])
 }
 
 /// The mean over axis 0 of rows.

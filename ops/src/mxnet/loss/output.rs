@@ -30,21 +30,21 @@ pub fn ops() -> Vec<OpDef> {
             "identity",
             Ex::clone,
         )
-        .named(&["LinearRegressionOutput", "_sparse_LinearRegressionOutput"]),
+        .named(&["LinearRegressionOutput"]),
         regression(
             "mx_logistic_regression_output",
             "σ(x); gradient (σ(x) - label) / outputs of a sample.",
             "sigmoid",
             Ex::clone,
         )
-        .named(&["LogisticRegressionOutput", "_sparse_LogisticRegressionOutput"]),
+        .named(&["LogisticRegressionOutput"]),
         regression(
             "mx_mae_regression_output",
             "The data; gradient sign(x - label) / outputs of a sample.",
             "identity",
             sign,
         )
-        .named(&["MAERegressionOutput", "_sparse_MAERegressionOutput"]),
+        .named(&["MAERegressionOutput"]),
         svm_output(),
     ]
 }

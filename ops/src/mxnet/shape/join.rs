@@ -39,9 +39,8 @@ fn concat() -> OpDef {
     define("mx_concat", "Joins the operands along an axis.", compute, infer)
         .group("arg", &[])
         .variadic()
-        .counted()
         .param("dim", ParamValue::Int(1), "The axis.")
-        .named(&["Concat", "concat", "_sparse_concat", "_rnn_param_concat"])
+        .named(&["Concat", "concat", "_rnn_param_concat"])
 }
 
 fn stack() -> OpDef {
@@ -76,7 +75,6 @@ fn stack() -> OpDef {
     define("mx_stack", "Joins the operands along a new axis.", compute, infer)
         .group("arg", &[])
         .variadic()
-        .counted()
         .param("axis", ParamValue::Int(0), "Position of the new axis.")
         .named(&["stack"])
 }
@@ -232,8 +230,7 @@ fn add_n() -> OpDef {
     elementwise("mx_add_n", "Σ operands, left to right, all of one shape.", NUMBERS, &["arg"], move |_, a| fold(a))
         .edit(|d| d.infer = rule(agree))
         .variadic()
-        .counted()
-        .named(&["add_n", "ElementWiseSum", "_sparse_ElementWiseSum", "_sparse_add_n"])
+        .named(&["add_n", "ElementWiseSum"])
 }
 
 /// The widest (or narrowest) of the operands' float types.
