@@ -5,7 +5,9 @@
 //! too; so a failing list shrinks to few nodes. Seeds are fixed.
 
 mod growth;
+mod states;
 
+use std::cell::Cell;
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
@@ -15,8 +17,10 @@ use tensorc::{Compiled, Compiler, Options, Tensor};
 use tensorc_codegen::lower::lower;
 use tensorc_ir::TensorData;
 use tensorc_ir::graph::Graph;
-use tensorc_ir::interp::eval_graph;
+use tensorc_ir::interp::{eval_graph, eval_step};
 use tensorc_ir::lowered::Lowered;
+use tensorc_ir::op::Registry;
+use tensorc_ir::testing::Rng;
 use tensorc_ir::text::{PrintOptions, print_graph, print_kernel, print_plan};
 use tensorc_passes::manager::PassCx;
 use tensorc_passes::pipeline::{Phase, Pipeline};
@@ -120,6 +124,30 @@ fn agree_in_parts(graph: &Graph) -> Result<(), String> {
     Ok(())
 }
 
+/// A graph with updates gives what the interpreter does, on one thread and in parts on two, at once
+/// and phase by phase.
+fn agree_with_updates(graph: &Graph, registry: &Registry) -> Result<(), String> {
+    let inputs = inputs_for(graph, 7);
+    let (outputs, next) = eval_step(graph, registry, &inputs).map_err(|e| format!("interpreter: {e}"))?;
+    let (_, mut lowered) = lowered(graph)?;
+    lowered.plan.steps.iter_mut().for_each(|step| step.flops = 1 << 40);
+    let two_phases = lowered.plan.boundary.is_some();
+    let executable = Compiled::from_lowered(&COMPILERS[0].1, lowered).map_err(|e| e.to_string())?.executable;
+    let first = states::run(&executable, graph, &POOLS[0], &inputs, false)?;
+    for (i, (got, want)) in first.iter().zip(outputs.iter().chain(&next)).enumerate() {
+        let got = TensorData::new(want.ty.clone(), got.clone().into()).ok_or("a result of another size")?;
+        compare(&got, want, tolerance(want)).map_err(|e| format!("result {i} of {}: {e}", outputs.len()))?;
+    }
+    for pool in &POOLS[..2] {
+        for by_phase in [false, true] {
+            if (two_phases || !by_phase) && states::run(&executable, graph, pool, &inputs, by_phase)? != first {
+                return Err(format!("{} threads, phase by phase: {by_phase}: other bits", pool.threads()));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn runner(cases: u32) -> TestRunner {
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &SEED))
@@ -158,6 +186,22 @@ fn parts_of_steps_on_several_threads_give_the_same_bits() {
 }
 
 #[test]
+fn graphs_with_updates_and_phases_agree_with_the_interpreter() {
+    let registry = tensorc_ops::registry().unwrap();
+    let changing = Cell::new(0);
+    let result = runner(GRAPHS / 4).run(&(graphs(), any::<u64>()), |(choices, seed)| {
+        let mut graph = grow(&choices, &registry);
+        states::add_updates(&mut graph, &registry, &mut Rng::new(seed));
+        changing.set(changing.get() + u32::from(states::changes_states(&graph)));
+        agree_with_updates(&graph, &registry).map_err(|why| TestCaseError::fail(format!("{why}\n{}", shown(&graph))))
+    });
+    if let Err(e) = result {
+        panic!("{e}");
+    }
+    assert!(changing.get() > GRAPHS / 8, "{} graphs changed states", changing.get());
+}
+
+#[test]
 fn compiling_twice_gives_the_same_plan_and_kernels() {
     let registry = tensorc_ops::registry().unwrap();
     let result = runner(GRAPHS / 4).run(&graphs(), |choices| {
@@ -177,7 +221,7 @@ fn compiling_twice_gives_the_same_plan_and_kernels() {
 #[test]
 fn random_graphs_hold_every_kind_of_node() {
     let registry = tensorc_ops::registry().unwrap();
-    let mut rng = tensorc_ir::testing::Rng::new(1);
+    let mut rng = Rng::new(1);
     let graphs: Vec<String> = (0..200)
         .map(|_| {
             let choices: Vec<u32> = (0..16).map(|_| rng.next_u64() as u32).collect();
