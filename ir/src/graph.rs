@@ -209,6 +209,11 @@ impl Graph {
         self.outputs.push((name.into(), value));
     }
 
+    /// Makes these the only outputs, in this order.
+    pub fn set_outputs(&mut self, outputs: impl IntoIterator<Item = (Arc<str>, Value)>) {
+        self.outputs = outputs.into_iter().collect();
+    }
+
     /// States that input `of` is mutable memory, which holds `value` after the run: auxiliary state, parameters
     /// that are trained, gradients that are added to. Reads of the input see the old value.
     pub fn add_update(&mut self, of: NodeId, value: Value) {
@@ -224,6 +229,11 @@ impl Graph {
     pub fn states(&self) -> Vec<(usize, Value)> {
         let next = |id: &NodeId| self.updates.iter().find(|(of, _)| of == id).map(|(_, v)| *v);
         self.inputs.iter().enumerate().filter_map(|(i, id)| next(id).map(|v| (i, v))).collect()
+    }
+
+    /// Makes every input constant memory again.
+    pub fn clear_updates(&mut self) {
+        self.updates.clear();
     }
 
     /// The first `outputs` outputs, and what they need, make up the first phase of the run; all else,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tensorc_abi::{BufferId, Home};
 
+use super::arena::{SharedArena, Turn};
 use super::bindings::{Bindings, Phase};
 use super::error::RunError;
 use super::executable::{COPY_BLOCK, Call, Executable, Prepared};
@@ -18,14 +19,26 @@ use crate::{AlignedBuffer, AllocError, Device, Pool, Profiler, TaskPanic};
 /// Chunks per thread that a split step is cut into, so that a delayed thread costs little.
 const CHUNKS_PER_THREAD: u64 = 4;
 
+/// Every intermediate tensor of the plan.
+enum Arena {
+    Own {
+        _memory: AlignedBuffer,
+    },
+    /// With the number of this context among those that share it, and where it was at the last run.
+    Shared {
+        arena: SharedArena,
+        context: u64,
+        base: *mut u8,
+    },
+}
+
 /// Arena, scratch memory and argument addresses for running an [`Executable`].
 ///
 /// One context runs one plan at a time; threads that run the same executable concurrently have a
 /// context each.
 pub struct Context {
     executable: Arc<Executable>,
-    /// Every intermediate tensor of the plan.
-    arena: AlignedBuffer,
+    arena: Arena,
     scratch: Scratch,
     /// Addresses for [`Executable::slots`]; those of the caller's tensors are those of the last run.
     arguments: Vec<*mut u8>,
@@ -41,8 +54,25 @@ impl Context {
     /// Allocates the arena, and scratch memory for the threads of `pool`.
     pub fn new(executable: Arc<Executable>, pool: &Pool) -> Result<Context, AllocError> {
         let mut arena = AlignedBuffer::zeroed(executable.plan().arena_bytes, "arena")?;
-        let scratch = Scratch::new(executable.scratch_bytes, pool.threads())?;
         let base = arena.as_mut_ptr();
+        Context::with_arena(executable, pool, Arena::Own { _memory: arena }, base)
+    }
+
+    /// A context whose intermediate tensors lie in memory shared with others. It is allocated by the
+    /// first run. A run waits for those of the other contexts.
+    pub fn in_arena(executable: Arc<Executable>, pool: &Pool, arena: &SharedArena) -> Result<Context, AllocError> {
+        let base = AlignedBuffer::dangling().as_ptr();
+        let arena = Arena::Shared { arena: arena.clone(), context: arena.register(), base };
+        Context::with_arena(executable, pool, arena, base)
+    }
+
+    fn with_arena(
+        executable: Arc<Executable>,
+        pool: &Pool,
+        arena: Arena,
+        base: *mut u8,
+    ) -> Result<Context, AllocError> {
+        let scratch = Scratch::new(executable.scratch_bytes, pool.threads())?;
         let address = |id: &BufferId| match executable.plan().buffer(*id).home {
             // The verifier proved the offset to be inside the arena.
             Home::Arena(offset) => base.wrapping_add(offset as usize),
@@ -57,9 +87,29 @@ impl Context {
         &self.executable
     }
 
-    /// Bytes of the arena of intermediate tensors.
-    pub fn arena_bytes(&self) -> usize {
-        self.arena.len()
+    /// The arena, if others use it too. Whoever runs the context waits for its turn there.
+    fn shared(&self) -> Option<SharedArena> {
+        match &self.arena {
+            Arena::Own { .. } => None,
+            Arena::Shared { arena, .. } => Some(arena.clone()),
+        }
+    }
+
+    /// Takes the shared arena over from the context that ran last.
+    fn enter(&mut self, turn: Option<&mut Turn>) -> Result<(), AllocError> {
+        let (Some(turn), Arena::Shared { context, base, .. }) = (turn, &mut self.arena) else { return Ok(()) };
+        let plan = self.executable.plan();
+        let (start, kept) = turn.take(*context, plan.arena_bytes)?;
+        self.halfway &= kept;
+        if *base != start {
+            *base = start;
+            for (argument, id) in self.arguments.iter_mut().zip(&self.executable.slots) {
+                if let Home::Arena(offset) = plan.buffer(*id).home {
+                    *argument = start.wrapping_add(offset as usize);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Runs the plan, both phases if there are two: reads the inputs, changes the states, fills the
@@ -96,6 +146,9 @@ impl Context {
         profiler: &Profiler,
         device: Device,
     ) -> Result<(), RunError> {
+        let shared = self.shared();
+        let mut turn = shared.as_ref().map(SharedArena::turn);
+        self.enter(turn.as_deref_mut())?;
         let calls = self.bind(phase, pool, bindings)?;
         let executable = self.executable.clone();
         let trace = Trace { profiler, device, executable: &executable, names: executable.names() };
@@ -112,6 +165,9 @@ impl Context {
         pool: &Pool,
         bindings: Bindings<'_, '_, '_>,
     ) -> Result<Vec<Duration>, RunError> {
+        let shared = self.shared();
+        let mut turn = shared.as_ref().map(SharedArena::turn);
+        self.enter(turn.as_deref_mut())?;
         let calls = self.bind(phase, pool, bindings)?;
         let executable = &*self.executable;
         let run = Run::new(pool, &self.arguments, &mut self.scratch, Unwatched);
@@ -155,6 +211,9 @@ impl Context {
     }
 
     fn execute(&mut self, phase: Option<Phase>, pool: &Pool, bindings: Bindings<'_, '_, '_>) -> Result<(), RunError> {
+        let shared = self.shared();
+        let mut turn = shared.as_ref().map(SharedArena::turn);
+        self.enter(turn.as_deref_mut())?;
         let calls = self.bind(phase, pool, bindings)?;
         self.execute_bound(calls, pool, Unwatched)?;
         self.halfway = phase == Some(Phase::First);
