@@ -89,8 +89,8 @@ fn phases_together_do_what_the_run_does() {
         let mut apart = Memory::new();
         let Memory { s, k, y: out, z } = &mut apart;
         let read = [input, TensorRef::from_slice(&dims, s)];
-        let first = Bindings::new(&read, std::slice::from_mut(&mut TensorMut::from_slice(&dims, out)));
-        context.run_phase(Phase::First, &pool, first).unwrap();
+        let outputs = &mut [TensorMut::from_slice(&dims, out)];
+        context.run_phase(Phase::First, &pool, Bindings::new(&read, outputs)).unwrap();
         assert_eq!(*out, y);
         let mut states = [TensorMut::from_slice(&dims, s), TensorMut::from_slice(&dims, k)];
         let mut outputs = [TensorMut::from_slice(&dims, z)];
