@@ -14,4 +14,5 @@ mod operators;
 mod profiler;
 mod random;
 mod support;
+mod symbols;
 mod tidy;
