@@ -103,7 +103,7 @@ fn phases_together_do_what_the_run_does() {
 #[test]
 fn the_second_phase_follows_the_first_once() {
     let pool = Pool::new(1).unwrap();
-    let (dims, x) = ([N], vec![1.0; N as usize]);
+    let (dims, x) = ([N], vec![1.0f32; N as usize]);
     let input = TensorRef::from_slice(&dims, &x);
     let mut memory = Memory::new();
     let mut context = Context::new(executable(two_phases(false), vec![]), &pool).unwrap();
@@ -114,7 +114,7 @@ fn the_second_phase_follows_the_first_once() {
         context.run_phase(Phase::Second, &pool, Bindings { inputs: &[], states: &mut states, outputs: &mut outputs })
     };
     let first = |context: &mut Context| {
-        let (s, mut y) = (vec![1.0; N as usize], vec![0.0; N as usize]);
+        let (s, mut y) = (vec![1.0f32; N as usize], vec![0.0f32; N as usize]);
         let read = [input, TensorRef::from_slice(&dims, &s)];
         let outputs = &mut [TensorMut::from_slice(&dims, &mut y)];
         context.run_phase(Phase::First, &pool, Bindings::new(&read, outputs))

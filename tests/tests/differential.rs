@@ -22,9 +22,11 @@ use tensorc_ir::lowered::Lowered;
 use tensorc_ir::op::Registry;
 use tensorc_ir::testing::Rng;
 use tensorc_ir::text::{PrintOptions, print_graph, print_kernel, print_plan};
-use tensorc_passes::manager::PassCx;
+use tensorc_ir::verify::{Stage, verify_graph};
+use tensorc_passes::manager::{Pass, PassCx};
 use tensorc_passes::pipeline::{Phase, Pipeline};
 use tensorc_passes::plan_memory;
+use tensorc_passes::recompute::{Budget, Recompute};
 
 use crate::support::compare::{Tolerance, compare, data, tensor};
 use growth::{grow, inputs_for};
@@ -199,6 +201,67 @@ fn graphs_with_updates_and_phases_agree_with_the_interpreter() {
         panic!("{e}");
     }
     assert!(changing.get() > GRAPHS / 8, "{} graphs changed states", changing.get());
+}
+
+/// Recomputing keeps every bit of what a graph means, and saves memory or does nothing.
+fn agree_when_recomputing(graph: &Graph, registry: &Registry) -> Result<bool, String> {
+    let inputs = inputs_for(graph, 7);
+    let passes = |recompute: Option<Budget>| {
+        let mut graph = graph.clone();
+        let mut cx = PassCx::new(registry).with_options(tensorc_passes::Options { recompute, ..Default::default() });
+        Pipeline::to(Phase::Simplify).run(&mut graph, &mut cx).map_err(|e| e.to_string())?;
+        let changed = Recompute::default().run(&mut graph, &mut cx).map_err(|e| e.to_string())?;
+        verify_graph(&graph, Stage::Primitive).map_err(|e| e.to_string())?;
+        let values = eval_step(&graph, registry, &inputs).map_err(|e| e.to_string())?;
+        Ok::<_, String>((values, changed))
+    };
+    let (kept, again) = (passes(None)?, passes(Some(Budget::Percent(0)))?);
+    if kept.0 != again.0 || kept.1 {
+        return Err("recomputing changes the values".into());
+    }
+    let want = eval_step(graph, registry, &inputs).map_err(|e| e.to_string())?.0;
+    let mut bytes = vec![];
+    for compiler in [&COMPILERS[0].1, &*RECOMPUTING] {
+        let types: Vec<_> = inputs.iter().map(|t| t.ty.clone()).collect();
+        let mut session = compiler.model(graph.clone()).compile(&types).map_err(|e| e.to_string())?;
+        bytes.push(session.plan().arena_bytes);
+        let tensors: Vec<Tensor> = inputs.iter().map(tensor).collect();
+        for (i, (got, want)) in session.run(&tensors).map_err(|e| e.to_string())?.iter().zip(&want).enumerate() {
+            let want = want.clone();
+            compare(&data(got), &want, tolerance(&want)).map_err(|e| format!("output {i}: {e}"))?;
+        }
+    }
+    match bytes[1] <= bytes[0] {
+        true => Ok(bytes[1] < bytes[0]),
+        false => Err(format!("{} bytes, {} with recomputing", bytes[0], bytes[1])),
+    }
+}
+
+static RECOMPUTING: LazyLock<Compiler> = LazyLock::new(|| {
+    let mut options = Options { threads: Some(1), ..Options::default() };
+    options.passes.recompute = Some(Budget::Percent(0));
+    Compiler::new(options).unwrap()
+});
+
+#[test]
+fn recomputing_keeps_values_and_never_takes_more_memory() {
+    let registry = tensorc_ops::registry().unwrap();
+    let saved = Cell::new(0);
+    let choices = prop::collection::vec(any::<u32>(), 6..24);
+    let result = runner(GRAPHS / 10).run(&choices, |choices| {
+        let mut graph = grow(&choices, &registry);
+        if !states::add_backward(&mut graph, &registry) {
+            return Ok(());
+        }
+        let less = agree_when_recomputing(&graph, &registry)
+            .map_err(|why| TestCaseError::fail(format!("{why}\n{}", shown(&graph))))?;
+        saved.set(saved.get() + u32::from(less));
+        Ok(())
+    });
+    if let Err(e) = result {
+        panic!("{e}");
+    }
+    assert!(saved.get() > GRAPHS / 100, "{} plans became smaller", saved.get());
 }
 
 #[test]

@@ -3,10 +3,12 @@
 use tensorc::runtime::plan::{Needs, Phase};
 use tensorc::runtime::{Bindings, Context, Executable, Pool, TensorMut, TensorRef};
 use tensorc_abi::{Buffer, BufferId};
-use tensorc_ir::TensorData;
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::op::Registry;
+use tensorc_ir::scalar::Scalar;
 use tensorc_ir::testing::Rng;
+use tensorc_ir::{DType, TensorData};
+use tensorc_passes::differentiate::differentiate;
 use tensorc_passes::infer::infer_graph;
 
 /// Adds outputs, updates of inputs by values of their type, whatever these are, and a boundary
@@ -103,4 +105,32 @@ pub fn run(
         result.map_err(|e| e.to_string())?;
     }
     Ok([outputs, states].concat())
+}
+
+/// Adds gradients of all outputs with respect to the inputs of type f32, as outputs of the second
+/// phase. Returns whether there are such.
+pub fn add_backward(graph: &mut Graph, registry: &Registry) -> bool {
+    infer_graph(graph, registry, 1 << 20).unwrap();
+    let of = |ids: Vec<Value>, graph: &Graph| -> Vec<Value> {
+        ids.into_iter().filter(|v| graph.dense(*v).unwrap().dtype == DType::F32).collect()
+    };
+    let outputs = of(graph.outputs().iter().map(|(_, v)| *v).collect(), graph);
+    let inputs = of(graph.inputs().iter().map(|node| Value { node: *node, port: 0 }).collect(), graph);
+    let first = graph.outputs().len();
+    let heads: Vec<(Value, Option<Value>)> = outputs
+        .into_iter()
+        .map(|v| {
+            let ones = TensorData::from_fn(graph.dense(v).unwrap(), |_| Scalar::f32(1.0));
+            (v, Some(graph.add_const("head", ones)))
+        })
+        .collect();
+    let Ok(gradients) = differentiate(graph, registry, &heads, &inputs) else { return false };
+    for (i, gradient) in gradients.into_iter().enumerate() {
+        if let Some(v) = gradient {
+            graph.add_output(format!("gradient{i}"), v);
+        }
+    }
+    graph.set_boundary(Some(first));
+    graph.remove_dead();
+    graph.outputs().len() > first
 }
