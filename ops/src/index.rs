@@ -107,6 +107,7 @@ fn gather_elements() -> OpDef {
         .operand("data", &[])
         .operand("indices", INDICES)
         .param("axis", ParamValue::Int(0), "")
+        .gradient(crate::adjoint::of_gather_elements)
         .onnx("GatherElements", 11)
 }
 
@@ -164,6 +165,7 @@ fn gather_nd() -> OpDef {
         .operand("data", &[])
         .operand("indices", INDICES)
         .param("batch_dims", ParamValue::Int(0), "Leading axes that `data` and `indices` share.")
+        .gradient(crate::adjoint::of_gather_nd)
         .onnx("GatherND", 11)
 }
 
@@ -286,6 +288,7 @@ fn scatter_elements() -> OpDef {
     .group("updates", &[])
     .param("axis", ParamValue::Int(0), "")
     .param("reduction", ParamValue::Str("none".into()), "none, add, mul, max or min.")
+    .gradient(crate::adjoint::of_scatter_elements)
     .onnx("ScatterElements", 11)
     .onnx("Scatter", 9)
 }
@@ -334,6 +337,7 @@ fn scatter_nd() -> OpDef {
     .operand("indices", INDICES)
     .group("updates", &[])
     .param("reduction", ParamValue::Str("none".into()), "none, add, mul, max or min.")
+    .gradient(crate::adjoint::of_scatter_nd)
     .onnx("ScatterND", 11)
 }
 
@@ -474,6 +478,7 @@ fn tensor_scatter() -> OpDef {
     .optional("write_indices", TypeRule::OneOf(INDICES))
     .param("axis", ParamValue::Int(-2), "")
     .param("mode", ParamValue::Str("linear".into()), "linear, or circular: positions wrap around the axis.")
+    .gradient(crate::adjoint::of_tensor_scatter)
     .onnx("TensorScatter", 24)
 }
 
@@ -511,6 +516,7 @@ fn reverse_sequence() -> OpDef {
         .operand("sequence_lens", INTS)
         .param("batch_axis", ParamValue::Int(1), "")
         .param("time_axis", ParamValue::Int(0), "")
+        .gradient(crate::adjoint::of_reverse_sequence)
         .onnx("ReverseSequence", 10)
 }
 

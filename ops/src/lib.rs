@@ -8,6 +8,7 @@ pub mod def;
 pub mod math;
 
 mod activation;
+mod adjoint;
 mod arith;
 mod attention;
 mod cast;

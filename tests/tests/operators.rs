@@ -1,7 +1,7 @@
 //! Properties of every registered operator, found by trying operands: compiled code computes what
 //! the reference interpreter does. A new entry is covered without an edit here.
 
-mod candidates;
+pub mod candidates;
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

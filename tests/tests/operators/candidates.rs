@@ -249,6 +249,11 @@ fn window_params(op: &OpRef, params: &Params) -> Option<Params> {
 
 /// Candidates for an operator. Those it takes are found by asking the interpreter.
 pub fn candidates(op: &OpRef) -> Vec<Candidate> {
+    element_types(op).into_iter().flat_map(|first| candidates_of(op, first)).collect()
+}
+
+/// Candidates whose first operand has a given element type.
+pub fn candidates_of(op: &OpRef, first: DType) -> Vec<Candidate> {
     let required = op.inputs.iter().filter(|s| !s.optional).count();
     let mut counts = vec![required];
     if op.inputs.len() > required {
@@ -261,14 +266,12 @@ pub fn candidates(op: &OpRef) -> Vec<Candidate> {
     let outputs =
         if op.outputs.0 == op.outputs.1 { vec![op.outputs.0] } else { vec![op.outputs.0.max(1), op.outputs.1.min(3)] };
     let mut found = vec![];
-    for first in element_types(op) {
-        for &count in &counts {
-            let all = if elementwise(op) { elementwise_shapes(count, first) } else { shapes(count) };
-            for dims in all {
-                for choice in 0..choices {
-                    for &outputs in &outputs {
-                        add_candidates(op, first, &dims[..count], params(op, choice), outputs, &mut found);
-                    }
+    for &count in &counts {
+        let all = if elementwise(op) { elementwise_shapes(count, first) } else { shapes(count) };
+        for dims in all {
+            for choice in 0..choices {
+                for &outputs in &outputs {
+                    add_candidates(op, first, &dims[..count], params(op, choice), outputs, &mut found);
                 }
             }
         }
