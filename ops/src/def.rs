@@ -195,6 +195,14 @@ pub trait Define: Sized {
         })
     }
 
+    /// Differentiated as this composite of the same operands, which computes the same.
+    fn differentiated_as(
+        self,
+        body: impl Fn(&mut Builder<'_>, &NodeCtx<'_>, &[Option<Value>]) -> Result<Value, Diagnostic> + Send + Sync + 'static,
+    ) -> Self {
+        self.edit(|d| d.grad = Grad::Through(Box::new(move |b, cx, args| body(b, cx, args).map(|v| vec![v]))))
+    }
+
     /// Constant to differentiation.
     fn no_gradient(self) -> Self {
         self.edit(|d| d.grad = Grad::Zero)

@@ -29,6 +29,7 @@ mod random;
 mod recurrent;
 mod reduce;
 mod region;
+mod resample;
 mod resize;
 mod rules;
 mod sampling;

@@ -6,7 +6,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod differential;
-mod gradients;
 mod models;
 mod ndarray;
 mod onnx;

@@ -2,23 +2,23 @@
 
 use std::fmt;
 
-use tensorc::Error;
-use tensorc::ndarray::{NDArray, Operand, Runtime};
-use tensorc_ir::graph::{Graph, Value};
-use tensorc_ir::op::{Compute, OpRef, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::Scalar;
-use tensorc_ir::testing::Rng;
-use tensorc_ir::{DType, DenseType, TensorData};
+use tensorc_abi::DType;
 
-use crate::support::compare::tensor;
+use super::Rng;
+use crate::graph::{Graph, Value};
+use crate::op::{Compute, OpRef, TypeRule};
+use crate::params::{ParamKind, ParamValue, Params};
+use crate::scalar::Scalar;
+use crate::tensor::TensorData;
+use crate::types::DenseType;
 
 /// Operands of one node. Operands whose values decide shapes are constants.
 pub struct Candidate {
-    /// By formal position; `None` is absent.
-    operands: Vec<Option<(TensorData, bool)>>,
-    params: Params,
-    outputs: usize,
+    /// By formal position, `None` where absent; with whether the operand is a constant of the graph.
+    pub operands: Vec<Option<(TensorData, bool)>>,
+    pub params: Params,
+    /// Number of results.
+    pub outputs: usize,
     /// Values of the operands that are inputs of the graph.
     pub inputs: Vec<TensorData>,
 }
@@ -59,23 +59,6 @@ impl Candidate {
             graph.add_output(format!("y{port}"), Value { node, port });
         }
         Some(graph)
-    }
-
-    /// Calls the operator on arrays.
-    pub fn invoke(&self, rt: &Runtime, op: &OpRef) -> Result<Vec<NDArray>, Error> {
-        let device = rt.options().device;
-        let arrays: Vec<NDArray> =
-            self.inputs.iter().map(|data| rt.from_tensor(&tensor(data), device)).collect::<Result<_, _>>()?;
-        let mut next = arrays.iter();
-        let mut call = rt.op(op.name)?.outputs(self.outputs);
-        for operand in &self.operands {
-            call = match operand {
-                None => call.arg(Operand::Absent),
-                Some((data, true)) => call.arg(tensor(data)),
-                Some((_, false)) => call.arg(next.next().expect("an input for every operand")),
-            };
-        }
-        self.params.iter().fold(call, |call, (name, value)| call.param(name, value.clone())).invoke_all()
     }
 }
 
