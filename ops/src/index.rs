@@ -396,6 +396,9 @@ fn scatter_sum() -> OpDef {
             cx.unify_dims(*n, updates[axis + i], &format!("operand `updates`, axis {}", axis + i))?;
         }
         let extent = Dim::Const(cx.params.int("extent").unwrap_or(0).max(0) as u64);
+        if extent == Dim::Const(0) && !indices.contains(&Dim::Const(0)) {
+            return Err("parameter `extent`: an axis without elements is indexed".into());
+        }
         cx.set_output_dims(0, [&updates[..axis], &[extent], &updates[axis + indices.len()..]].concat())
     });
     define(

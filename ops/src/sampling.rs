@@ -448,6 +448,11 @@ fn deform_conv() -> OpDef {
         let Some(kernel) = w[2..].iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>() else { return Ok(()) };
         let window = Window::new(cx.params, kernel)?;
         let out = output_dims(cx, 0);
+        let groups = cx.params.int("offset_group").unwrap_or(1).max(1) as u64;
+        let taps = groups * window.kernel.iter().product::<u64>();
+        for (i, channels) in [(2, taps * window.kernel.len() as u64), (4, taps)] {
+            crate::rules::shaped(cx, i, &[&[x[0], Dim::Const(channels)][..], &out[2..]].concat())?;
+        }
         (0..x.len() - 2).try_for_each(|i| window.relate(cx, i, x[2 + i], out[2 + i]))
     });
     let compute = composite(|b, cx, args| deform_conv_body(b, cx, args, deformed_columns));
