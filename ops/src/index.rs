@@ -20,7 +20,6 @@ use crate::views::compute_type;
 pub fn ops() -> Vec<OpDef> {
     vec![
         gather(),
-        take(),
         gather_elements(),
         gather_nd(),
         scatter_elements(),
@@ -56,21 +55,6 @@ fn gather() -> OpDef {
         .operand("indices", INDICES)
         .param("axis", ParamValue::Int(0), "")
         .onnx("Gather", 1)
-}
-
-fn take() -> OpDef {
-    let compute = crate::def::composite(|b, cx, args| {
-        use crate::views::{Build, OrFail, operand};
-        let (data, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        let indices = b.converted(indices, DType::I64)?;
-        let axis = axis_of(cx, b.dims(data)?.len()).or_fail(b)?;
-        b.gathered(data, indices, axis)
-    });
-    define("take", "Like `gather`, with indices of any numeric type.", compute, rule(gather_rule))
-        .operand("data", &[])
-        .operand("indices", crate::def::NUMBERS)
-        .param("axis", ParamValue::Int(0), "")
-        .mxnet("take")
 }
 
 /// Declares the operand and result parameters of a kernel.

@@ -94,7 +94,6 @@ fn softmaxes() -> Vec<OpDef> {
                 let part = b.call("mul", &[part, y])?;
                 Ok(vec![Some(cast(b, part, cx.node.outputs[0].dtype)?)])
             })
-            .mxnet("softmax")
             .ulp(6.0),
         entry("log_softmax", "x - ln Σ eˣ along an axis.", log_softmax, "LogSoftmax")
             .gradient(|b, cx| {
@@ -107,7 +106,6 @@ fn softmaxes() -> Vec<OpDef> {
                 let part = b.call("sub", &[g, taken])?;
                 Ok(vec![Some(cast(b, part, cx.node.outputs[0].dtype)?)])
             })
-            .mxnet("log_softmax")
             .ulp(6.0),
         entry("hardmax", "1 at the first greatest element along an axis, else 0.", hardmax, "Hardmax").no_gradient(),
     ]
@@ -238,7 +236,6 @@ fn layer_norm() -> OpDef {
         .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
         .param("stash_type", ParamValue::Int(1), "ONNX type of the statistics; at least f32 is used")
         .onnx("LayerNormalization", 17)
-        .mxnet("LayerNorm")
         .ulp(8.0)
 }
 
@@ -267,7 +264,6 @@ fn channels() -> Vec<OpDef> {
         .operand("bias", FLOATS)
         .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
         .onnx("InstanceNormalization", 6)
-        .mxnet("InstanceNorm")
         .ulp(8.0),
         group_norm(),
         channel_windows(),
@@ -307,7 +303,6 @@ fn group_norm() -> OpDef {
     .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
     .param("stash_type", ParamValue::Int(1), "ONNX type computed in; at least f32 is used")
     .onnx("GroupNormalization", 21)
-    .mxnet("GroupNorm")
     .ulp(8.0)
 }
 

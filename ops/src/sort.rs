@@ -295,7 +295,6 @@ fn sort() -> OpDef {
         .param("axis", ParamValue::Int(-1), "")
         .param("is_ascend", ParamValue::Bool(true), "")
         .gradient(crate::adjoint::of_sort)
-        .mxnet("sort")
 }
 
 fn argsort() -> OpDef {
@@ -310,5 +309,4 @@ fn argsort() -> OpDef {
         .param("is_ascend", ParamValue::Bool(true), "")
         .param("dtype", ParamValue::DType(DType::F32), "Type of the positions.")
         .no_gradient()
-        .mxnet("argsort")
 }
