@@ -20,6 +20,7 @@ mod compiler;
 mod error;
 mod model;
 pub mod ndarray;
+pub mod op;
 mod session;
 mod tensor;
 

@@ -266,7 +266,8 @@ impl InferCtx<'_> {
         Ok(())
     }
 
-    fn derived(&mut self) -> Result<(), OpError> {
+    /// What [`Infer::Derived`] learns: broadcast shapes, and the element type of the expression.
+    pub fn derived(&mut self) -> Result<(), OpError> {
         let given: Vec<Shape> = self.inputs.iter().flatten().map(|t| t.shape.clone()).collect();
         let dims = self.broadcast(&given)?;
         if let Some(dims) = &dims {
