@@ -29,12 +29,14 @@
 //! ```
 
 mod check;
+mod closure;
 mod macros;
 mod reference;
 
 #[doc(hidden)]
 pub use macros::{next_operand, parameter, with_scalar_form};
 
+pub use closure::{BackwardCall, Closure, ClosureCall, Keep, Random, closure};
 pub use check::{GradientCheck, GradientError, check_gradient};
 pub use reference::reference;
 

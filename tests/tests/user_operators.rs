@@ -3,6 +3,8 @@
 #[path = "../../examples/user-operator/src/lib.rs"]
 mod user_operator;
 
+mod closures;
+
 use tensorc::ir::graph::Graph;
 use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::op::{Define, OpDef, ParamKind, Params, check_gradient, composite, like, reference, scalar, types};

@@ -1,7 +1,7 @@
 //! Operators of a crate that depends on `tensorc` alone, one of each kind.
 
-use tensorc::op::{Define, OpDef, Params, composite, like};
-use tensorc::scalar_op;
+use tensorc::op::{Define, Keep, OpDef, closure, composite, like};
+use tensorc::{DType, scalar_op};
 
 scalar_op! {
     /// ½σ²x² where |x| < 1/σ², |x| - ½/σ² elsewhere.
@@ -33,7 +33,40 @@ pub fn rms_norm() -> OpDef {
     def.doc("x / √(mean x² + ε) · γ along the last axis.").param("eps", 1e-6, "Added to the mean.").within(0.0, 1.0)
 }
 
+/// The largest element so far along the last axis. The gradient goes to where it was found.
+pub fn running_max() -> OpDef {
+    let row = |dims: &[u64]| dims.last().map_or(1, |n| *n as usize).max(1);
+    closure("running_max", &["data"], like(0), move |call| {
+        let (x, row) = (call.read::<f32>(0)?, row(call.input(0)?.dims));
+        for (x, y) in x.chunks(row).zip(call.write::<f32>(0)?.chunks_mut(row)) {
+            let mut best = f32::NEG_INFINITY;
+            for (x, y) in x.iter().zip(y) {
+                best = best.max(*x);
+                *y = best;
+            }
+        }
+        Ok(())
+    })
+    .backward(Keep::heads().inputs(&[0]), move |call| {
+        let (x, head) = (call.input::<f32>(0)?, call.head::<f32>(0)?);
+        let row = row(call.heads[0].dims);
+        let grads = call.grad::<f32>(0)?;
+        grads.fill(0.0);
+        for ((x, head), grad) in x.chunks(row).zip(head.chunks(row)).zip(grads.chunks_mut(row)) {
+            let mut best = 0;
+            for (i, head) in head.iter().enumerate() {
+                best = if x[i] > x[best] { i } else { best };
+                grad[best] += head;
+            }
+        }
+        Ok(())
+    })
+    .types(&[DType::F32])
+    .doc("The largest element so far along the last axis.")
+    .build()
+}
+
 /// Every operator of this crate.
 pub fn all() -> Vec<OpDef> {
-    vec![smooth_l1(), quadratic(), rms_norm()]
+    vec![smooth_l1(), quadratic(), rms_norm(), running_max()]
 }

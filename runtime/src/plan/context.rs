@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorc_abi::{Buffer, BufferId, DType, Home, Plan};
+use tensorc_abi::{Buffer, BufferId, DType, ExternCall, ExternError, ExternFn, Home, Plan};
 
 use super::error::{RunError, Side};
 use super::executable::{COPY_BLOCK, Call, Executable, Prepared};
@@ -168,15 +168,30 @@ impl Context {
 /// Calls `all`. If it panics, the error names the steps it has set last, as position and number.
 fn catching(
     executable: &Executable,
-    all: impl FnOnce(&Cell<(usize, usize)>) -> Result<(), TaskPanic>,
+    all: impl FnOnce(&Cell<(usize, usize)>) -> Result<(), Stop>,
 ) -> Result<(), RunError> {
     let current = Cell::new((0, 0));
     let result = catch_unwind(AssertUnwindSafe(|| all(&current)));
-    result.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload))).map_err(|panic| {
+    result.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload).into())).map_err(|stop| {
         let (first, count) = current.get();
         let step = executable.names_of(&executable.prepared[first..first + count]);
-        RunError::Panic { step, panic }
+        match stop {
+            Stop::Panic(panic) => RunError::Panic { step, panic },
+            Stop::Extern(ExternError { operator, message }) => RunError::Extern { step, operator, message },
+        }
     })
+}
+
+/// Why a run ends early.
+enum Stop {
+    Panic(TaskPanic),
+    Extern(ExternError),
+}
+
+impl From<TaskPanic> for Stop {
+    fn from(panic: TaskPanic) -> Stop {
+        Stop::Panic(panic)
+    }
 }
 
 impl std::fmt::Debug for Context {
@@ -251,13 +266,17 @@ impl<'a, W: Watch> Run<'a, W> {
     }
 
     /// Executes one step, split over the pool if that is worth it.
-    fn alone(&self, prepared: &Prepared) -> Result<(), TaskPanic> {
+    fn alone(&self, prepared: &Prepared) -> Result<(), Stop> {
+        if let Call::Extern(function) = &prepared.call {
+            // SAFETY: the slots of a step lie inside the argument table and are bound. No other step runs.
+            return unsafe { call_extern(function, self.arguments.table().add(prepared.first_slot)) };
+        }
         if prepared.least_grain >= prepared.tasks || self.pool.threads() == 1 {
             self.call(prepared, 0, 0..prepared.tasks);
             return Ok(());
         }
         let grain = prepared.grain(chunks(self.pool));
-        self.pool.run(prepared.tasks, grain, &|thread, tasks| self.chunk(prepared, thread, tasks))
+        Ok(self.pool.run(prepared.tasks, grain, &|thread, tasks| self.chunk(prepared, thread, tasks))?)
     }
 
     /// Executes steps that do not depend on each other.
@@ -307,6 +326,8 @@ unsafe fn invoke(call: &Call, arguments: *const *mut u8, tasks: Range<u64>, scra
             // SAFETY: passed on from the caller; the kernel is callable as the executable lives.
             unsafe { kernel(arguments, range.as_ptr()) }
         }
+        // Never part of a region, so never divided.
+        Call::Extern(_) => {}
         // SAFETY: passed on from the caller.
         Call::Library(library) => unsafe { library.run(arguments, tasks, scratch) },
         Call::Copy(bytes) => {
@@ -320,6 +341,34 @@ unsafe fn invoke(call: &Call, arguments: *const *mut u8, tasks: Range<u64>, scra
             }
         }
     }
+}
+
+/// Calls a function of the host with the memory of a step's arguments.
+///
+/// # Safety
+/// `arguments` points to the addresses of its operands, results and working memory, in this order, each valid for
+/// the size the function states. The written ones overlap nothing, and nobody else accesses any of them.
+unsafe fn call_extern(function: &ExternFn, arguments: *const *mut u8) -> Result<(), Stop> {
+    let (reads, writes) = (function.input_bytes(), function.output_bytes());
+    // SAFETY: as above; a buffer without bytes may have no address.
+    let address = |i: usize, bytes: u64| unsafe { if bytes == 0 { empty() } else { *arguments.add(i) } };
+    let input = |(i, &bytes): (usize, &u64)| {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts(address(i, bytes).cast_const(), bytes as usize) }
+    };
+    let output = |i: usize, bytes: u64| {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(address(i, bytes), bytes as usize) }
+    };
+    let inputs: Vec<&[u8]> = reads.iter().enumerate().map(input).collect();
+    let mut outputs: Vec<&mut [u8]> =
+        writes.iter().enumerate().map(|(i, bytes)| output(reads.len() + i, *bytes)).collect();
+    let scratch = output(reads.len() + writes.len(), function.scratch_bytes());
+    function.call(ExternCall { inputs: &inputs, outputs: &mut outputs, scratch }).map_err(Stop::Extern)
+}
+
+fn empty() -> *mut u8 {
+    AlignedBuffer::dangling().as_ptr()
 }
 
 fn check_count(plan: &Plan, side: Side, expected: usize, actual: usize) -> Result<(), RunError> {
