@@ -115,10 +115,7 @@ fn users_operators_fuse_with_others() {
     }";
     let module = tensorc::ir::text::parse_module(text, compiler.registry()).unwrap();
     let graph: Graph = module.graphs.into_iter().next().unwrap();
-    let printed = tensorc::ir::text::print_module(&tensorc::ir::Module {
-        graphs: vec![graph.clone()],
-        ..tensorc::ir::Module::default()
-    });
+    let printed = tensorc::ir::text::print_graph(&graph, &tensorc::ir::text::PrintOptions::default());
     assert!(printed.contains("smooth_l1(%a) {scalar = 2.0}"), "{printed}");
     let model = compiler.model(graph);
     let types: Vec<_> = model.inputs().iter().map(|(_, ty)| ty.dense().unwrap()).collect();
