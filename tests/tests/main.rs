@@ -16,3 +16,4 @@ mod random;
 mod support;
 mod symbols;
 mod tidy;
+mod user_operators;
