@@ -6,8 +6,7 @@ mod order;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::{
-    Arg, Buffer, BufferId, DType, Epilogue, ExternFn, Home, KernelId, MatrixLayout, Packing, Plan, Step, StepOp,
-    Weight,
+    Arg, Buffer, BufferId, DType, Epilogue, ExternFn, Home, KernelId, MatrixLayout, Packing, Plan, Step, StepOp, Weight,
 };
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};

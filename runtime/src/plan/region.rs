@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use tensorc_abi::{BufferId, Home, Plan};
+use tensorc_abi::{BufferId, Home, Plan, StepOp};
 
 use super::executable::{Prepared, SERIAL_NS};
 
