@@ -29,6 +29,7 @@ mod place;
 mod program;
 mod request;
 mod reshape;
+mod step;
 mod types;
 mod update;
 
@@ -42,6 +43,7 @@ use tensorc_runtime::Device;
 pub use binder::Binder;
 pub use request::GradReq;
 pub use reshape::Reshape;
+pub use step::{FusedStep, ParameterStates};
 pub use update::{Emission, UpdateRule};
 
 use crate::Error;

@@ -146,7 +146,7 @@ impl Reverse<'_> {
             Grad::Rule(rule) => rule,
             Grad::Zero => return Ok(()),
             Grad::None(why) => return unsupported(why),
-            Grad::Derived => return unsupported("it does not expand to anything that has one"),
+            Grad::Derived | Grad::Through(_) => return unsupported("it does not expand to anything that has one"),
         };
         let cx = facts.cx();
         let grad = GradCtx { node: &cx, inputs: &facts.operands, outputs: results, heads };
