@@ -29,6 +29,7 @@ mod recurrent;
 mod reduce;
 mod region;
 mod resize;
+mod rnn;
 mod rules;
 mod sampling;
 mod shape;
@@ -61,6 +62,7 @@ pub fn all() -> Vec<OpDef> {
         recurrent::ops(),
         reduce::ops(),
         region::ops(),
+        rnn::ops(),
         resize::ops(),
         host::ops(),
         sampling::ops(),
