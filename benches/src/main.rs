@@ -4,6 +4,7 @@
 mod allocations;
 mod engine;
 mod engine_cost;
+mod list_nets;
 mod ndarray;
 mod summary;
 mod tiny_mlp;
@@ -26,6 +27,7 @@ enum Verb {
     EngineCost(engine_cost::Arguments),
     NdarrayChain(ndarray::ChainArguments),
     NdarrayLoop(ndarray::LoopArguments),
+    Nets(list_nets::Arguments),
     /// Latency of a perceptron of about a thousand parameters through the Rust API.
     TinyMlp,
 }
@@ -36,6 +38,7 @@ fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
         Verb::EngineCost(arguments) => engine_cost::run(&arguments)?,
         Verb::NdarrayChain(arguments) => ndarray::chain(&arguments)?,
         Verb::NdarrayLoop(arguments) => ndarray::training_loop(&arguments)?,
+        Verb::Nets(arguments) => list_nets::run(&arguments)?,
         Verb::TinyMlp => tiny_mlp::run()?,
     }
     Ok(())
