@@ -4,6 +4,7 @@
 mod allocations;
 mod engine;
 mod engine_cost;
+mod list_nets;
 mod ndarray;
 mod summary;
 mod tiny_mlp;
@@ -31,6 +32,7 @@ enum Verb {
     BenchTrain(train::Arguments),
     /// Memory planned for training.
     TrainMemory(train::MemoryArguments),
+    Nets(list_nets::Arguments),
     /// Latency of a perceptron of about a thousand parameters through the Rust API.
     TinyMlp,
 }
@@ -43,6 +45,7 @@ fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
         Verb::NdarrayLoop(arguments) => ndarray::training_loop(&arguments)?,
         Verb::BenchTrain(arguments) => train::run(&arguments)?,
         Verb::TrainMemory(arguments) => train::memory(&arguments)?,
+        Verb::Nets(arguments) => list_nets::run(&arguments)?,
         Verb::TinyMlp => tiny_mlp::run()?,
     }
     Ok(())
