@@ -3,12 +3,14 @@
 //!
 //!     cargo run --release --example training_memory -- SYMBOL.json data=8,3,224,224 60 40 --run 3
 //!
-//! Numbers are budgets in percent of the memory without recomputing; `--run N` times N steps of each.
+//! Numbers are budgets in percent of the memory without recomputing; `--run N` times N steps of each, `--top N` shows
+//! the largest buffers where most is live.
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Instant;
 
+use tensorc::abi::{Home, Plan};
 use tensorc::ir::graph::{Graph, Value};
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::{DType, DenseType, TensorData};
@@ -69,14 +71,47 @@ fn compiler(recompute: Option<Budget>) -> Result<Compiler, Failure> {
     Ok(Compiler::new(options)?)
 }
 
-/// Bytes of the arena, and what no plan in the same order could do without.
-fn planned(compiler: &Compiler, graph: &Graph) -> Result<(u64, u64, usize), Failure> {
+/// The plan of a graph.
+fn planned(compiler: &Compiler, graph: &Graph) -> Result<Plan, Failure> {
     let mut graph = graph.clone();
     let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
     Pipeline::to(Phase::Fuse).run(&mut graph, &mut cx)?;
     let mut lowered = lower(&graph, compiler.registry().math())?;
     plan_memory(&mut lowered)?;
-    Ok((lowered.plan.arena_bytes, lowered.plan.lower_bound_bytes, lowered.plan.steps.len()))
+    Ok(lowered.plan)
+}
+
+/// The largest buffers of the arena that are live where most is: size, first and last use.
+fn largest(plan: &Plan, count: usize) -> String {
+    let mut lives = vec![None; plan.buffers.len()];
+    for (i, step) in plan.steps.iter().enumerate() {
+        for arg in step.op.args() {
+            let life: &mut Option<(usize, usize)> = &mut lives[arg.buffer.0 as usize];
+            *life = Some((life.map_or(i, |(first, _)| first), i));
+        }
+    }
+    let arena = |b: &usize| matches!(plan.buffers[*b].home, Home::Arena(_));
+    let live = |step: usize| -> Vec<usize> {
+        let at = |b: &usize| lives[*b].is_some_and(|(first, last)| (first..=last).contains(&step));
+        (0..lives.len()).filter(arena).filter(at).collect()
+    };
+    let bytes = |step: &usize| live(*step).iter().map(|b| plan.buffers[*b].bytes()).sum::<u64>();
+    let Some(most) = (0..plan.steps.len()).max_by_key(bytes) else { return String::new() };
+    let mut found = live(most);
+    found.sort_by_key(|b| std::cmp::Reverse(plan.buffers[*b].bytes()));
+    let mut text = format!("at step {most}, {}, of {}:\n", plan.steps[most].name, plan.steps.len());
+    for b in found.into_iter().take(count) {
+        let buffer = &plan.buffers[b];
+        let (first, last) = lives[b].unwrap_or_default();
+        let (made, used) = (&plan.steps[first].name, &plan.steps[last].name);
+        text += &format!(
+            "  {:>8.1} MiB {} {:?}: steps {first} ({made}) to {last} ({used})\n",
+            buffer.bytes() as f64 / f64::from(1 << 20),
+            buffer.name,
+            buffer.dims
+        );
+    }
+    text
 }
 
 /// The median time of a step in milliseconds.
@@ -106,14 +141,15 @@ fn timed(compiler: &Compiler, graph: &Graph, runs: usize) -> Result<f64, Failure
 
 fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);
-    let path = args.next().ok_or("usage: training_memory SYMBOL.json NAME=N,… [PERCENT…] [--run N]")?;
-    let (mut shapes, mut budgets, mut runs) = (BTreeMap::new(), vec![None], 0);
+    let path = args.next().ok_or("usage: training_memory SYMBOL.json NAME=N,… [PERCENT…] [--run N] [--top N]")?;
+    let (mut shapes, mut budgets, mut runs, mut top) = (BTreeMap::new(), vec![None], 0, 0);
     while let Some(arg) = args.next() {
         match arg.split_once('=') {
             Some((name, dims)) => {
                 let dims: Vec<u64> = dims.split(',').map(str::parse).collect::<Result<_, _>>()?;
                 shapes.insert(name.to_owned(), dims);
             }
+            None if arg == "--top" => top = args.next().ok_or("--top takes a number")?.parse()?,
             None if arg == "--run" => runs = args.next().ok_or("--run takes a number")?.parse()?,
             None => budgets.push(Some(Budget::Percent(arg.parse()?))),
         }
@@ -122,7 +158,8 @@ fn main() -> Result<(), Failure> {
         let compiler = compiler(budget)?;
         let graph = training_graph(&compiler, &path, &shapes)?;
         let start = Instant::now();
-        let (arena, bound, steps) = planned(&compiler, &graph)?;
+        let plan = planned(&compiler, &graph)?;
+        let (arena, bound, steps) = (plan.arena_bytes, plan.lower_bound_bytes, plan.steps.len());
         let what = budget.map_or("kept".to_owned(), |budget| format!("{budget:?}"));
         let mb = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         print!("{what:<12} {:>9.1} MiB planned, lower bound {:>9.1}, {steps} steps", mb(arena), mb(bound));
@@ -130,6 +167,9 @@ fn main() -> Result<(), Failure> {
         match runs {
             0 => println!(),
             _ => println!(", {:.1} ms a step", timed(&compiler, &graph, runs)?),
+        }
+        if top > 0 {
+            print!("{}", largest(&plan, top));
         }
     }
     Ok(())
