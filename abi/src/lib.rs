@@ -9,7 +9,7 @@ pub mod library;
 pub mod plan;
 
 pub use dtype::DType;
-pub use library::{BatchedGemm, Conv2d, MatrixLayout};
+pub use library::{BatchedGemm, Conv2d, ConvPass, MatrixLayout};
 pub use plan::{Arg, Buffer, BufferId, Epilogue, Home, KernelId, Packing, Plan, Step, StepOp, Weight};
 
 /// Entry point of every generated kernel.
