@@ -35,12 +35,12 @@ pub struct BatchedGemm {
     pub b_packed: bool,
 }
 
-/// Two-dimensional convolution over NCHW f32 data, zero padded:
+/// Two-dimensional convolution over NCHW f32 data, zero padded, or one of its gradients:
 ///
 /// `y[n, g·oc + o, p, q] = Σ_{i,r,s} x[n, g·ic + i, p·sh + r·dh - ph, q·sw + s·dw - pw] · w[g·oc + o, i, r, s]`
 ///
-/// `in_channels` and `out_channels` count channels **per group**. Weights are always in the packed
-/// form of the kernel library ([`crate::Packing::Conv`]). Input and output are contiguous.
+/// `in_channels` and `out_channels` count channels **per group**; all fields describe this sum, also
+/// where a gradient is computed. Tensors are contiguous and hold less than 2³¹ elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Conv2d {
     pub batch: u64,
@@ -56,6 +56,26 @@ pub struct Conv2d {
     pub dilations: [u64; 2],
     /// Padding before the first row and column; what lies after the last follows from `output`.
     pub pads: [u64; 2],
+    pub pass: ConvPass,
+}
+
+/// What is computed of a convolution, and from which two operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ConvPass {
+    /// y of x and filters in the packed form of the kernel library ([`crate::Packing::Conv`]).
+    Packed,
+    /// y of x and filters `[g·oc, ic, kh, kw]`.
+    Forward,
+    /// The gradient of x, of that of y and the filters `[g·oc, ic, kh, kw]`. The sum runs over
+    /// ascending output channels, then ascending rows and columns of y.
+    DataGradient,
+    /// The gradient of the filters, of x and that of y. The sum runs over ascending n, p, q.
+    FilterGradient,
+}
+
+impl ConvPass {
+    pub const ALL: [ConvPass; 4] =
+        [ConvPass::Packed, ConvPass::Forward, ConvPass::DataGradient, ConvPass::FilterGradient];
 }
 
 impl Conv2d {
@@ -76,6 +96,17 @@ impl Conv2d {
             && self.input[1] == self.output[1]
     }
 
+    /// Elements of x, the filters and y; `None` where that is more than 2⁶⁴ - 1.
+    pub fn sizes(&self) -> [Option<u64>; 3] {
+        let product = |factors: [u64; 5]| factors.into_iter().try_fold(1u64, u64::checked_mul);
+        let Conv2d { batch, groups, in_channels, out_channels, input, output, kernel, .. } = *self;
+        [
+            product([batch, groups, in_channels, input[0], input[1]]),
+            product([groups, out_channels, in_channels, kernel[0], kernel[1]]),
+            product([batch, groups, out_channels, output[0], output[1]]),
+        ]
+    }
+
     /// Multiply-accumulates times two.
     pub const fn flops(&self) -> u64 {
         2 * self.batch
@@ -94,7 +125,9 @@ impl Conv2d {
 /// A library kernel calls its epilogue once for every finished block of C, with the block's batch
 /// index and its half-open row and column ranges. The epilogue reads the accumulators from C and
 /// writes its result in place. For a convolution the batch index is `[n, 0, 0]`, rows are output
-/// channels over all groups and columns are output pixels in row-major order.
+/// channels over all groups and columns are output pixels in row-major order; for its data gradient
+/// input channels and pixels. For the gradient of filters the batch index is zero, rows are output
+/// channels over all groups and columns are (input channel, row, column) of a filter.
 pub fn epilogue_scalars(batch: [u64; GEMM_BATCH_RANK], rows: (u64, u64), cols: (u64, u64)) -> [i64; 7] {
     [batch[0] as i64, batch[1] as i64, batch[2] as i64, rows.0 as i64, rows.1 as i64, cols.0 as i64, cols.1 as i64]
 }

@@ -145,8 +145,9 @@ pub enum StepOp {
     Launch { kernel: KernelId, args: Vec<Arg>, extent: u64 },
     /// Library matrix product.
     Gemm { call: BatchedGemm, a: BufferId, b: BufferId, c: BufferId, epilogue: Option<Epilogue> },
-    /// Library convolution.
-    Conv { call: Conv2d, x: BufferId, w: BufferId, y: BufferId, epilogue: Option<Epilogue> },
+    /// Library convolution, or a gradient of one; `call.pass` says what the operands `a` and `b` and the
+    /// result `c` are.
+    Conv { call: Conv2d, a: BufferId, b: BufferId, c: BufferId, epilogue: Option<Epilogue> },
     /// Byte copy of a whole buffer.
     Copy { src: BufferId, dst: BufferId },
     /// A function of the host, by its position in the table that the plan is linked with: a plan with such a
@@ -169,7 +170,7 @@ impl StepOp {
         let (mut args, epilogue) = match self {
             StepOp::Launch { args, .. } => (args.clone(), None),
             StepOp::Gemm { a, b, c, epilogue, .. } => (vec![read(*a), read(*b), write(*c)], epilogue.as_ref()),
-            StepOp::Conv { x, w, y, epilogue, .. } => (vec![read(*x), read(*w), write(*y)], epilogue.as_ref()),
+            StepOp::Conv { a, b, c, epilogue, .. } => (vec![read(*a), read(*b), write(*c)], epilogue.as_ref()),
             StepOp::Copy { src, dst } => (vec![read(*src), write(*dst)], None),
             StepOp::Extern { args, .. } => (args.clone(), None),
         };

@@ -314,7 +314,7 @@ impl Operands for GemmOperands<'_> {
                     k: k.len(),
                     width: rows.len(),
                     dst: self.left.wrapping_add((rows.start - first) * stride + skip * rows.len()),
-                    ld: rows.len(),
+                    ld: rows.len() as isize,
                     pad: rows.len(),
                 };
                 // SAFETY: the rows and terms are inside A, and scratch holds the block.
@@ -335,8 +335,16 @@ impl Operands for GemmOperands<'_> {
         if schedule.in_place {
             return Right { base: src, ld: rs as usize, padded: false };
         }
-        let panel =
-            Panel { src, k_stride: rs, j_stride: cs, k: k.len(), width: cols.len(), dst: self.right, ld: NR, pad: NR };
+        let panel = Panel {
+            src,
+            k_stride: rs,
+            j_stride: cs,
+            k: k.len(),
+            width: cols.len(),
+            dst: self.right,
+            ld: NR as isize,
+            pad: NR,
+        };
         // SAFETY: the columns and terms are inside B, and scratch holds a panel.
         unsafe { (tier.panel)(&panel) };
         Right { base: self.right, ld: NR, padded: true }

@@ -64,7 +64,7 @@ pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [
                     k,
                     width: NR.min(n - j * NR),
                     dst: panel.as_mut_ptr(),
-                    ld: NR,
+                    ld: NR as isize,
                     pad: NR,
                 };
                 // SAFETY: the panel is k×NR elements, and the source covers the k×n matrix.
@@ -72,8 +72,8 @@ pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [
             }
         }
         Packing::Conv(ref call) => {
-            let shape = Shape::new(call);
-            if conv::is_planar(&shape) {
+            let shape = Shape::forward(call);
+            if conv::is_planar(call) {
                 // SAFETY: the constant has `len` elements, and so has `dst`; bytes need no alignment.
                 unsafe { std::ptr::copy_nonoverlapping(src.cast::<u8>(), dst.as_mut_ptr().cast(), len * 4) };
                 return;
@@ -92,7 +92,7 @@ pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [
                         k,
                         width: channels.len(),
                         dst: dst[first..].as_mut_ptr(),
-                        ld: channels.len(),
+                        ld: channels.len() as isize,
                         pad: channels.len(),
                     };
                     // SAFETY: both sides hold these rows of the filter matrix.

@@ -1,68 +1,107 @@
-//! Convolutions against the documented chain of multiply-adds (equal bits) and against f64 sums
+//! Convolutions and their gradients against the documented chain of multiply-adds (equal bits) and against f64 sums
 //! (error bound), for every tier and division into tasks.
 
 mod support;
 
 use support::{Counter, Random, assert_same_bits, cuts, tiers};
-use tensorc_abi::{Conv2d, Packing};
+use tensorc_abi::{Conv2d, ConvPass, Packing};
 use tensorc_kernels::{Isa, conv_run_with, conv_scratch, conv_tasks, pack_with, packed_len};
 
-/// The documented sum; each element is checked against its f64 sum.
-fn model(call: &Conv2d, x: &[f32], w: &[f32]) -> Vec<f32> {
+/// The place of every product: batch entry, group, output and input channel within the group, output
+/// and input pixel, tap; output element by output element, products in ascending order of the sum.
+fn terms(call: &Conv2d, mut visit: impl FnMut([u64; 7])) {
     let ([h, wi], [oh, ow], [kh, kw]) = (call.input, call.output, call.kernel);
-    let mut y = Vec::new();
     for n in 0..call.batch {
-        for channel in 0..call.groups * call.out_channels {
-            let group = channel / call.out_channels;
-            for p in 0..oh {
-                for q in 0..ow {
-                    let (mut sum, mut exact, mut size) = (0.0f32, 0.0f64, 0.0f64);
-                    for i in 0..call.in_channels {
-                        for r in 0..kh {
-                            for s in 0..kw {
-                                let row = (p * call.strides[0] + r * call.dilations[0]).wrapping_sub(call.pads[0]);
-                                let col = (q * call.strides[1] + s * call.dilations[1]).wrapping_sub(call.pads[1]);
-                                if row >= h || col >= wi {
-                                    continue;
-                                }
-                                let plane = (n * call.groups + group) * call.in_channels + i;
-                                let a = x[((plane * h + row) * wi + col) as usize];
-                                let b = w[(((channel * call.in_channels + i) * kh + r) * kw + s) as usize];
-                                sum = a.mul_add(b, sum);
-                                exact += f64::from(a) * f64::from(b);
-                                size += (f64::from(a) * f64::from(b)).abs();
-                            }
+        for (group, o) in (0..call.groups).flat_map(|g| (0..call.out_channels).map(move |o| (g, o))) {
+            for (p, q) in (0..oh).flat_map(|p| (0..ow).map(move |q| (p, q))) {
+                for i in 0..call.in_channels {
+                    for (r, s) in (0..kh).flat_map(|r| (0..kw).map(move |s| (r, s))) {
+                        let row = (p * call.strides[0] + r * call.dilations[0]).wrapping_sub(call.pads[0]);
+                        let col = (q * call.strides[1] + s * call.dilations[1]).wrapping_sub(call.pads[1]);
+                        if row < h && col < wi {
+                            visit([n, group, o, i, p * ow + q, row * wi + col, r * kw + s]);
                         }
                     }
-                    let terms = (call.in_channels * kh * kw) as f64;
-                    assert!((f64::from(sum) - exact).abs() <= terms * f64::from(f32::EPSILON) * size);
-                    y.push(sum);
                 }
             }
         }
     }
-    y
 }
 
-fn run(isa: Isa, call: &Conv2d, x: &[f32], w: &[f32], ranges: &[std::ops::Range<u64>], epilogue: bool) -> Vec<f32> {
+fn sizes(call: &Conv2d) -> [usize; 3] {
+    call.sizes().map(|size| size.unwrap() as usize)
+}
+
+/// Operands and result, as positions in (x, filters, y).
+fn roles(pass: ConvPass) -> [usize; 3] {
+    match pass {
+        ConvPass::Packed | ConvPass::Forward => [0, 1, 2],
+        ConvPass::DataGradient => [2, 1, 0],
+        ConvPass::FilterGradient => [0, 2, 1],
+    }
+}
+
+/// The documented sum; each element is checked against its f64 sum.
+fn model(call: &Conv2d, left: &[f32], right: &[f32]) -> Vec<f32> {
+    let [l, r, out] = roles(call.pass);
+    let mut products = vec![];
+    let (pixels, plane) = (call.output[0] * call.output[1], call.input[0] * call.input[1]);
+    let taps = call.kernel[0] * call.kernel[1];
+    terms(call, |[n, group, o, i, y, x, tap]| {
+        let (outer, inner) = (group * call.out_channels + o, group * call.in_channels + i);
+        let at = [
+            (n * call.groups * call.in_channels + inner) * plane + x,
+            (outer * call.in_channels + i) * taps + tap,
+            (n * call.groups * call.out_channels + outer) * pixels + y,
+        ];
+        // The order of a sum: that of the loops, except over output channels before pixels.
+        let order = if call.pass == ConvPass::DataGradient { (at[out], o, y) } else { (at[out], 0, 0) };
+        products.push((order, at[l], at[r]));
+    });
+    products.sort_by_key(|p| p.0);
+    let mut sums = vec![(0.0f32, 0.0f64, 0.0f64, 0); sizes(call)[out]];
+    for ((at, ..), a, b) in products {
+        let (a, b) = (left[a as usize], right[b as usize]);
+        let (sum, exact, size, terms) = &mut sums[at as usize];
+        *sum = a.mul_add(b, *sum);
+        *exact += f64::from(a) * f64::from(b);
+        *size += (f64::from(a) * f64::from(b)).abs();
+        *terms += 1;
+    }
+    let close = |(sum, exact, size, terms): (f32, f64, f64, i32)| {
+        assert!((f64::from(sum) - exact).abs() <= f64::from(terms) * f64::from(f32::EPSILON) * size);
+        sum
+    };
+    sums.into_iter().map(close).collect()
+}
+
+fn run(isa: Isa, call: &Conv2d, a: &[f32], b: &[f32], ranges: &[std::ops::Range<u64>], epilogue: bool) -> Vec<f32> {
     let packing = Packing::Conv(*call);
     let mut packed = vec![f32::NAN; packed_len(&packing)];
-    // An odd address, as a constant of a model file may have.
-    let bytes: Vec<u8> = std::iter::once(0).chain(w.iter().flat_map(|w| w.to_ne_bytes())).collect();
-    // SAFETY: the buffers have the sizes the call states.
-    unsafe { pack_with(isa, &packing, bytes.as_ptr().wrapping_add(1), &mut packed) };
-    let (rows, cols) = (call.groups * call.out_channels, call.output[0] * call.output[1]);
-    let mut y = vec![f32::NAN; (call.batch * rows * cols) as usize];
+    let right = if call.pass == ConvPass::Packed {
+        // An odd address, as a constant of a model file may have.
+        let bytes: Vec<u8> = std::iter::once(0).chain(b.iter().flat_map(|w| w.to_ne_bytes())).collect();
+        // SAFETY: the buffers have the sizes the call states.
+        unsafe { pack_with(isa, &packing, bytes.as_ptr().wrapping_add(1), &mut packed) };
+        packed.as_ptr()
+    } else {
+        b.as_ptr()
+    };
+    let (inner, outer) = (call.groups * call.in_channels, call.groups * call.out_channels);
+    let (batch, rows, cols) = match call.pass {
+        ConvPass::FilterGradient => (1, outer, call.in_channels * call.kernel[0] * call.kernel[1]),
+        ConvPass::DataGradient => (call.batch, inner, call.input[0] * call.input[1]),
+        _ => (call.batch, outer, call.output[0] * call.output[1]),
+    };
+    let mut y = vec![f32::NAN; (batch * rows * cols) as usize];
     let strides = [(rows * cols) as i64, 0, 0, cols as i64];
-    let counter = Counter::new([call.batch, 1, 1], rows, cols, y.as_mut_ptr(), strides);
+    let counter = Counter::new([batch, 1, 1], rows, cols, y.as_mut_ptr(), strides);
     for range in ranges {
         let mut scratch = vec![f32::NAN; conv_scratch(call) / 4];
         let finish = epilogue.then(|| counter.call());
         let scratch = scratch.as_mut_ptr().cast();
         // SAFETY: the buffers have the sizes the call states.
-        unsafe {
-            conv_run_with(isa, call, x.as_ptr(), packed.as_ptr(), y.as_mut_ptr(), finish, range.clone(), scratch);
-        }
+        unsafe { conv_run_with(isa, call, a.as_ptr(), right, y.as_mut_ptr(), finish, range.clone(), scratch) };
     }
     if epilogue {
         counter.assert_once(&format!("{call:?}"));
@@ -70,17 +109,20 @@ fn run(isa: Isa, call: &Conv2d, x: &[f32], w: &[f32], ranges: &[std::ops::Range<
     y
 }
 
+/// Every pass of a convolution.
 fn check(random: &mut Random, call: &Conv2d) {
-    let x = random.fill((call.batch * call.groups * call.in_channels * call.input[0] * call.input[1]) as usize);
-    let taps = call.kernel[0] * call.kernel[1];
-    let w = random.fill((call.groups * call.out_channels * call.in_channels * taps) as usize);
-    let expected = model(call, &x, &w);
-    let doubled: Vec<f32> = expected.iter().map(|y| 2.0 * y).collect();
-    let tasks = conv_tasks(call);
-    for isa in tiers() {
-        let what = format!("{isa:?} {call:?}");
-        assert_same_bits(&what, &run(isa, call, &x, &w, std::slice::from_ref(&(0..tasks)), false), &expected);
-        assert_same_bits(&what, &run(isa, call, &x, &w, &cuts(random, tasks), true), &doubled);
+    for pass in ConvPass::ALL {
+        let call = &Conv2d { pass, ..*call };
+        let [left, right, _] = roles(pass).map(|i| sizes(call)[i]);
+        let (a, b) = (random.fill(left), random.fill(right));
+        let expected = model(call, &a, &b);
+        let doubled: Vec<f32> = expected.iter().map(|y| 2.0 * y).collect();
+        let tasks = conv_tasks(call);
+        for isa in tiers() {
+            let what = format!("{isa:?} {call:?}");
+            assert_same_bits(&what, &run(isa, call, &a, &b, std::slice::from_ref(&(0..tasks)), false), &expected);
+            assert_same_bits(&what, &run(isa, call, &a, &b, &cuts(random, tasks), true), &doubled);
+        }
     }
 }
 
@@ -102,7 +144,7 @@ fn random_conv(random: &mut Random, groups: u64, in_channels: u64, out_channels:
         input[d] = input[d].max((dilations[d] * (kernel[d] - 1) + 1).saturating_sub(2 * pads[d]));
     }
     conv(Conv2d {
-        batch: random.pick(&[1, 1, 2]),
+        batch: random.pick(&[1, 1, 2, 5]),
         groups,
         in_channels,
         out_channels,
@@ -112,6 +154,7 @@ fn random_conv(random: &mut Random, groups: u64, in_channels: u64, out_channels:
         strides: [random.pick(&[1, 1, 2, 3]), random.pick(&[1, 1, 2, 3])],
         dilations,
         pads,
+        pass: ConvPass::Packed,
     })
 }
 
@@ -149,6 +192,7 @@ fn plain(in_channels: u64, out_channels: u64, size: u64, kernel: u64, stride: u6
         strides: [stride; 2],
         dilations: [1; 2],
         pads: [kernel / 2; 2],
+        pass: ConvPass::Packed,
     })
 }
 
@@ -168,6 +212,10 @@ fn several_blocks_and_tasks() {
         // Image planes a multiple of 2 KiB apart, and pointwise ones of 8 KiB.
         plain(19, 13, 32, 3, 1),
         Conv2d { input: [32, 64], output: [32, 64], ..plain(70, 70, 1, 1, 1) },
+        // Several small images side by side.
+        Conv2d { batch: 9, ..plain(20, 50, 8, 3, 1) },
+        Conv2d { batch: 7, ..plain(80, 150, 5, 3, 2) },
+        Conv2d { batch: 3, ..plain(40, 70, 4, 1, 2) },
     ] {
         check(&mut random, &call);
     }

@@ -6,7 +6,9 @@ mod common;
 
 use bytes::Bytes;
 use common::*;
-use tensorc_abi::{BatchedGemm, BufferId, Conv2d, DType, Home, KernelFn, MatrixLayout, Packing, Plan, StepOp};
+use tensorc_abi::{
+    BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, KernelFn, MatrixLayout, Packing, Plan, StepOp,
+};
 use tensorc_runtime::plan::{LoadError, PlanError, Side};
 use tensorc_runtime::{
     AllocError, Bindings, Context, Device, Pool, Profiler, RunError, TensorMut, TensorRef, WeightError, WeightStorage,
@@ -370,12 +372,13 @@ fn convolutions_agree_with_a_plain_loop() {
         strides: [2, 2],
         dilations: [1, 1],
         pads: [1, 1],
+        pass: ConvPass::Packed,
     };
     let mut plan = empty_plan();
     let x = buffer(&mut plan, "x", &[2, 3, 9, 8], Home::Input(0));
     let w = weight(&mut plan, "w", &[5, 3, 3, 3], Packing::Conv(call));
     let y = buffer(&mut plan, "y", &[2, 5, 5, 4], Home::Output(0));
-    step(&mut plan, "conv", StepOp::Conv { call, x, w, y, epilogue: None }, true);
+    step(&mut plan, "conv", StepOp::Conv { call, a: x, b: w, c: y, epilogue: None }, true);
     let (x, w) = (ramp(2 * 3 * 9 * 8), ramp(5 * 3 * 3 * 3));
     let mut expected = vec![0f32; 2 * 5 * 5 * 4];
     for (at, value) in expected.iter_mut().enumerate() {

@@ -5,7 +5,9 @@
 mod common;
 
 use common::*;
-use tensorc_abi::{BatchedGemm, BufferId, Conv2d, DType, Home, KernelId, MatrixLayout, Packing, Plan, StepOp};
+use tensorc_abi::{
+    BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, KernelId, MatrixLayout, Packing, Plan, StepOp,
+};
 use tensorc_runtime::plan::{PlanError, Side, verify};
 
 const N: u64 = 100;
@@ -287,19 +289,20 @@ fn convolutions_match_their_tensors_and_weights() {
         strides: [1, 1],
         dilations: [1, 1],
         pads: [0, 0],
+        pass: ConvPass::Packed,
     };
     let mut plan = empty_plan();
     let x = buffer(&mut plan, "x", &[1, 2, 5, 5], Home::Input(0));
     let w = weight(&mut plan, "w", &[3, 2, 3, 3], Packing::Conv(call));
     let y = buffer(&mut plan, "y", &[1, 3, 3, 3], Home::Output(0));
-    step(&mut plan, "conv", StepOp::Conv { call, x, w, y, epilogue: None }, false);
+    step(&mut plan, "conv", StepOp::Conv { call, a: x, b: w, c: y, epilogue: None }, false);
     verify(&plan).unwrap();
     let with = |change: fn(&mut Conv2d)| {
         let (mut plan, mut call) = (plan.clone(), call);
         change(&mut call);
         plan.weights[0].packing = Packing::Conv(call);
         plan.buffers[w.0 as usize].dims = vec![call.out_channels, 2, 3, 3];
-        plan.steps[0].op = StepOp::Conv { call, x, w, y, epilogue: None };
+        plan.steps[0].op = StepOp::Conv { call, a: x, b: w, c: y, epilogue: None };
         verify(&plan).unwrap_err()
     };
     let bounds = |buffer: &str, len| PlanError::Bounds { step: "conv".into(), buffer: buffer.into(), len };

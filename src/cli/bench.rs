@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::json;
-use tensorc::abi::{Plan, StepOp};
+use tensorc::abi::{ConvPass, Plan, StepOp};
 use tensorc::runtime::{TensorMut, TensorRef};
 use tensorc::{Session, Tensor};
 
@@ -148,7 +148,12 @@ fn kind(plan: &Plan, op: &StepOp) -> String {
             )
         }
         StepOp::Conv { call, epilogue, .. } => format!(
-            "conv {}x{} {}->{} s{} g{}{}",
+            "conv{} {}x{} {}->{} s{} g{}{}",
+            match call.pass {
+                ConvPass::Packed | ConvPass::Forward => "",
+                ConvPass::DataGradient => "-data",
+                ConvPass::FilterGradient => "-filter",
+            },
             call.kernel[0],
             call.kernel[1],
             call.in_channels,

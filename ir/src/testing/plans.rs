@@ -1,8 +1,8 @@
 //! Random plans that obey the structural rules; their memory is not laid out sensibly.
 
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, Conv2d, DType, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, Step,
-    StepOp, Weight,
+    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, DType, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan,
+    Step, StepOp, Weight,
 };
 
 use super::Rng;
@@ -56,6 +56,7 @@ fn conv(rng: &mut Rng) -> Conv2d {
         strides: [1, 1],
         dilations: [1, 1],
         pads: [1, 1],
+        pass: ConvPass::Packed,
     }
 }
 
@@ -72,7 +73,11 @@ fn step(rng: &mut Rng, from: BufferId, to: BufferId) -> StepOp {
                 BatchedGemm { batch: [1; 3], m: 64, n: 64, k: 64, a: layout, b: layout, c: layout, b_packed: packed };
             StepOp::Gemm { call, a: from, b: BufferId(packed.into()), c: to, epilogue }
         }
-        2 => StepOp::Conv { call: conv(rng), x: from, w: BufferId(2), y: to, epilogue },
+        2 => {
+            let pass = ConvPass::ALL[rng.below(4) as usize];
+            let filters = if pass == ConvPass::Packed { 2 } else { 0 };
+            StepOp::Conv { call: Conv2d { pass, ..conv(rng) }, a: from, b: BufferId(filters), c: to, epilogue }
+        }
         _ => StepOp::Copy { src: from, dst: to },
     }
 }

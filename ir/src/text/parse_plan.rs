@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, Conv2d, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, Step, StepOp,
-    Weight,
+    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, Step,
+    StepOp, Weight,
 };
 
 use super::lex::{Name, Pos};
 use super::parse::Parser;
+use super::print_plan::conv_pass;
 use crate::diag::Result;
 
 /// Positions by name, one table for each sigil.
@@ -174,13 +175,6 @@ impl Parser<'_> {
                 r.finish()?;
                 StepOp::Gemm { call, a, b, c, epilogue: self.epilogue(s)? }
             }
-            _ if self.eat_word("conv") => {
-                let [x, w, y] = self.three_buffers(s)?;
-                let mut r = self.record()?;
-                let call = r.conv()?;
-                r.finish()?;
-                StepOp::Conv { call, x, w, y, epilogue: self.epilogue(s)? }
-            }
             _ if self.eat_word("copy") => {
                 self.expect('(')?;
                 let src = self.buffer_id(s)?;
@@ -195,7 +189,16 @@ impl Parser<'_> {
                 let function = self.number("the position of a function")?;
                 StepOp::Extern { operator, function, args: self.args(s)? }
             }
-            _ => return self.expected("`launch`, `gemm`, `conv`, `copy` or `extern`"),
+            _ => {
+                let Some(pass) = ConvPass::ALL.into_iter().find(|pass| self.eat_word(conv_pass(*pass))) else {
+                    return self.expected("`launch`, `gemm`, `copy`, `conv` or a pass of one");
+                };
+                let [a, b, c] = self.three_buffers(s)?;
+                let mut r = self.record()?;
+                let call = r.conv(pass)?;
+                r.finish()?;
+                StepOp::Conv { call, a, b, c, epilogue: self.epilogue(s)? }
+            }
         };
         Ok(Step { name, op, flops, bytes })
     }
@@ -230,7 +233,7 @@ impl Parser<'_> {
                 row_stride: r.one("row_stride")?,
                 col_stride: r.one("col_stride")?,
             },
-            false => Packing::Conv(r.conv()?),
+            false => Packing::Conv(r.conv(ConvPass::Packed)?),
         };
         r.finish()?;
         Ok(packing)
@@ -278,7 +281,7 @@ impl Record {
         })
     }
 
-    fn conv(&mut self) -> Result<Conv2d> {
+    fn conv(&mut self, pass: ConvPass) -> Result<Conv2d> {
         Ok(Conv2d {
             batch: self.one("batch")?,
             groups: self.one("groups")?,
@@ -290,6 +293,7 @@ impl Record {
             strides: self.list("strides")?,
             dilations: self.list("dilations")?,
             pads: self.list("pads")?,
+            pass,
         })
     }
 }

@@ -1,6 +1,8 @@
 //! Printing of plans.
 
-use tensorc_abi::{Arg, BatchedGemm, BufferId, Conv2d, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, StepOp};
+use tensorc_abi::{
+    Arg, BatchedGemm, BufferId, Conv2d, ConvPass, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, StepOp,
+};
 
 use super::names::{Numbered, quote, sigiled, word};
 use super::print::{Out, join, list};
@@ -87,9 +89,9 @@ impl Names {
                 let epilogue = self.epilogue(epilogue.as_ref());
                 format!("gemm({}, {}, mut {}) {}{epilogue}", b(a), b(rhs), b(c), gemm(call))
             }
-            StepOp::Conv { call, x, w, y, epilogue } => {
+            StepOp::Conv { call, a, b: rhs, c, epilogue } => {
                 let epilogue = self.epilogue(epilogue.as_ref());
-                format!("conv({}, {}, mut {}) {}{epilogue}", b(x), b(w), b(y), conv(call))
+                format!("{}({}, {}, mut {}) {}{epilogue}", conv_pass(call.pass), b(a), b(rhs), b(c), conv(call))
             }
             StepOp::Copy { src, dst } => format!("copy({}, mut {})", b(src), b(dst)),
             StepOp::Extern { operator, function, args } => {
@@ -125,6 +127,16 @@ fn gemm(c: &BatchedGemm) -> String {
         layout(&c.b),
         layout(&c.c)
     )
+}
+
+/// The word that names the step.
+pub(super) fn conv_pass(pass: ConvPass) -> &'static str {
+    match pass {
+        ConvPass::Packed => "conv",
+        ConvPass::Forward => "conv_forward",
+        ConvPass::DataGradient => "conv_data_gradient",
+        ConvPass::FilterGradient => "conv_filter_gradient",
+    }
 }
 
 fn conv(c: &Conv2d) -> String {

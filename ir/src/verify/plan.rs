@@ -1,6 +1,6 @@
 //! Structural rules of plans. That live buffers do not overlap is checked where plans are loaded.
 
-use tensorc_abi::{Arg, DType, Home, KernelId, Packing, Plan, StepOp};
+use tensorc_abi::{Arg, ConvPass, DType, Home, KernelId, Packing, Plan, StepOp};
 
 use crate::diag::{Code, Diagnostic, Result};
 use crate::kir::Kernel;
@@ -86,11 +86,12 @@ fn check_step(plan: &Plan, op: &StepOp, kernels: Option<&[Kernel]>) -> Check {
             }
             epilogue.as_ref().map_or(Ok(()), |e| call(plan, e.kernel, &e.args, kernels, None))
         }
-        StepOp::Conv { x, w, y, epilogue, .. } => {
-            if !matches!(packing(plan, plan.buffer(*w).home), Some(Packing::Conv(_))) {
-                return Err("the filters of a library convolution are not packed".into());
+        StepOp::Conv { call: c, a, b, c: out, epilogue } => {
+            let packed = matches!(packing(plan, plan.buffer(*b).home), Some(Packing::Conv(_)));
+            if packed != (c.pass == ConvPass::Packed) {
+                return Err("the convolution and its filters disagree on packing".into());
             }
-            if [x, w, y].iter().any(|id| plan.buffer(**id).dtype != DType::F32) {
+            if [a, b, out].iter().any(|id| plan.buffer(**id).dtype != DType::F32) {
                 return Err("an operand of a library convolution is not f32".into());
             }
             epilogue.as_ref().map_or(Ok(()), |e| call(plan, e.kernel, &e.args, kernels, None))

@@ -1,34 +1,64 @@
-//! Fetches panels of the patch matrix (implicit im2col) out of an image.
+//! Fetches panels of the patch matrix (implicit im2col) out of images.
 
 use std::ops::Range;
 
 use super::Shape;
 use crate::tiers::{LANES, NR, Panel, Segment, Tier, Window};
 
-/// Writes the rows of the patch matrix of `channels` for the output pixels `pixels` to `dst`, NR
-/// elements for each (channel, filter row, filter column), zero past the last pixel and where a tap
-/// lies in the padding.
+/// Columns of the patch matrix: the same run of output pixels of one image after another.
+#[derive(Clone, Debug)]
+pub(super) struct Columns {
+    /// The first image.
+    pub image: usize,
+    pub pixels: Range<usize>,
+}
+
+impl Columns {
+    /// Image and pixel of a column.
+    pub(super) fn at(&self, column: usize) -> (usize, usize) {
+        let len = self.pixels.len().max(1);
+        (self.image + column / len, self.pixels.start + column % len)
+    }
+
+    /// Cuts columns where images end: image, its pixels, and the first of the columns.
+    pub(super) fn by_image(&self, cols: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>, usize)> {
+        let this = self.clone();
+        let mut next = cols.start;
+        std::iter::from_fn(move || {
+            let start = next;
+            let (image, pixel) = this.at(start);
+            next = cols.end.min(start + this.pixels.end - pixel);
+            (start < cols.end).then(|| (image, pixel..pixel + next - start, start))
+        })
+    }
+}
+
+/// Writes the rows of the patch matrix of `channels` for the columns `cols` to `dst`, NR elements for
+/// each (channel, filter row, filter column), zero past the last column and where a tap lies in the
+/// padding.
 ///
 /// # Safety
-/// The tier is available, `x` addresses the image's planes, `dst` the panel, and `pixels` are at
-/// most NR existing output pixels.
+/// The tier is available, `x` addresses the group's planes of image 0, `dst` the panel, and `cols`
+/// are at most NR existing columns.
 pub(super) unsafe fn fetch(
     tier: &Tier,
     shape: &Shape,
     x: *const f32,
     channels: Range<usize>,
-    pixels: Range<usize>,
+    (columns, cols): (&Columns, Range<usize>),
     dst: *mut f32,
 ) {
-    if shape.pointwise {
+    let (image, pixel) = columns.at(cols.start);
+    let x = x.wrapping_add(image * shape.image() + channels.start * shape.plane());
+    if shape.pointwise && columns.at(cols.end - 1).0 == image {
         let panel = Panel {
-            src: x.wrapping_add(channels.start * shape.plane() + pixels.start),
+            src: x.wrapping_add(pixel),
             k_stride: shape.plane() as isize,
             j_stride: 1,
             k: channels.len(),
-            width: pixels.len(),
+            width: cols.len(),
             dst,
-            ld: NR,
+            ld: NR as isize,
             pad: NR,
         };
         // SAFETY: the pixels of these channels exist, and `dst` holds the panel.
@@ -39,10 +69,10 @@ pub(super) unsafe fn fetch(
     // so that the lines one filter tap brings in are still there for the next.
     let together = if shape.plane().is_multiple_of(512) { 8 } else { channels.len().max(1) };
     let vectors: [_; NR / LANES] = std::array::from_fn(|v| {
-        let start = pixels.start + v * LANES;
-        segments(shape, start..pixels.end.min(start + LANES))
+        let start = cols.start + v * LANES;
+        segments(shape, columns, start..cols.end.min(start + LANES), image)
     });
-    let blocks = channels.clone().step_by(together).flat_map(|first| (0..NR / LANES).map(move |v| (first, v)));
+    let blocks = (0..channels.len()).step_by(together).flat_map(|first| (0..NR / LANES).map(move |v| (first, v)));
     for (first, v) in blocks {
         let (segments, count) = &vectors[v];
         let window = Window {
@@ -53,25 +83,27 @@ pub(super) unsafe fn fetch(
             dilations: shape.dilations,
             pads: shape.pads,
             src: x.wrapping_add(first * shape.plane()),
-            channels: together.min(channels.end - first),
-            dst: dst.wrapping_add((first - channels.start) * shape.taps() * NR + v * LANES),
+            channels: together.min(channels.len() - first),
+            dst: dst.wrapping_add(first * shape.taps() * NR + v * LANES),
         };
         // SAFETY: the pixels exist, and the panel has a row for each tap of each channel.
         unsafe { (tier.fetch)(&window) };
     }
 }
 
-/// Cuts a vector of output pixels at the ends of output rows.
-fn segments(shape: &Shape, pixels: Range<usize>) -> ([Segment; LANES], usize) {
+/// Cuts a vector of columns at the ends of output rows.
+fn segments(shape: &Shape, columns: &Columns, cols: Range<usize>, first_image: usize) -> ([Segment; LANES], usize) {
     let mut segments = [Segment::default(); LANES];
     let mut count = 0;
-    let mut pixel = pixels.start;
-    while pixel < pixels.end {
+    let mut column = cols.start;
+    while column < cols.end {
+        let (image, pixel) = columns.at(column);
         let (row, col) = (pixel / shape.output[1], pixel % shape.output[1]);
-        let len = (shape.output[1] - col).min(pixels.end - pixel);
-        segments[count] = Segment { first: pixel - pixels.start, len, row, col };
+        let len = (shape.output[1] - col).min(columns.pixels.end - pixel).min(cols.end - column);
+        let image = (image - first_image) * shape.image();
+        segments[count] = Segment { first: column - cols.start, len, image, row, col };
         count += 1;
-        pixel += len;
+        column += len;
     }
     (segments, count)
 }

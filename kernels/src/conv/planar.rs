@@ -3,7 +3,9 @@
 
 use std::ops::Range;
 
-use super::Shape;
+use tensorc_abi::{Conv2d, ConvPass};
+
+use super::{Shape, Tensors};
 use crate::EpilogueCall;
 use crate::blocking::Split;
 use crate::tiers::{Depthwise, DepthwiseShape, LANES, Tier};
@@ -13,11 +15,12 @@ const EPILOGUE_ELEMENTS: usize = 8 * 1024;
 /// Multiply-adds that are worth a task of their own.
 const TASK_TERMS: usize = 150_000;
 /// Output channels of a group up to which a plane at a time beats a matrix product.
-const MULTIPLIER: usize = 4;
+const MULTIPLIER: u64 = 4;
 
 /// Whether a convolution is computed plane by plane.
-pub(crate) fn is_planar(shape: &Shape) -> bool {
-    shape.in_channels == 1 && shape.groups > 1 && shape.out_channels <= MULTIPLIER
+pub(crate) fn is_planar(call: &Conv2d) -> bool {
+    let forward = matches!(call.pass, ConvPass::Packed | ConvPass::Forward);
+    forward && call.in_channels == 1 && call.groups > 1 && call.out_channels <= MULTIPLIER
 }
 
 /// The division into tasks: runs of planes, or bands of rows of large planes.
@@ -46,13 +49,8 @@ pub(super) fn tasks(shape: &Shape) -> usize {
     schedule.planes.parts() * schedule.bands.parts()
 }
 
-/// Addresses of the three tensors; `w` is the filters as in the graph.
-pub(super) struct Tensors {
-    pub x: *const f32,
-    pub w: *const f32,
-    pub y: *mut f32,
-}
-
+/// The packed filters are those of the graph.
+///
 /// # Safety
 /// As for [`super::conv_run`].
 pub(super) unsafe fn run(
@@ -81,9 +79,9 @@ pub(super) unsafe fn run(
                 let channel = plane % channels;
                 let source = image * shape.groups + channel / shape.out_channels;
                 let depthwise = Depthwise {
-                    x: tensors.x.wrapping_add(source * shape.plane()),
-                    w: tensors.w.wrapping_add(channel * shape.taps()),
-                    y: tensors.y.wrapping_add(plane * shape.pixels()),
+                    x: tensors.left.wrapping_add(source * shape.plane()),
+                    w: tensors.right.wrapping_add(channel * shape.taps()),
+                    y: tensors.result.wrapping_add(plane * shape.pixels()),
                     rows: rows.clone(),
                     shape: &common,
                 };

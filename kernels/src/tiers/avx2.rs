@@ -206,7 +206,7 @@ unsafe fn fetch_runs<const STEP: usize>(f: &Window<'_>) {
             let Some(row) = f.row(segment, tap / f.kernel[1]) else { continue };
             if mask != 0 {
                 let run = &mut runs[count];
-                run.src = f.src.wrapping_offset((row * f.input[1]) as isize + column);
+                run.src = f.src.wrapping_offset((segment.image + row * f.input[1]) as isize + column);
                 for (h, masks) in run.masks.iter_mut().enumerate() {
                     let half = (mask >> (h * LANES)) as u8;
                     for (v, elements) in masks.iter_mut().enumerate() {

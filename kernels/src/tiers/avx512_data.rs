@@ -35,7 +35,7 @@ unsafe fn copy_rows(p: &Panel) {
         if p.pad <= LANES {
             for _ in 0..p.k {
                 _mm512_mask_storeu_ps(dst, pad_low, _mm512_maskz_loadu_ps(low, src));
-                (src, dst) = (src.wrapping_offset(p.k_stride), dst.wrapping_add(p.ld));
+                (src, dst) = (src.wrapping_offset(p.k_stride), dst.wrapping_offset(p.ld));
             }
             return;
         }
@@ -44,7 +44,7 @@ unsafe fn copy_rows(p: &Panel) {
             let right = _mm512_maskz_loadu_ps(high, src.wrapping_add(LANES));
             _mm512_storeu_ps(dst, left);
             _mm512_mask_storeu_ps(dst.add(LANES), pad_high, right);
-            (src, dst) = (src.wrapping_offset(p.k_stride), dst.wrapping_add(p.ld));
+            (src, dst) = (src.wrapping_offset(p.k_stride), dst.wrapping_offset(p.ld));
         }
     }
 }
@@ -73,7 +73,7 @@ unsafe fn transpose(p: &Panel) {
                 let columns = transposed(rows);
                 for (k, column) in columns.iter().enumerate() {
                     if k < depth {
-                        _mm512_mask_storeu_ps(p.dst.add((k0 + k) * p.ld + j0), store, *column);
+                        _mm512_mask_storeu_ps(p.dst.offset((k0 + k) as isize * p.ld).add(j0), store, *column);
                     }
                 }
             }
@@ -156,7 +156,7 @@ unsafe fn fetch_segments<const STEP: usize, const N: usize>(f: &Window<'_>) {
             for i in 0..N {
                 if let Some(row) = f.row(&f.segments[i], r) {
                     masks[i] = columns[i].1;
-                    runs[i] = f.src.wrapping_offset((row * f.input[1]) as isize + columns[i].0);
+                    runs[i] = f.src.wrapping_offset((f.segments[i].image + row * f.input[1]) as isize + columns[i].0);
                 }
             }
             let mut dst = f.dst.wrapping_add((r * f.kernel[1] + s) * NR);
@@ -201,13 +201,13 @@ unsafe fn fetch_gather(f: &Window<'_>) {
         for segment in f.segments {
             let (column, mask) = f.columns(segment, tap % f.kernel[1]);
             let Some(row) = f.row(segment, tap / f.kernel[1]) else { continue };
-            let base = (row * f.input[1]) as isize + column;
+            let base = (segment.image + row * f.input[1]) as isize + column;
             for (lane, index) in index.iter_mut().enumerate().skip(segment.first).take(segment.len) {
                 *index = (base + (lane * f.strides[1]) as isize) as i32;
             }
             all |= mask;
         }
-        // SAFETY: only lanes in the image are read; a plane has fewer than 2³¹ elements.
+        // SAFETY: only lanes in the image are read; an operand has fewer than 2³¹ elements.
         unsafe {
             let index = _mm512_loadu_si512(index.as_ptr().cast());
             for channel in 0..f.channels {

@@ -75,16 +75,18 @@ pub(crate) struct Panel {
     pub k: usize,
     pub width: usize,
     pub dst: *mut f32,
-    pub ld: usize,
+    pub ld: isize,
     pub pad: usize,
 }
 
-/// Output pixels of one vector that lie in one output row: lanes `first..first + len` are the
+/// Output pixels of one vector that lie in one output row of one image: lanes `first..first + len` are the
 /// pixels from (row, col) on.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Segment {
     pub first: usize,
     pub len: usize,
+    /// Elements from the first image to theirs.
+    pub image: usize,
     pub row: usize,
     pub col: usize,
 }
@@ -99,7 +101,7 @@ pub(crate) struct Window<'a> {
     pub strides: [usize; 2],
     pub dilations: [usize; 2],
     pub pads: [usize; 2],
-    /// Plane of the first channel.
+    /// Plane of the first channel of the first image.
     pub src: *const f32,
     pub channels: usize,
     pub dst: *mut f32,

@@ -89,19 +89,20 @@ pub(super) unsafe fn panel(p: &Panel) {
     const DEPTH: usize = 16;
     for k0 in (0..p.k).step_by(DEPTH) {
         let depth = DEPTH.min(p.k - k0);
-        // SAFETY: k < p.k and j < p.width in the source, j < p.pad ≤ p.ld in the destination.
+        // SAFETY: k < p.k and j < p.width in the source, j < p.pad in the destination.
         unsafe {
             let src = p.src.offset(k0 as isize * p.k_stride);
-            let dst = p.dst.add(k0 * p.ld);
+            let dst = p.dst.offset(k0 as isize * p.ld);
             for j in 0..p.width {
                 let column = src.offset(j as isize * p.j_stride);
                 for k in 0..depth {
-                    *dst.add(k * p.ld + j) = column.offset(k as isize * p.k_stride).read_unaligned();
+                    *dst.offset(k as isize * p.ld + j as isize) =
+                        column.offset(k as isize * p.k_stride).read_unaligned();
                 }
             }
             for j in p.width..p.pad {
                 for k in 0..depth {
-                    *dst.add(k * p.ld + j) = 0.0;
+                    *dst.offset(k as isize * p.ld + j as isize) = 0.0;
                 }
             }
         }
@@ -118,7 +119,7 @@ pub(super) unsafe fn fetch(f: &Window<'_>) {
         for (run, segment) in runs.iter_mut().zip(f.segments) {
             let (column, mask) = f.columns(segment, tap % f.kernel[1]);
             if let Some(row) = f.row(segment, tap / f.kernel[1]) {
-                let src = f.src.wrapping_add(row * f.input[1]).wrapping_offset(column);
+                let src = f.src.wrapping_add(segment.image + row * f.input[1]).wrapping_offset(column);
                 *run = (src, mask.trailing_zeros() as usize, LANES - mask.leading_zeros() as usize);
             }
         }

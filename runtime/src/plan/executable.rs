@@ -196,8 +196,8 @@ impl Executable {
                 self.slots.extend([*a, *b, *c]);
                 self.prepare_library(Contraction::Gemm(*call), epilogue.as_ref(), kernels)
             }
-            StepOp::Conv { call, x, w, y, epilogue } => {
-                self.slots.extend([*x, *w, *y]);
+            StepOp::Conv { call, a, b, c, epilogue } => {
+                self.slots.extend([*a, *b, *c]);
                 self.prepare_library(Contraction::Conv(*call), epilogue.as_ref(), kernels)
             }
         };

@@ -1,7 +1,7 @@
 //! Library calls and copies stay inside their operands and read weights in the right layout.
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
-use tensorc_abi::{BatchedGemm, BufferId, Conv2d, DType, Home, MatrixLayout, Packing, Plan, Step, StepOp};
+use tensorc_abi::{BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, MatrixLayout, Packing, Plan, Step, StepOp};
 
 use super::super::error::PlanError;
 use super::byte_size;
@@ -19,10 +19,10 @@ pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
             check_epilogue(plan, step, *c, epilogue.as_ref().map(|e| e.args.as_slice()))?;
             check_gemm(plan, step, call, [*a, *b, *c])
         }
-        StepOp::Conv { call, x, w, y, epilogue } => {
-            check_operands(plan, step, [*x, *w, *y])?;
-            check_epilogue(plan, step, *y, epilogue.as_ref().map(|e| e.args.as_slice()))?;
-            check_conv(plan, step, call, [*x, *w, *y])
+        StepOp::Conv { call, a, b, c, epilogue } => {
+            check_operands(plan, step, [*a, *b, *c])?;
+            check_epilogue(plan, step, *c, epilogue.as_ref().map(|e| e.args.as_slice()))?;
+            check_conv(plan, step, call, [*a, *b, *c])
         }
         StepOp::Extern { args, .. } => {
             for (i, arg) in args.iter().enumerate() {
@@ -134,7 +134,7 @@ fn check_gemm(plan: &Plan, step: &Step, call: &BatchedGemm, [a, b, c]: [BufferId
     inside(b, &call.b, call.k, call.n)
 }
 
-fn check_conv(plan: &Plan, step: &Step, call: &Conv2d, [x, w, y]: [BufferId; 3]) -> Result<(), PlanError> {
+fn check_conv(plan: &Plan, step: &Step, call: &Conv2d, [a, b, c]: [BufferId; 3]) -> Result<(), PlanError> {
     let parameters = |what| PlanError::Parameters { step: step.name.clone(), what };
     if [call.strides, call.dilations, call.kernel].concat().contains(&0) {
         return Err(parameters("a stride, dilation or kernel extent of a convolution is zero"));
@@ -147,12 +147,20 @@ fn check_conv(plan: &Plan, step: &Step, call: &Conv2d, [x, w, y]: [BufferId; 3])
     if [0, 1].map(reach).iter().any(|reach| reach.is_none_or(|reach| reach > i32::MAX as u64)) {
         return Err(parameters("a convolution reaches over more than 2^31 - 1 rows or columns"));
     }
-    check_layout(plan, step, x, Packing::Plain)?;
-    check_layout(plan, step, w, Packing::Conv(*call))?;
-    let volume = |channels: u64, pixels: [u64; 2]| product(&[call.batch, call.groups, channels, pixels[0], pixels[1]]);
-    for (id, channels, pixels) in [(x, call.in_channels, call.input), (y, call.out_channels, call.output)] {
-        if volume(channels, pixels) != Some(elements(plan, id)) {
+    check_layout(plan, step, a, Packing::Plain)?;
+    let (filters, [x, w, y]) = match call.pass {
+        ConvPass::Packed => (Packing::Conv(*call), [a, b, c]),
+        ConvPass::Forward => (Packing::Plain, [a, b, c]),
+        ConvPass::DataGradient => (Packing::Plain, [c, b, a]),
+        ConvPass::FilterGradient => (Packing::Plain, [a, c, b]),
+    };
+    check_layout(plan, step, b, filters)?;
+    for (id, size) in [x, w, y].into_iter().zip(call.sizes()) {
+        if size != Some(elements(plan, id)) {
             return Err(bounds(plan, step, id));
+        }
+        if size.is_some_and(|size| size > i32::MAX as u64) {
+            return Err(parameters("an operand of a convolution has more than 2^31 - 1 elements"));
         }
     }
     Ok(())
@@ -221,9 +229,6 @@ pub fn packing_fits(packing: &Packing, elements: u64) -> bool {
         Packing::GemmB { k, n, offset, row_stride, col_stride } => {
             strided_fits(*offset, &[(*k, *row_stride), (*n, *col_stride)], elements)
         }
-        Packing::Conv(call) => {
-            let filter = [call.groups, call.out_channels, call.in_channels, call.kernel[0], call.kernel[1]];
-            product(&filter) == Some(elements)
-        }
+        Packing::Conv(call) => call.pass == ConvPass::Packed && call.sizes()[1] == Some(elements),
     }
 }

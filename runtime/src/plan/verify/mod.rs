@@ -196,7 +196,7 @@ fn uses(op: &StepOp) -> Vec<Arg> {
     match op {
         StepOp::Launch { args, .. } | StepOp::Extern { args, .. } => reads_first(args),
         StepOp::Gemm { a, b, c, epilogue, .. } => library([*a, *b], *c, epilogue.as_ref().map(|e| e.args.as_slice())),
-        StepOp::Conv { x, w, y, epilogue, .. } => library([*x, *w], *y, epilogue.as_ref().map(|e| e.args.as_slice())),
+        StepOp::Conv { a, b, c, epilogue, .. } => library([*a, *b], *c, epilogue.as_ref().map(|e| e.args.as_slice())),
         StepOp::Copy { src, dst } => vec![read(*src), write(*dst)],
     }
 }
