@@ -4,22 +4,39 @@ use std::fmt::Write;
 
 use clap::Args;
 use tensorc::ir::op::OpDef;
+use tensorc::ir::params::{ParamKind, ParamSpec};
 
 use super::{Failure, print};
 
 #[derive(Args)]
 pub struct OpsArgs {
-    /// Only operators whose name contains this text
+    /// Only operators of which a name, here or in ONNX or MXNet, contains this text
     filter: Option<String>,
 }
 
 pub fn run(args: &OpsArgs) -> Result<(), Failure> {
     let registry = tensorc::ops::registry()?;
     let mut text = String::new();
-    for op in registry.iter().filter(|op| args.filter.as_ref().is_none_or(|f| op.name.contains(f.as_str()))) {
+    for op in registry.iter().filter(|op| args.filter.as_ref().is_none_or(|f| is_called(op, f))) {
         describe(op, &mut text)?;
     }
     print(&text)
+}
+
+/// Whether one of an operator's names contains the text.
+fn is_called(op: &OpDef, text: &str) -> bool {
+    let foreign = op.names.onnx.iter().map(|(name, _)| name).chain(&op.names.mxnet);
+    foreign.chain([&op.name]).any(|name| name.contains(text))
+}
+
+/// The values that a parameter may have.
+fn domain(p: &ParamSpec) -> String {
+    match (p.kind, p.range) {
+        (ParamKind::Choice(of), _) => of.join("|"),
+        (kind, Some((low, high))) if high >= i64::MAX as f64 => format!("{}, at least {low}", kind.name()),
+        (kind, Some((low, high))) => format!("{} in [{low}, {high}]", kind.name()),
+        (kind, None) => kind.name().to_owned(),
+    }
 }
 
 fn describe(op: &OpDef, text: &mut String) -> std::fmt::Result {
@@ -40,7 +57,7 @@ fn describe(op: &OpDef, text: &mut String) -> std::fmt::Result {
             (None, true) => ", required".into(),
             (None, false) => String::new(),
         };
-        writeln!(text, "    {}: {}{default}  {}", p.name, p.kind.name(), p.doc)?;
+        writeln!(text, "    {}: {}{default}  {}", p.name, domain(p), p.doc)?;
     }
     let onnx: Vec<String> = op.names.onnx.iter().map(|(n, v)| format!("{n}-{v}")).collect();
     if !onnx.is_empty() || !op.names.mxnet.is_empty() {
