@@ -17,3 +17,4 @@ mod random;
 mod support;
 mod symbols;
 mod tidy;
+mod user_operators;

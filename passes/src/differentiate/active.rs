@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::diag::{Code, Diagnostic, Result};
-use tensorc_ir::expand::{Expanded, expand_node};
+use tensorc_ir::expand::{Expanded, expand_for_gradient};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::op::{Compute, Grad, Registry};
 use tensorc_ir::prim::Prim;
@@ -42,7 +42,8 @@ impl Active {
             }
             let values = Values::new(registry, Options::default().static_bytes);
             for node in open {
-                if let Expanded::Replaced(results) = expand_node(graph, node, registry, &|g, v| values.get(g, v))? {
+                let expanded = expand_for_gradient(graph, node, registry, &|g, v| values.get(g, v))?;
+                if let Expanded::Replaced(results) = expanded {
                     active.name_origin(graph, node, &results);
                     active.replace(graph, node, &results);
                 }
@@ -122,7 +123,11 @@ fn passes(graph: &Graph, node: NodeId, varies: &BTreeSet<Value>) -> bool {
 /// Whether a node must become something else to be differentiated.
 fn expands(graph: &Graph, node: NodeId) -> bool {
     match &graph.node(node).kind {
-        NodeKind::Op(op) => matches!(op.def.grad, Grad::Derived) && !matches!(op.def.compute, Compute::Host(_)),
+        NodeKind::Op(op) => match op.def.grad {
+            Grad::Derived => !matches!(op.def.compute, Compute::Host(_)),
+            Grad::Through(_) => true,
+            Grad::Rule(_) | Grad::Zero | Grad::None(_) => false,
+        },
         _ => false,
     }
 }

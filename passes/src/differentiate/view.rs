@@ -34,13 +34,13 @@ pub(super) fn adjoint(b: &mut Builder<'_>, view: &View, dims: &[u64], head: Valu
     let bounded = view.fill.is_none() || in_bounds(&view.map, dims, &ty.dims);
     for _ in 0..MAX_REWRITES {
         let out = b.ty(head)?.dims;
-        if let Some(solution) = solve(&map, dims, &out) {
+        if let Some(solution) = solve(&map, dims, &out, &|_| false) {
             return read_back(b, head, solution, dims.len());
         }
         let flat = linearize(&map, dims).recombine(&out[..]);
         if bounded && flat.is_affine() {
             let len = dims.iter().product::<u64>();
-            if let Some(solution) = solve(&[flat], &[len], &out) {
+            if let Some(solution) = solve(&[flat], &[len], &out, &|_| false) {
                 let flat = read_back(b, head, solution, 1)?;
                 return emit::reshape(b, flat, dims);
             }
