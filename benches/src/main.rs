@@ -8,6 +8,7 @@ mod list_nets;
 mod ndarray;
 mod summary;
 mod tiny_mlp;
+mod train;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -27,6 +28,10 @@ enum Verb {
     EngineCost(engine_cost::Arguments),
     NdarrayChain(ndarray::ChainArguments),
     NdarrayLoop(ndarray::LoopArguments),
+    /// Time of training steps.
+    BenchTrain(train::Arguments),
+    /// Memory planned for training.
+    TrainMemory(train::MemoryArguments),
     Nets(list_nets::Arguments),
     /// Latency of a perceptron of about a thousand parameters through the Rust API.
     TinyMlp,
@@ -38,6 +43,8 @@ fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
         Verb::EngineCost(arguments) => engine_cost::run(&arguments)?,
         Verb::NdarrayChain(arguments) => ndarray::chain(&arguments)?,
         Verb::NdarrayLoop(arguments) => ndarray::training_loop(&arguments)?,
+        Verb::BenchTrain(arguments) => train::run(&arguments)?,
+        Verb::TrainMemory(arguments) => train::memory(&arguments)?,
         Verb::Nets(arguments) => list_nets::run(&arguments)?,
         Verb::TinyMlp => tiny_mlp::run()?,
     }
