@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use tensorc_abi::ExternFn;
+
 use crate::index::Index;
 use crate::kir::Kernel;
 use crate::scalar::{Scalar, ScalarFn};
@@ -26,6 +28,8 @@ pub enum Prim {
     },
     /// A loop nest of the operator's own. Parameters: inputs in order, then outputs.
     Kernel(Arc<Kernel>),
+    /// A function of the host: opaque, and never computed at compile time, because it may do more than compute.
+    Extern(ExternFn),
 }
 
 /// Folds operands of one common shape over `axes`.

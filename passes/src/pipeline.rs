@@ -10,6 +10,7 @@ use crate::fold_constants::FoldConstants;
 use crate::fuse::Fuse;
 use crate::infer::InferTypes;
 use crate::manager::{Pass, PassCx, run_passes};
+use crate::recompute::{Budget, Recompute};
 use crate::simplify::Simplify;
 
 /// Named points of the compilation, in order; `--to=fuse` stops after one.
@@ -56,6 +57,7 @@ pub fn default_pipeline() -> Vec<(Phase, Box<dyn Pass>)> {
         (Phase::Simplify, Box::new(Decompose)),
         (Phase::Simplify, Box::new(FoldConstants)),
         (Phase::Simplify, Box::new(Simplify::default())),
+        (Phase::Fuse, Box::new(Recompute::default())),
         (Phase::Fuse, Box::new(Fuse::default())),
     ]
 }
@@ -125,6 +127,15 @@ const KNOWN: &[Known] = &[
         },
     },
     Known {
+        name: "recompute",
+        options: &["bytes", "percent"],
+        build: |given| {
+            let bytes = number("recompute", "bytes", given)?.map(Budget::Bytes);
+            let percent = number("recompute", "percent", given)?.map(Budget::Percent);
+            Ok(Box::new(Recompute { budget: bytes.or(percent) }))
+        },
+    },
+    Known {
         name: "fuse",
         options: &["enabled"],
         build: |given| Ok(Box::new(Fuse { enabled: boolean("fuse", "enabled", given)? })),
@@ -145,7 +156,11 @@ fn boolean(pass: &'static str, option: &'static str, given: &Given) -> Result<Op
     given_value(option, given).map(|v| v.parse().map_err(|_| bad(v))).transpose()
 }
 
-fn number(pass: &'static str, option: &'static str, given: &Given) -> Result<Option<u32>, PipelineError> {
+fn number<T: std::str::FromStr>(
+    pass: &'static str,
+    option: &'static str,
+    given: &Given,
+) -> Result<Option<T>, PipelineError> {
     let bad = |value: &str| PipelineError::BadValue { pass, option, value: value.into(), expected: "number" };
     given_value(option, given).map(|v| v.parse().map_err(|_| bad(v))).transpose()
 }

@@ -203,6 +203,10 @@ fn primitive(b: &mut Builder<'_>, prim: &Prim, v: &Visit<'_>, operator: Option<&
         Prim::Contract(c) => contract::gradients(b, c, v),
         Prim::Gather(g) => Ok(vec![Some(scatter(b, *g, v)?), None]),
         Prim::Concat { axis } => pieces(b, *axis, v),
+        Prim::Extern(f) => {
+            let why = format!("{} is a closure, which cannot be differentiated", f.operator());
+            Err(Diagnostic::new(Code::Unsupported, why))
+        }
         Prim::Kernel(k) => {
             let operator = operator.map_or(String::new(), |name| format!("{name} has no gradient: "));
             let why = format!("{operator}kernel `{}` is a loop nest of its own, and no rule is given", k.name);
