@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tensorc_abi::ExternFn;
 use tensorc_codegen::cranelift::compile_kernels;
 use tensorc_codegen::lower::lower;
 use tensorc_ir::graph::Graph;
@@ -109,7 +110,7 @@ pub(crate) fn compile(compiler: &Compiler, mut graph: Graph) -> Result<Compiled,
 
 /// Generates code and packs weights.
 fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Compiled, Error> {
-    let Lowered { plan, kernels, constants, .. } = lowered;
+    let Lowered { plan, kernels, constants, externs, .. } = lowered;
     let threads = compiler.pool().threads();
     let resolve = |name: &str| math64::symbol(name).or_else(|| vmath::symbol(name));
     compiler.progress("generate code");
@@ -136,7 +137,7 @@ fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Com
         taken.map(|w| w.unwrap_or_else(|| Err(Error::Internal("a weight was not packed".into())))).collect()
     })?;
     let entries = (0..code.len()).filter_map(|i| code.entry(i)).collect();
-    let executable = report.timed(compiler, "load", || link_executable(plan, entries, code, weights))?;
+    let executable = report.timed(compiler, "load", || link_executable(plan, entries, code, weights, &externs))?;
     Ok(Compiled { executable: Arc::new(executable), report })
 }
 
@@ -146,8 +147,9 @@ fn link_executable(
     entries: Vec<tensorc_abi::KernelFn>,
     code: Arc<dyn std::any::Any + Send + Sync>,
     weights: Vec<WeightStorage>,
+    externs: &[ExternFn],
 ) -> Result<Executable, Error> {
     // SAFETY: the entries come from `code`, compiled from the kernels the plan was lowered with;
     // lowering bounds every access by the buffers' sizes and keeps parallel iterations disjoint.
-    unsafe { Executable::new(plan, entries, code, weights) }.map_err(Error::from)
+    unsafe { Executable::with_externs(plan, entries, code, weights, externs) }.map_err(Error::from)
 }

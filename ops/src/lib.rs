@@ -31,6 +31,7 @@ mod reduce;
 mod region;
 mod resample;
 mod resize;
+mod rnn;
 mod rules;
 mod sampling;
 mod shape;
@@ -38,6 +39,8 @@ mod slicing;
 mod sort;
 mod views;
 mod window;
+
+pub use rules::same as same_type;
 
 use tensorc_ir::op::{OpDef, Registry};
 
@@ -63,6 +66,7 @@ pub fn all() -> Vec<OpDef> {
         recurrent::ops(),
         reduce::ops(),
         region::ops(),
+        rnn::ops(),
         resize::ops(),
         host::ops(),
         sampling::ops(),

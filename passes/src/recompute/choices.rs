@@ -27,7 +27,7 @@ struct Fact {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Contractions, reductions, gathers and kernels.
+    /// Contractions, reductions, gathers, kernels and functions of the user's.
     Expensive,
     /// Maps and copies.
     Cheap,
@@ -210,7 +210,9 @@ fn fact(graph: &Graph, node: NodeId, prim: &Prim) -> Result<Fact> {
         }
         Prim::View(view) if keeps_linear_order(view, &graph.dense(args[0])?, &types[0].dims) => (Kind::Alias, 0),
         Prim::Map(_) | Prim::View(_) | Prim::Concat { .. } => (Kind::Cheap, traffic / BYTES_PER_NS),
-        Prim::Reduce(_) | Prim::Gather(_) | Prim::Kernel(_) => (Kind::Expensive, traffic / BYTES_PER_NS),
+        Prim::Reduce(_) | Prim::Gather(_) | Prim::Kernel(_) | Prim::Extern(_) => {
+            (Kind::Expensive, traffic / BYTES_PER_NS)
+        }
     };
     Ok(Fact { bytes, cost: cost + 1, kind, args: args.into_iter().map(|v| v.node).collect() })
 }

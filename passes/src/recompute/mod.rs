@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::prim::Prim;
 
 use crate::manager::{Pass, PassCx};
 use choices::Forward;
@@ -115,6 +116,10 @@ fn with_copies(graph: &Graph, forward: &Forward, copied: &BTreeSet<NodeId>) -> R
     for node in forward.order().iter().filter(|n| copied.contains(n)) {
         let old = graph.node(*node);
         let NodeKind::Prim(prim) = &old.kind else { continue };
+        // A function of the user's may do more than compute; it runs once.
+        if let Prim::Extern(_) = prim {
+            continue;
+        }
         let args: Vec<Value> = graph.args(*node).into_iter().map(|v| of(&copies, v)).collect();
         let types = (0..old.types.len() as u16).map(|port| graph.dense(Value { node: *node, port }));
         let copy = new.add_prim(old.name.clone(), prim.clone(), &args, &types.collect::<Result<Vec<_>>>()?);
