@@ -5,6 +5,7 @@ use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::Graph;
 
 use crate::decompose::Decompose;
+use crate::differentiate::Differentiate;
 use crate::fold_constants::FoldConstants;
 use crate::fuse::Fuse;
 use crate::infer::InferTypes;
@@ -105,6 +106,15 @@ struct Known {
 const KNOWN: &[Known] = &[
     Known { name: "infer", options: &[], build: |_| Ok(Box::new(InferTypes)) },
     Known { name: "decompose", options: &[], build: |_| Ok(Box::new(Decompose)) },
+    Known {
+        name: "differentiate",
+        options: &["wrt"],
+        build: |given| {
+            // Names of inputs, joined by `+`.
+            let wrt = given_value("wrt", given).map(|names| names.split('+').map(String::from).collect());
+            Ok(Box::new(Differentiate { wrt: wrt.unwrap_or_default() }))
+        },
+    },
     Known { name: "fold-constants", options: &[], build: |_| Ok(Box::new(FoldConstants)) },
     Known {
         name: "simplify",
