@@ -8,7 +8,6 @@
 mod differential;
 mod executor;
 mod models;
-mod mxnet_ops;
 mod ndarray;
 mod onnx;
 mod operators;
