@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use tensorc_frontend::mxnet::ParamsError;
 use tensorc_frontend::onnx::OnnxError;
+use tensorc_frontend::symbol::SymbolError;
 use tensorc_ir::diag::Diagnostic;
 use tensorc_runtime::array::{LaunchError, LendError, ReadError, ViewError};
 use tensorc_runtime::engine::{EngineError, WaitError};
@@ -23,6 +24,20 @@ pub enum Error {
     /// The program or the model is wrong, or asks for what is not supported.
     #[error("{0}")]
     Diagnostic(#[from] Diagnostic),
+    #[error(transparent)]
+    Symbol(#[from] SymbolError),
+    #[error("{}", symbol_message(path, source))]
+    SymbolFile { path: PathBuf, source: Box<SymbolError> },
+    #[error("{}", params_message(path, source))]
+    ParamsFile { path: PathBuf, source: ParamsError },
+    #[error("parameters go with a symbol file (.json), not with {}", path.display())]
+    NoSymbol { path: PathBuf },
+    #[error("variable `{name}` has no value in the parameters")]
+    MissingParameter { name: String },
+    #[error("the parameters hold `{name}`, which is no variable of the symbol")]
+    UnknownVariable { name: String },
+    #[error("parameter `{name}` is {found}, the symbol states {expected}")]
+    ParameterType { name: String, expected: String, found: String },
     #[error("input `{name}` is missing; the model takes: {expected}")]
     MissingInput { name: String, expected: String },
     #[error("the model has no input `{name}`; it takes: {expected}")]
@@ -43,6 +58,11 @@ pub enum Error {
     Target { op: String, expected: String, found: String },
     #[error("`{op}` takes {expected} as {name}, {found} was given")]
     Operand { op: String, name: String, expected: String, found: String },
+    /// A symbol and what it is to be bound to do not fit.
+    #[error("cannot bind: {0}")]
+    Bind(String),
+    #[error("backward pass: {0}")]
+    Backward(String),
     #[error("model `{model}`: shapes in it depend on values, so it has no single plan; run it with `Model::run`")]
     Staged { model: String },
     #[error("`{op}`: the shape of its result depends on elements, so it cannot be written to an array")]
@@ -87,6 +107,20 @@ impl From<ReadError> for Error {
             ReadError::Launch(error) => Error::Launch(error),
             ReadError::Failed(error) => Error::Wait(error),
         }
+    }
+}
+
+fn symbol_message(path: &std::path::Path, source: &SymbolError) -> String {
+    match source {
+        SymbolError::File { .. } => source.to_string(),
+        _ => format!("{}: {source}", path.display()),
+    }
+}
+
+fn params_message(path: &std::path::Path, source: &ParamsError) -> String {
+    match source {
+        ParamsError::File { .. } => source.to_string(),
+        _ => format!("{}: {source}", path.display()),
     }
 }
 

@@ -18,9 +18,11 @@
 mod compile;
 mod compiler;
 mod error;
+pub mod executor;
 mod model;
 pub mod ndarray;
 mod session;
+pub mod symbol;
 mod tensor;
 
 pub use compile::{Compiled, Report};

@@ -8,6 +8,7 @@ pub mod def;
 pub mod math;
 
 mod activation;
+mod adjoint;
 mod arith;
 mod attention;
 mod cast;
@@ -28,6 +29,7 @@ mod random;
 mod recurrent;
 mod reduce;
 mod region;
+mod resample;
 mod resize;
 mod rnn;
 mod rules;

@@ -199,10 +199,12 @@ fn extremes() -> Vec<OpDef> {
             .onnx("ReduceMin", 18),
         reduction(
             "reduce_peak",
-            "The greatest that is not NaN: the shift that keeps exponentials in range.",
+            "The greatest that is not NaN: the shift that keeps exponentials in range, which no result depends on. \
+             Constant to differentiation.",
             FLOATS,
             Fold { unit: least, join: |a, x| x.gt(a).select(x, a), ..SUM },
-        ),
+        )
+        .no_gradient(),
     ]
 }
 
@@ -312,7 +314,11 @@ fn scans() -> Vec<OpDef> {
             .ulp(1.0)
     };
     vec![
-        entry("cumsum", "Running sums along an axis.", ScalarOp::Add, 0.0).onnx("CumSum", 11),
-        entry("cumprod", "Running products along an axis.", ScalarOp::Mul, 1.0).onnx("CumProd", 26),
+        entry("cumsum", "Running sums along an axis.", ScalarOp::Add, 0.0)
+            .gradient(crate::adjoint::of_cumsum)
+            .onnx("CumSum", 11),
+        entry("cumprod", "Running products along an axis.", ScalarOp::Mul, 1.0)
+            .gradient(crate::adjoint::of_cumprod)
+            .onnx("CumProd", 26),
     ]
 }

@@ -9,17 +9,22 @@ use super::{Failure, print};
 
 #[derive(Args)]
 pub struct OpsArgs {
-    /// Only operators whose name contains this text
+    /// Only operators whose name, here or in ONNX or MXNet, contains this text
     filter: Option<String>,
 }
 
 pub fn run(args: &OpsArgs) -> Result<(), Failure> {
     let registry = tensorc::ops::registry()?;
     let mut text = String::new();
-    for op in registry.iter().filter(|op| args.filter.as_ref().is_none_or(|f| op.name.contains(f.as_str()))) {
+    for op in registry.iter().filter(|op| args.filter.as_ref().is_none_or(|f| is_called(op, f))) {
         describe(op, &mut text)?;
     }
     print(&text)
+}
+
+fn is_called(op: &OpDef, text: &str) -> bool {
+    let onnx = op.names.onnx.iter().map(|(name, _)| *name);
+    onnx.chain(op.names.mxnet.iter().copied()).chain([op.name]).any(|name| name.contains(text))
 }
 
 fn describe(op: &OpDef, text: &mut String) -> std::fmt::Result {

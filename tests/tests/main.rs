@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod differential;
+mod executor;
 mod models;
 mod ndarray;
 mod onnx;
@@ -13,4 +14,5 @@ mod operators;
 mod profiler;
 mod random;
 mod support;
+mod symbols;
 mod tidy;

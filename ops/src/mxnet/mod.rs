@@ -18,6 +18,7 @@ mod sequence;
 mod shape;
 mod sort;
 mod spatial;
+mod support;
 mod update;
 
 use tensorc_ir::op::OpDef;

@@ -366,6 +366,9 @@ pub fn ctc_loss() -> OpDef {
         .outputs(2, 2)
         .results(|_| ResultCount { visible: 1, listed: 2 })
         .gradient(|b, cx| {
+            if cx.heads.get(1).copied().flatten().is_some() {
+                return Err(b.fail("its gradient, the second result, has no gradient of its own"));
+            }
             let head = cx.head(b, 0)?;
             let dims = b.dims(head)?;
             let head = reshape(b, head, &[1, dims[0], 1])?;
