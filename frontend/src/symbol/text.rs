@@ -206,7 +206,9 @@ pub(super) fn parse(spec: &ParamSpec, text: &str) -> Result<Option<ParamValue>, 
     let name = spec.name;
     let trimmed = text.trim();
     if trimmed == "None" && !spec.required && !lists_none(spec) {
-        return Ok(None);
+        // Where there is a default, none is another choice than leaving the parameter out.
+        let chosen = matches!((spec.kind, &spec.default), (ParamKind::Int, Some(_)));
+        return Ok(chosen.then_some(ParamValue::Int(ParamValue::NONE)));
     }
     let value = match spec.kind {
         ParamKind::Int => trimmed.parse().ok().map(ParamValue::Int),

@@ -73,6 +73,7 @@ fn randint() -> OpDef {
         .required("high", ParamKind::Int, "upper bound, not reached")
         .required("shape", ParamKind::Ints, "the result's shape")
         .param("dtype", ParamValue::DType(DType::I32), "the result's type")
+        .maybe("ctx", ParamKind::Str, "No effect: whoever runs a graph says where.")
         .mxnet("_random_randint")
         .mxnet("random_randint");
     random(def)

@@ -182,6 +182,63 @@ pub const CASES: &[(&str, &str)] = &[
         "MXNet's loss of sequences",
         "(%x: ?[4, 2, 3]) { %l = const i64[2, 2] [1, 2, 1, 0] %y = mx_ctc_loss(%x, %l) : (?, ?) return %y }",
     ),
+    (
+        "an LSTM's steps",
+        "(%x: ?[3, 2, 8], %w: ?[8, 2], %h: ?[2, 2], %c: ?[2, 2]) { %y = recurrent(%x, %w, %h, %c) {mode=\"lstm\"} : (?, ?) return %y, %y:1 }",
+    ),
+    (
+        "a GRU's steps",
+        "(%x: ?[3, 2, 6], %w: ?[6, 2], %h: ?[2, 2], %b: ?[6]) { %y = recurrent(%x, %w, %h, _, %b) {mode=\"gru\"} return %y }",
+    ),
+    (
+        "the steps of a simple cell",
+        "(%x: ?[3, 2, 2], %w: ?[2, 2], %h: ?[2, 2], %b: ?[2]) { %y = recurrent(%x, %w, %h, _, %b) return %y }",
+    ),
+    (
+        "MXNet's recurrent layers",
+        "(%x: ?[2, 1, 2], %p: ?[96], %h: ?[2, 1, 2], %c: ?[2, 1, 2]) { %y = mx_rnn(%x, %p, %h, %c) {mode=\"lstm\", state_size=2, num_layers=1, bidirectional=true, state_outputs=true} : (?, ?, ?) return %y, %y:1, %y:2 }",
+    ),
+    (
+        "a Cholesky factor",
+        "(%x: ?[2, 3, 3]) { %s = mx_linalg_syrk(%x) %e = const ?[3, 3] [2.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 2.0] %a = add(%s, %e) %y = mx_linalg_potrf(%a) %z = mx_linalg_potri(%y) return %y, %z }",
+    ),
+    (
+        "triangular systems",
+        "(%a: ?[2, 3, 3], %x: ?[2, 2, 3], %z: ?[2, 3, 2]) { %e = const ?[3, 3] [3.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0, 0.0, 3.0] %m = add(%a, %e) %u = mx_linalg_trsm(%m, %x) {rightside=true, alpha=0.5} %v = mx_linalg_trsm(%m, %z) {transpose=true, lower=false} %w = mx_linalg_trmm(%m, %z) {lower=false} return %u, %v, %w }",
+    ),
+    (
+        "inverse and determinant",
+        "(%a: ?[2, 3, 3]) { %e = const ?[3, 3] [3.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0, 0.0, 3.0] %m = add(%a, %e) %u = mx_linalg_inverse(%m) %v = mx_linalg_slogdet(%m) : (?, ?) %w = mx_linalg_det(%m) return %u, %v:1, %w }",
+    ),
+    (
+        "products of matrices",
+        "(%a: ?[2, 3, 4], %b: ?[2, 4, 2], %c: ?[2, 3, 2]) { %y = mx_linalg_gemm(%a, %b, %c) {alpha=0.5, beta=2.0} %z = mx_linalg_gemm2(%b, %a) return %y, %z }",
+    ),
+    (
+        "triangles and diagonals",
+        "(%a: ?[2, 3, 3], %v: ?[6]) { %y = mx_linalg_extracttrian(%a) {lower=false} %z = mx_linalg_maketrian(%v) %d = mx_linalg_extractdiag(%a) {offset=1} %m = mx_linalg_makediag(%v) {offset=-1} return %y, %z, %d, %m }",
+    ),
+    (
+        "interleaved attention",
+        "(%x: ?[3, 2, 12], %a: ?[4, 3, 3], %q: ?[3, 2, 4], %k: ?[3, 2, 8]) { %y = mx_interleaved_matmul_selfatt_qk(%x) {heads=2} %z = mx_interleaved_matmul_selfatt_valatt(%x, %a) {heads=2} %u = mx_interleaved_matmul_encdec_qk(%q, %k) {heads=2} %v = mx_interleaved_matmul_encdec_valatt(%k, %a) {heads=2} return %y, %z, %u, %v }",
+    ),
+    (
+        "transformers of space",
+        "(%x: ?[1, 2, 4, 5], %t: ?[1, 6], %f: ?[1, 2, 3, 3]) { %y = mx_spatial_transformer(%x, %t) {target_shape=[3, 4], transform_type=\"affine\", sampler_type=\"bilinear\"} %g = mx_grid_generator(%f) {transform_type=\"warp\"} %z = mx_bilinear_sampler(%x, %g) return %y, %z }",
+    ),
+    (
+        "MXNet's correlation",
+        "(%x: ?[1, 2, 4, 4], %y: ?[1, 2, 4, 4]) { %z = mx_correlation(%x, %y) {max_displacement=1, pad_size=1} return %z }",
+    ),
+    (
+        "MXNet's regions",
+        "(%x: ?[2, 2, 5, 6]) { %r = const ?[2, 5] [0.0, 0.5, 1.0, 4.0, 3.5, 1.0, 1.0, 0.0, 5.5, 4.0] %y = mx_roi_align(%x, %r) {pooled_size=[2, 3], spatial_scale=1.0, sample_ratio=2} %z = mx_roi_pooling(%x, %r) {pooled_size=[2, 2], spatial_scale=1.0} return %y, %z }",
+    ),
+    (
+        "suppressed boxes",
+        "(%s: ?[1, 3, 1]) { %b = const ?[1, 3, 5] [0.9, 0.0, 0.0, 2.0, 2.0, 0.8, 0.1, 0.0, 2.0, 2.0, 0.7, 3.0, 3.0, 5.0, 5.0] %p = const i64[6] [0, 0, 0, 0, 0, 4] %w = pad(%s, %p) %t = const ?[] [0.01] %v = mul(%w, %t) %a = add(%b, %v) %y = mx_box_nms(%a) {score_index=0, coord_start=1} : (?, ?) return %y }",
+    ),
+    ("decoded boxes", "(%x: ?[2, 3, 4], %a: ?[1, 3, 4]) { %y = mx_box_decode(%x, %a) {format=\"corner\"} return %y }"),
 ];
 
 /// Cases whose second derivative cannot be had.
@@ -190,5 +247,6 @@ pub const ONCE: &[&str] = &["MXNet's loss of sequences", "regions by maxima"];
 /// Operators whose gradient is by definition not the slope of their results, and why.
 pub const CONVENTIONS: &[(&str, &str)] = &[
     ("mx_identity_attach_kl_sparse_reg", "adds the gradient of a penalty"),
+    ("mx_linalg_potrf", "only symmetric matrices have one: both triangles share what the lower one gets"),
     ("mx_index_copy", "every row that is written to one place receives the gradient there, not only the last"),
 ];

@@ -115,16 +115,19 @@ fn makediag() -> OpDef {
         .mxnet("linalg_makediag")
 }
 
-/// Positions of a triangle's elements in a matrix, row by row. With offset 0 `lower` decides which triangle;
-/// otherwise the sign of the offset does.
+/// Positions of a triangle's elements in a matrix: of the lower one row by row, of the upper one column by column.
+/// With offset 0 `lower` decides which triangle; otherwise the sign of the offset does.
 fn triangle(params: &Params, n: u64) -> Vec<(u64, u64)> {
     let shift = offset(params);
     let lower = if shift == 0 { params.bool("lower") != Some(false) } else { shift < 0 };
-    let inside = |row: u64, column: u64| {
-        let above = column as i64 - row as i64;
-        if lower { above <= shift } else { above >= shift }
-    };
-    (0..n).flat_map(|r| (0..n).map(move |c| (r, c))).filter(|&(r, c)| inside(r, c)).collect()
+    let pairs = (0..n).flat_map(|outer| (0..n).map(move |inner| (outer, inner)));
+    match lower {
+        true => pairs.filter(|(row, column)| *column as i64 - *row as i64 <= shift).collect(),
+        false => pairs
+            .map(|(column, row)| (row, column))
+            .filter(|(row, column)| *column as i64 - *row as i64 >= shift)
+            .collect(),
+    }
 }
 
 fn with_triangle(def: OpDef) -> OpDef {
@@ -154,9 +157,14 @@ fn extracttrian() -> OpDef {
         }
         cx.set_output_dims(0, x[..x.len() - 2].iter().copied().chain([Dim::Const(len)]))
     });
-    with_triangle(define("mx_linalg_extracttrian", "A triangle as a vector, row by row.", compute, infer))
-        .mxnet("_linalg_extracttrian")
-        .mxnet("linalg_extracttrian")
+    with_triangle(define(
+        "mx_linalg_extracttrian",
+        "A triangle as a vector: the lower one row by row, the upper one column by column.",
+        compute,
+        infer,
+    ))
+    .mxnet("_linalg_extracttrian")
+    .mxnet("linalg_extracttrian")
 }
 
 /// The extent of the matrix whose triangle has `len` elements.
@@ -171,7 +179,7 @@ fn maketrian() -> OpDef {
         let x = operand(b, args, 0)?;
         let n = cx.outputs[0].dims.last().copied().unwrap_or(0);
         let places = triangle(cx.params, n);
-        placed(b, x, n, |row, column| places.binary_search(&(row, column)).ok().map(|i| i as u64))
+        placed(b, x, n, |row, column| places.iter().position(|p| *p == (row, column)).map(|i| i as u64))
     });
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
