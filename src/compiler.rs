@@ -54,7 +54,10 @@ impl Compiler {
     ///
     /// # Errors
     /// An operator's name is taken, its entry contradicts itself, or no thread could be started.
-    pub fn with_operators(options: Options, operators: impl IntoIterator<Item = impl Into<OpDef>>) -> Result<Compiler, Error> {
+    pub fn with_operators(
+        options: Options,
+        operators: impl IntoIterator<Item = impl Into<OpDef>>,
+    ) -> Result<Compiler, Error> {
         let mut registry = tensorc_ops::registry().map_err(Error::Internal)?;
         operators.into_iter().try_for_each(|op| registry.add(op.into())).map_err(Error::Operator)?;
         Compiler::with_registry(registry, options)

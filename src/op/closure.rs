@@ -249,10 +249,7 @@ impl Closure {
     }
 
     /// Bytes of working memory, from parameters and operand types. It is planned with the tensors around it.
-    pub fn scratch(
-        mut self,
-        bytes: impl Fn(&Params, &[Option<DenseType>]) -> u64 + Send + Sync + 'static,
-    ) -> Closure {
+    pub fn scratch(mut self, bytes: impl Fn(&Params, &[Option<DenseType>]) -> u64 + Send + Sync + 'static) -> Closure {
         self.scratch = Some(Arc::new(bytes));
         self
     }

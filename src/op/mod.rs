@@ -36,8 +36,8 @@ mod reference;
 #[doc(hidden)]
 pub use macros::{next_operand, parameter, with_scalar_form};
 
-pub use closure::{BackwardCall, Closure, ClosureCall, Keep, Random, closure};
 pub use check::{GradientCheck, GradientError, check_gradient};
+pub use closure::{BackwardCall, Closure, ClosureCall, Keep, Random, closure};
 pub use reference::reference;
 
 pub use tensorc_ir::build::Builder;

@@ -5,8 +5,7 @@ mod deliver;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::{
-    Arg, Buffer, BufferId, DType, Epilogue, ExternFn, Home, KernelId, MatrixLayout, Packing, Plan, Step, StepOp,
-    Weight,
+    Arg, Buffer, BufferId, DType, Epilogue, ExternFn, Home, KernelId, MatrixLayout, Packing, Plan, Step, StepOp, Weight,
 };
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};

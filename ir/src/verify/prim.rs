@@ -48,7 +48,9 @@ pub(super) fn check_prim(prim: &Prim, inputs: &[DenseType], outputs: &[DenseType
             let sizes = |types: &[DenseType]| types.iter().map(DenseType::bytes).collect::<Vec<u64>>();
             match f.input_bytes() == sizes(inputs) && f.output_bytes() == sizes(outputs) {
                 true => Ok(()),
-                false => Err(format!("extern: operands or results of `{}` do not have the sizes it takes", f.operator())),
+                false => {
+                    Err(format!("extern: operands or results of `{}` do not have the sizes it takes", f.operator()))
+                }
             }
         }
     }

@@ -259,7 +259,8 @@ fn check_externs(plan: &Plan, externs: &[ExternFn]) -> Result<(), PlanError> {
             let (function, count) = (*function, externs.len());
             return Err(PlanError::UnknownFunction { step: step.name.clone(), function, count });
         };
-        let bytes = |writes: bool| args.iter().filter(move |a| a.writes == writes).map(|a| plan.buffer(a.buffer).bytes());
+        let bytes =
+            |writes: bool| args.iter().filter(move |a| a.writes == writes).map(|a| plan.buffer(a.buffer).bytes());
         let scratch = Some(f.scratch_bytes()).filter(|bytes| *bytes > 0);
         let reads = bytes(false).eq(f.input_bytes().iter().copied());
         if !reads || !bytes(true).eq(f.output_bytes().iter().copied().chain(scratch)) {

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use tensorc_abi::{BufferId, Home, Plan};
+use tensorc_abi::{BufferId, Home, Plan, StepOp};
 
 use super::executable::{Prepared, SERIAL_NS};
 
@@ -128,7 +128,7 @@ impl Chunks {
 
 #[cfg(test)]
 mod tests {
-    use tensorc_abi::{Arg, Buffer, DType, KernelId, Step, StepOp};
+    use tensorc_abi::{Arg, Buffer, DType, KernelId, Step};
 
     use super::*;
     use crate::plan::executable::Call;
