@@ -55,7 +55,8 @@ impl NodeCtx<'_> {
 
 type ScalarBody = dyn Fn(&ScalarBuilder, &ScalarCtx<'_>, &[Option<Ex>]) -> Result<Vec<Ex>, OpError> + Send + Sync;
 type PrimBody = dyn Fn(&NodeCtx<'_>) -> Result<Prim, OpError> + Send + Sync;
-type CompositeBody =
+/// What a composite operator adds to a graph: its results, from its operands by formal position.
+pub type CompositeBody =
     dyn Fn(&mut Builder<'_>, &NodeCtx<'_>, &[Option<Value>]) -> Result<Vec<Value>, Diagnostic> + Send + Sync;
 type HostBody = dyn Fn(&NodeCtx<'_>, &[Option<TensorData>]) -> Result<Vec<TensorData>, OpError> + Send + Sync;
 type InferRule = dyn Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync;
@@ -109,6 +110,9 @@ pub enum Grad {
     /// Written in terms of other operators, so that it can be differentiated again. The only values it may use
     /// are those in the context: what it does not use need not be kept for it.
     Rule(Box<GradBody>),
+    /// From this composite, which computes the same and takes the place of an operator that is a kernel of its
+    /// own where that is differentiated.
+    Through(Box<CompositeBody>),
     /// Nothing flows back, without this being a mistake: the result is constant to differentiation.
     Zero,
     /// Asking for it is an error, for this reason.

@@ -13,6 +13,8 @@ use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Ex, ScalarBuilder};
 use tensorc_ir::{DType, Shape};
 
+use crate::views::Build;
+
 pub const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
 pub const INTS: &[DType] =
     &[DType::I8, DType::I16, DType::I32, DType::I64, DType::U8, DType::U16, DType::U32, DType::U64];
@@ -225,6 +227,23 @@ pub trait Define: Sized {
         body: impl Fn(&mut Builder<'_>, &GradCtx<'_>) -> Result<Vec<Option<Value>>, Diagnostic> + Send + Sync + 'static,
     ) -> Self {
         self.edit(|d| d.grad = Grad::Rule(Box::new(body)))
+    }
+
+    /// The derivative of an element-wise operator of one operand, by its result and the gradient of that.
+    fn slope(self, body: impl Fn(&Ex, &Ex) -> Ex + Send + Sync + 'static) -> Self {
+        self.gradient(move |b, cx| {
+            let (ty, head) = (&cx.node.outputs[0], cx.head(b, 0)?);
+            let part = b.map_as(&[cx.outputs[0], head], ty.dtype, &ty.dims, |_, a| body(&a[0], &a[1]))?;
+            Ok(vec![Some(part)])
+        })
+    }
+
+    /// Differentiated as this composite of the same operands, which computes the same.
+    fn differentiated_as(
+        self,
+        body: impl Fn(&mut Builder<'_>, &NodeCtx<'_>, &[Option<Value>]) -> Result<Value, Diagnostic> + Send + Sync + 'static,
+    ) -> Self {
+        self.edit(|d| d.grad = Grad::Through(Box::new(move |b, cx, args| body(b, cx, args).map(|v| vec![v]))))
     }
 
     /// Constant to differentiation.

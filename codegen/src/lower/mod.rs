@@ -1,6 +1,7 @@
 //! Lowering: every cluster of a fused graph becomes a kernel launch or a library call.
 
 mod deliver;
+mod order;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +46,7 @@ pub fn lower(graph: &Graph, math: &dyn MathLibrary) -> Result<Lowered> {
             boundary = Some(lowering.out.plan.steps.len());
         }
     }
-    lowering.deliver(boundary)?;
+    lowering.schedule(boundary)?;
     Ok(lowering.out)
 }
 
