@@ -75,6 +75,8 @@ pub enum Error {
     #[error("{what} does not fit an array of shape {dims:?}")]
     Index { what: String, dims: Vec<u64> },
     #[error(transparent)]
+    Autograd(#[from] crate::ndarray::autograd::AutogradError),
+    #[error(transparent)]
     View(#[from] ViewError),
     #[error(transparent)]
     Launch(#[from] LaunchError),

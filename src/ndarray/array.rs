@@ -8,7 +8,8 @@ use tensorc_runtime::array::{self, Source, Target, View};
 use tensorc_runtime::engine::Property;
 use tensorc_runtime::{Device, Element, TensorRef};
 
-use super::Runtime;
+use super::autograd::tape::{self, Entry};
+use super::{Call, Runtime};
 use crate::{Error, Tensor};
 
 /// A dense row-major array on a device. Cloning, [`NDArray::reshape`] and [`NDArray::rows`] give
@@ -17,11 +18,13 @@ use crate::{Error, Tensor};
 pub struct NDArray {
     rt: Runtime,
     view: View,
+    /// What gradients know of the array.
+    entry: Option<Entry>,
 }
 
 impl NDArray {
     pub(super) fn new(rt: Runtime, view: View) -> NDArray {
-        NDArray { rt, view }
+        NDArray { rt, view, entry: None }
     }
 
     pub fn runtime(&self) -> &Runtime {
@@ -30,6 +33,14 @@ impl NDArray {
 
     pub(crate) fn view(&self) -> &View {
         &self.view
+    }
+
+    pub(super) fn entry(&self) -> Option<&Entry> {
+        self.entry.as_ref()
+    }
+
+    pub(super) fn set_entry(&mut self, entry: Option<Entry>) {
+        self.entry = entry;
     }
 
     /// Begins the deferred calls that concern this array's memory.
@@ -80,8 +91,9 @@ impl NDArray {
         if dims.iter().filter(|d| **d == -1).count() > 1 {
             return Err(wrong());
         }
-        let view = self.view.reshape(&extents.ok_or_else(wrong)?)?;
-        Ok(NDArray::new(self.rt.clone(), view))
+        let extents = extents.ok_or_else(wrong)?;
+        let shape: Vec<i64> = extents.iter().map(|d| *d as i64).collect();
+        self.seen_as(self.view.reshape(&extents)?, |array| Ok(array.rt.op("reshape")?.arg(array).arg(&shape[..])))
     }
 
     /// Positions `begin..end` of the first axis, in the same memory.
@@ -89,7 +101,10 @@ impl NDArray {
     /// # Errors
     /// They lie outside, or the array has no axis.
     pub fn rows(&self, begin: u64, end: u64) -> Result<NDArray, Error> {
-        Ok(NDArray::new(self.rt.clone(), self.view.rows(begin, end)?))
+        let (from, to) = ([begin as i64], [end as i64]);
+        self.seen_as(self.view.rows(begin, end)?, |array| {
+            Ok(array.rt.op("slice")?.arg(array).arg(from).arg(to).arg([0]))
+        })
     }
 
     /// One position of the first axis, without that axis, in the same memory.
@@ -97,8 +112,22 @@ impl NDArray {
     /// # Errors
     /// As [`NDArray::rows`].
     pub fn row(&self, at: u64) -> Result<NDArray, Error> {
-        let row = self.view.rows(at, at.saturating_add(1))?;
-        Ok(NDArray::new(self.rt.clone(), row.reshape(&row.dims()[1..])?))
+        let row = self.rows(at, at.saturating_add(1))?;
+        let dims: Vec<i64> = row.dims()[1..].iter().map(|d| *d as i64).collect();
+        row.reshape(&dims)
+    }
+
+    /// A handle to a view of this memory, which is recorded as the result of a call.
+    fn seen_as<'a>(
+        &'a self,
+        view: View,
+        call: impl FnOnce(&'a NDArray) -> Result<Call<'a>, Error>,
+    ) -> Result<NDArray, Error> {
+        let mut seen = NDArray::new(self.rt.clone(), view);
+        if tape::concerns([self]) {
+            call(self)?.record_as(&mut seen)?;
+        }
+        Ok(seen)
     }
 
     /// Whether both handles see the same elements.
@@ -170,6 +199,9 @@ impl NDArray {
     /// # Errors
     /// The engine does not run.
     pub fn copy_to(&self, device: Device) -> Result<NDArray, Error> {
+        if tape::concerns([self]) && device == self.device() {
+            return self.apply("identity");
+        }
         let copy = self.rt.empty(device, self.dtype(), self.dims())?;
         self.copy_into(&copy)?;
         Ok(copy)
@@ -193,6 +225,7 @@ impl NDArray {
             return Err(Error::Target { op: "copy".into(), expected: found, found: expected });
         }
         self.rt.check("copy", [to])?;
+        tape::refuse_in_place("copy", [self], [to])?;
         self.settle()?;
         to.settle()?;
         let (device, property) = match to.device() == Device::cpu(to.device().id) {
@@ -212,6 +245,7 @@ impl NDArray {
             outputs[0].data.copy_from_slice(inputs[0].data);
             Ok(())
         })?;
+        to.view.chunk().touch();
         Ok(())
     }
 
@@ -220,6 +254,7 @@ impl NDArray {
     /// # Errors
     /// The engine does not run.
     pub fn fill(&self, value: f64) -> Result<(), Error> {
+        tape::refuse_in_place("fill", [], [self])?;
         self.settle()?;
         let mut element = [0u8; 8];
         let size = self.dtype().size();
@@ -239,6 +274,7 @@ impl NDArray {
             }
             Ok(())
         })?;
+        self.view.chunk().touch();
         Ok(())
     }
 }

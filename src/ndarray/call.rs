@@ -2,13 +2,13 @@
 
 use smallvec::SmallVec;
 use tensorc_ir::TensorData;
-use tensorc_ir::op::{OpRef, TypeRule};
+use tensorc_ir::op::{OpDef, OpRef, TypeRule};
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::scalar::Scalar;
 use tensorc_runtime::Device;
 use tensorc_runtime::array::Inline;
 
-use super::{NDArray, Runtime, front};
+use super::{NDArray, Runtime, autograd, front};
 use crate::{DType, Error, Tensor};
 
 /// What an operator is applied to.
@@ -86,6 +86,15 @@ pub(super) enum Formal<'a> {
     Host(TensorData),
     /// Its value decides shapes, so it is part of the program.
     Static(TensorData),
+}
+
+impl<'a> Formal<'a> {
+    pub fn as_array(&self) -> Option<&'a NDArray> {
+        match self {
+            Formal::Array(array) => Some(array),
+            _ => None,
+        }
+    }
 }
 
 /// A call with everything decided.
@@ -172,6 +181,12 @@ impl<'a> Call<'a> {
         Ok(front::call(rt, self.resolve()?, None)?.into_vec())
     }
 
+    /// Records the call as what made an array that sees its operand's memory.
+    pub(super) fn record_as(self, seen: &mut NDArray) -> Result<(), Error> {
+        let rt = self.rt;
+        front::record_view(rt, &self.resolve()?, seen)
+    }
+
     /// Calls the operator and lets it write arrays that exist; operands may be among them.
     ///
     /// # Errors
@@ -211,6 +226,12 @@ impl<'a> Call<'a> {
             return Err(error);
         }
         self.take_scalar()?;
+        if autograd::is_training()
+            && let Some(spec) = self.def.params.iter().find(|spec| spec.name == OpDef::TRAINING)
+            && self.params.get(spec.name).is_none()
+        {
+            self.params.set(spec.name, ParamValue::Bool(true));
+        }
         let (least, most) = self.def.outputs;
         let most = most.min(usize::from(u16::MAX));
         if !(least.max(1)..=most).contains(&self.outputs) {

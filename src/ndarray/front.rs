@@ -12,6 +12,7 @@ use tensorc_passes::infer::infer_graph;
 use tensorc_runtime::array::{self, Chunk, Extents, Source, Target, View};
 use tensorc_runtime::engine::{Name, Property};
 
+use super::autograd::{Formula, tape};
 use super::call::{Formal, Request};
 use super::key::Key;
 use super::program::Program;
@@ -38,7 +39,7 @@ pub(super) struct Signature {
     /// Whether calls may wait in the window.
     deferrable: bool,
     name: Name,
-    graph: Graph,
+    formula: Arc<Formula>,
     code: OnceLock<Arc<Program>>,
     /// What runs the call if its result types depend on elements.
     staged: Mutex<Option<Session>>,
@@ -103,14 +104,41 @@ pub(super) fn call(rt: &Runtime, mut request: Request<'_>, targets: Option<&[&ND
     if let Some(targets) = targets {
         check_targets(&signature, &request, targets)?;
     }
+    let arrays = || request.operands.iter().filter_map(Formal::as_array);
+    let recorded = tape::concerns(arrays());
+    if let Some(targets) = targets {
+        tape::refuse_in_place(request.def.name, arrays(), targets.iter().copied())?;
+    }
     // A refused call draws nothing.
     request.draw_key(rt);
+    let mut results = push(rt, &signature, &request, targets)?;
+    targets.into_iter().flatten().for_each(|target| target.view().chunk().touch());
+    if recorded && !signature.outputs.is_empty() {
+        tape::record(&signature.name, &signature.formula, &request.operands, &mut results);
+    }
+    Ok(results)
+}
+
+/// Notes that a view of an operand's memory is the result of a call.
+pub(super) fn record_view(rt: &Runtime, request: &Request<'_>, seen: &mut NDArray) -> Result<(), Error> {
+    let signature = rt.front().signature(rt, request)?;
+    let results = std::slice::from_mut(seen);
+    tape::record(&signature.name, &signature.formula, &request.operands, results);
+    Ok(())
+}
+
+fn push(
+    rt: &Runtime,
+    signature: &Arc<Signature>,
+    request: &Request<'_>,
+    targets: Option<&[&NDArray]>,
+) -> Result<Results, Error> {
     if signature.outputs.is_empty() {
-        return call_staged(rt, &signature, &request);
+        return call_staged(rt, signature, request);
     }
     if rt.options().fuse && signature.deferrable {
         let target = targets.and_then(|t| t.first()).map(|t| t.view());
-        let view = rt.front().window.defer(rt, &signature, &request, target)?;
+        let view = rt.front().window.defer(rt, signature, request, target)?;
         return Ok(smallvec![NDArray::new(rt.clone(), view)]);
     }
     let program = signature.program(rt)?;
@@ -150,7 +178,7 @@ fn call_staged(rt: &Runtime, signature: &Signature, request: &Request<'_>) -> Re
     let mut staged = signature.staged.lock().unwrap_or_else(PoisonError::into_inner);
     let session = match &mut *staged {
         Some(session) => session,
-        none => none.insert(Session::new(rt.compiler().clone(), signature.graph.clone())?),
+        none => none.insert(Session::new(rt.compiler().clone(), signature.formula.graph.clone())?),
     };
     let results = session.run(&inputs)?;
     drop(staged);
@@ -212,10 +240,10 @@ impl Signature {
         Ok(Signature {
             def: def.clone(),
             params: params.clone(),
+            formula: Formula::new(graph, element_wise && outputs.len() == 1),
             outputs,
             deferrable,
             name: Name::from(def.name),
-            graph,
             code: OnceLock::new(),
             staged: Mutex::default(),
         })
@@ -225,7 +253,7 @@ impl Signature {
         if let Some(program) = self.code.get() {
             return Ok(program.clone());
         }
-        let program = Arc::new(Program::compile(rt.compiler(), self.name.clone(), self.graph.clone())?);
+        let program = Arc::new(Program::compile(rt.compiler(), self.name.clone(), self.formula.graph.clone())?);
         Ok(self.code.get_or_init(|| program).clone())
     }
 }

@@ -8,6 +8,7 @@ use tensorc_passes::stage::split;
 use tensorc_runtime::array::{self, Source, Target};
 use tensorc_runtime::engine::{Name, Property};
 
+use super::autograd::{Formula, tape};
 use super::front::fresh;
 use super::program::Program;
 use super::{NDArray, Runtime};
@@ -18,6 +19,7 @@ use crate::{Error, Model};
 pub struct Function {
     rt: Runtime,
     program: Arc<Program>,
+    formula: Arc<Formula>,
     inputs: Vec<(String, DenseType)>,
     outputs: Vec<(String, DenseType)>,
 }
@@ -41,8 +43,9 @@ impl Runtime {
         let outputs = graph.outputs().iter().map(|(name, v)| Ok((name.to_string(), graph.dense(*v)?)));
         let outputs = outputs.collect::<Result<_, Error>>()?;
         let name = Name::from(graph.name.clone());
+        let formula = Formula::new(graph.clone(), false);
         let program = Arc::new(Program::compile(self.compiler(), name, graph)?);
-        Ok(Function { rt: self.clone(), program, inputs, outputs })
+        Ok(Function { rt: self.clone(), program, formula, inputs, outputs })
     }
 }
 
@@ -64,8 +67,11 @@ impl Function {
     pub fn call(&self, inputs: &[&NDArray]) -> Result<Vec<NDArray>, Error> {
         let device = inputs.first().map_or(self.rt.options().device, |array| array.device());
         let made = self.outputs.iter().map(|(_, ty)| Ok(NDArray::new(self.rt.clone(), fresh(&self.rt, device, ty)?)));
-        let outputs = made.collect::<Result<Vec<_>, Error>>()?;
-        self.call_into(inputs, &outputs.iter().collect::<Vec<_>>())?;
+        let mut outputs = made.collect::<Result<Vec<_>, Error>>()?;
+        self.push(inputs, &outputs.iter().collect::<Vec<_>>())?;
+        if tape::concerns(inputs.iter().copied()) {
+            tape::record_arrays(&self.program.name, &self.formula, inputs, &mut outputs);
+        }
         Ok(outputs)
     }
 
@@ -75,6 +81,13 @@ impl Function {
     /// # Errors
     /// An array's type or device is not the function's.
     pub fn call_into(&self, inputs: &[&NDArray], outputs: &[&NDArray]) -> Result<(), Error> {
+        tape::refuse_in_place(&self.program.name, inputs.iter().copied(), outputs.iter().copied())?;
+        self.push(inputs, outputs)?;
+        outputs.iter().for_each(|array| array.view().chunk().touch());
+        Ok(())
+    }
+
+    fn push(&self, inputs: &[&NDArray], outputs: &[&NDArray]) -> Result<(), Error> {
         self.check("input", &self.inputs, inputs)?;
         self.check("output", &self.outputs, outputs)?;
         let mut arrays = inputs.iter().chain(outputs);

@@ -10,6 +10,7 @@ use tensorc_ir::scalar::Scalar;
 use tensorc_runtime::array::{self, Region, Source, Span, Target};
 use tensorc_runtime::engine::Property;
 
+use super::autograd::tape;
 use super::{NDArray, Operand};
 use crate::{Error, Tensor};
 
@@ -114,6 +115,9 @@ impl NDArray {
         if spans.is_empty() || (0..spans.len()).all(whole) {
             return Ok(self.clone());
         }
+        if tape::concerns([self]) {
+            return self.slice_by_call(&spans)?.reshape(&kept);
+        }
         let copy =
             self.runtime().empty(self.device(), self.dtype(), &spans.iter().map(|s| s.len).collect::<Vec<_>>())?;
         let region = self.region(slices, &spans)?;
@@ -131,6 +135,22 @@ impl NDArray {
             Ok(())
         })?;
         copy.reshape(&kept)
+    }
+
+    /// The elements at spans through the operator, which has a gradient.
+    fn slice_by_call(&self, spans: &[Span]) -> Result<NDArray, Error> {
+        let by = |f: &dyn Fn(usize, &Span) -> i64| {
+            spans.iter().enumerate().map(|(axis, s)| f(axis, s)).collect::<Vec<i64>>()
+        };
+        let end = |_: usize, s: &Span| match s.start as i64 + s.step * s.len as i64 {
+            // Before the first element; -1 would be the last.
+            past if past < 0 => i64::MIN,
+            end => end,
+        };
+        let (starts, ends) = (by(&|_, s| s.start as i64), by(&end));
+        let (axes, steps) = (by(&|axis, _| axis as i64), by(&|_, s| s.step));
+        let call = self.runtime().op("slice")?.arg(self).arg(&starts[..]).arg(&ends[..]);
+        call.arg(&axes[..]).arg(&steps[..]).invoke()
     }
 
     /// Writes an array or a number to the elements at slices. An array is broadcast to their shape,
@@ -170,6 +190,7 @@ impl NDArray {
         }
         let rt = self.runtime();
         rt.check("assign", [&value])?;
+        tape::refuse_in_place("assign", [&value], [self])?;
         self.settle()?;
         value.settle()?;
         let request = array::Launch {
@@ -184,6 +205,7 @@ impl NDArray {
             region.store(outputs[0].data, inputs[0].data);
             Ok(())
         })?;
+        self.view().chunk().touch();
         Ok(())
     }
 

@@ -27,6 +27,7 @@
 //! window is full.
 
 mod array;
+pub mod autograd;
 mod call;
 mod convert;
 mod files;

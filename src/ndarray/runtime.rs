@@ -10,6 +10,7 @@ use tensorc_runtime::resource::RandomStreams;
 use tensorc_runtime::storage::{StorageConfig, StorageStats};
 use tensorc_runtime::{Device, Element, TensorRef};
 
+use super::autograd::Programs;
 use super::front::Front;
 use super::operators::Common;
 use super::{Call, NDArray};
@@ -65,6 +66,7 @@ pub(super) struct Inner {
     pub streams: RandomStreams,
     pub common: Common,
     pub options: RuntimeOptions,
+    pub programs: Programs,
     front: Mutex<Front>,
     /// Bytes copied from the host since the engine was last idle.
     ahead: AtomicU64,
@@ -92,7 +94,8 @@ impl Runtime {
         }
         let common = Common::new(compiler.registry())?;
         let front = Mutex::new(Front::new(options.window));
-        Ok(Runtime(Arc::new(Inner { compiler, space, streams, common, options, front, ahead: AtomicU64::new(0) })))
+        let (programs, ahead) = (Programs::default(), AtomicU64::new(0));
+        Ok(Runtime(Arc::new(Inner { compiler, space, streams, common, options, programs, front, ahead })))
     }
 
     pub(super) fn inner(&self) -> &Inner {

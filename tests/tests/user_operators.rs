@@ -6,9 +6,12 @@ mod user_operator;
 mod closures;
 
 use tensorc::ir::graph::Graph;
+use tensorc::ndarray::autograd::{self, GradReq};
 use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
-use tensorc::op::{Define, OpDef, ParamKind, Params, check_gradient, composite, like, reference, scalar, types};
-use tensorc::{Compiler, DType, Options, scalar_op};
+use tensorc::op::{
+    Define, GradientError, OpDef, ParamKind, Params, check_gradient, composite, like, reference, scalar, types,
+};
+use tensorc::{Compiler, DType, Options, Tensor, scalar_op};
 
 use user_operator::{quadratic, rms_norm, smooth_l1};
 
@@ -19,6 +22,18 @@ fn runtime(operators: Vec<OpDef>) -> Runtime {
 
 fn values(array: &NDArray) -> Vec<f64> {
     array.cast(DType::F64).unwrap().to_vec().unwrap()
+}
+
+/// Of the sum of the results.
+fn gradient(x: &NDArray, call: impl FnOnce(&NDArray) -> NDArray) -> NDArray {
+    let mut x = x.detach();
+    x.attach_grad(GradReq::Write).unwrap();
+    let y = {
+        let _scope = autograd::record();
+        call(&x)
+    };
+    y.backward().unwrap();
+    x.grad().unwrap()
 }
 
 #[track_caller]
@@ -44,6 +59,9 @@ fn a055_smooth_l1() {
             assert_eq!(y.dtype(), dtype);
             assert_near(&values(&y), &expected, tolerance);
         }
+        let slopes = gradient(&x, |x| call().arg(x).arg(2.0).invoke().unwrap());
+        let expected: Vec<f64> = values(&x).iter().map(|x| (4.0 * x).clamp(-1.0, 1.0)).collect();
+        assert_near(&values(&slopes), &expected, tolerance);
         let twice = call().arg(&x).arg(2.0).param("scalar", 2.0).invoke().unwrap_err().to_string();
         assert!(twice.contains("smooth_l1") && twice.contains("scalar"), "{twice}");
     }
@@ -67,25 +85,41 @@ fn a054_quadratic() {
             let expected: Vec<f64> = values(&x).iter().map(|x| a * x * x + b * x + c).collect();
             assert_eq!((y.dims(), y.dtype()), (dims, dtype));
             assert_near(&values(&y), &expected, tolerance);
+            let expected: Vec<f64> = values(&x).iter().map(|x| 2.0 * a * x + b).collect();
+            let call = |x: &NDArray| call().arg(x).param("a", a).param("b", b).param("c", c).invoke().unwrap();
+            assert_near(&values(&gradient(&x, call)), &expected, tolerance);
         }
     }
 }
 
 #[test]
-fn gradients_of_expressions_are_their_derivatives() {
+fn gradients_are_derivatives() {
+    scalar_op! { soft_min(a, b) = -((-&a).exp() + (-&b).exp()).log() }
+    // A rule that forgets the factor.
+    let wrong = scalar("wrong", &["x"], |_, x| &x[0] * &x[0]).gradient(|b, cx| {
+        let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
+        Ok(vec![Some(b.call("mul", &[x, head])?)])
+    });
+    let operators = user_operator::all().into_iter().chain([soft_min(), wrong]);
+    let compiler = Compiler::with_operators(Options::default(), operators).unwrap();
+    let check = |op, params: Params, operands: &[Tensor]| check_gradient(&compiler, op, &params, operands);
     for sigma in [0.5, 1.0, 2.0] {
-        let checked = check_gradient(&smooth_l1(), &Params::new().with("scalar", sigma.into())).unwrap();
+        let checked = check("smooth_l1", Params::new().with("scalar", sigma.into()), &[]).unwrap();
         assert_eq!(checked.compared, 10);
     }
-    check_gradient(&quadratic(), &Params::new().with("a", 2.0.into()).with("b", (-1.0).into())).unwrap();
-    scalar_op! { soft_min(a, b) = -((-&a).exp() + (-&b).exp()).log() }
-    assert_eq!(check_gradient(&soft_min(), &Params::new()).unwrap().compared, 200);
-    let refused = check_gradient(&quadratic(), &Params::new().with("d", 1.0.into())).unwrap_err().to_string();
+    let quadratic = |name| Params::new().with(name, 2.0.into()).with("b", (-1.0).into());
+    assert!(check("quadratic", quadratic("a"), &[]).is_ok());
+    assert_eq!(check("soft_min", Params::new(), &[]).unwrap().compared, 200);
+    let refused = check("quadratic", quadratic("d"), &[]).unwrap_err().to_string();
     assert!(refused.contains("quadratic") && refused.contains("`d`") && refused.contains("a, b, c"), "{refused}");
-    // Bits have no derivative: an operator that looks at them has no gradient to check.
-    let bits = scalar("bits", &["x"], |_, x| x[0].cast(DType::F32).bitcast(DType::I32).cast(x[0].dtype()));
-    let refused = check_gradient(&bits, &Params::new());
-    assert!(refused.is_err() || refused.is_ok_and(|c| c.compared == 0));
+    let error = check("wrong", Params::new(), &[]).unwrap_err();
+    assert!(matches!(error, GradientError::Differs { .. }) && error.to_string().contains("`wrong`"), "{error}");
+
+    let x = Tensor::from_slice(&[2, 3], &[0.3f64, -1.2, 0.7, 2.0, 0.1, -0.4]).unwrap();
+    let gamma = Tensor::from_slice(&[3], &[1.0f64, -0.5, 2.0]).unwrap();
+    assert_eq!(check("rms_norm", Params::new(), &[x, gamma]).unwrap().compared, 9);
+    let x = Tensor::from_f32(&[2, 3], &[0.3, -1.2, 0.7, -2.0, 0.1, 0.4]).unwrap();
+    assert_eq!(check("running_max", Params::new(), &[x]).unwrap().compared, 6);
 }
 
 #[test]

@@ -20,6 +20,7 @@ pub struct Chunk {
     /// The address must not change: someone outside knows it.
     pinned: AtomicBool,
     mark: AtomicU64,
+    version: AtomicU64,
 }
 
 /// The address of a chunk's memory, and whether it may be written.
@@ -78,6 +79,7 @@ impl Chunk {
             memory: UnsafeCell::new(memory),
             pinned: AtomicBool::new(false),
             mark: AtomicU64::new(0),
+            version: AtomicU64::new(0),
         })
     }
 
@@ -110,6 +112,16 @@ impl Chunk {
     /// Sets [`Chunk::mark`].
     pub fn set_mark(&self, mark: u64) {
         self.mark.store(mark, Ordering::Relaxed);
+    }
+
+    /// How often the contents were replaced, as its users counted with [`Chunk::touch`].
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// Notes that an operation that changes the contents was called.
+    pub fn touch(&self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether someone outside knows the address.

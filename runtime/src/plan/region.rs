@@ -128,7 +128,7 @@ impl Chunks {
 
 #[cfg(test)]
 mod tests {
-    use tensorc_abi::{Arg, Buffer, DType, KernelId, Step, StepOp};
+    use tensorc_abi::{Arg, Buffer, DType, KernelId, Step};
 
     use super::*;
     use crate::plan::executable::Call;
