@@ -22,6 +22,7 @@ mod model;
 pub mod ndarray;
 mod session;
 mod tensor;
+pub mod train;
 
 pub use compile::{Compiled, Report};
 pub use compiler::{Compiler, Options};

@@ -14,3 +14,4 @@ mod profiler;
 mod random;
 mod support;
 mod tidy;
+mod training;
