@@ -1,7 +1,0 @@
-//! Steps of optimizers.
-
-use tensorc_ir::op::OpDef;
-
-pub fn ops() -> Vec<OpDef> {
-    vec![]
-}

@@ -1,0 +1,280 @@
+//! From the formula of an optimizer to its entries.
+
+use std::sync::Arc;
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::graph::Value;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, ResultCount};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder};
+use tensorc_ir::{DType, Shape};
+
+use crate::def::{Define, FLOATS, define, operand, rule};
+
+/// Types of weights that have a master copy.
+pub const HALVES: &[DType] = &[DType::F16, DType::BF16, DType::F32];
+const F32: &[DType] = &[DType::F32];
+
+/// A number that may differ at every step.
+#[derive(Clone, Copy)]
+pub struct Number {
+    pub name: &'static str,
+    /// Where it is a parameter and may be left out.
+    pub default: Option<f64>,
+    /// Where it is a parameter, it is an integer.
+    pub integer: bool,
+    pub doc: &'static str,
+}
+
+pub const LR: Number = Number { name: "lr", default: None, integer: false, doc: "learning rate" };
+pub const WD: Number = Number { name: "wd", default: Some(0.0), integer: false, doc: "weight decay" };
+pub const STEP: Number = Number { name: "t", default: None, integer: true, doc: "number of this step, from 1" };
+
+/// Names of the entries of a rule.
+pub struct Names {
+    pub own: &'static str,
+    pub own_mp: &'static str,
+    /// Own name of MXNet's operator, and its name there.
+    pub mxnet: Option<[&'static str; 2]>,
+    pub mxnet_mp: Option<[&'static str; 2]>,
+}
+
+pub struct Rule {
+    pub names: Names,
+    pub doc: &'static str,
+    pub states: &'static [&'static str],
+    pub numbers: &'static [Number],
+    /// Adds the constants of the formula as parameters.
+    pub params: fn(OpDef) -> OpDef,
+    /// The first result is the next weight; else a direction, and the weight stays.
+    pub moves_weight: bool,
+    /// The first result and the next states.
+    pub step: fn(&Step<'_>) -> Vec<Ex>,
+}
+
+/// What a formula is written in, all in the type arithmetic is done in.
+pub struct Step<'a> {
+    pub params: &'a Params,
+    pub weight: Ex,
+    /// The gradient, times `rescale_grad`.
+    pub grad: Ex,
+    pub states: Vec<Ex>,
+    pub numbers: Vec<Ex>,
+}
+
+impl Step<'_> {
+    pub fn param(&self, name: &str) -> f64 {
+        self.params.float(name).unwrap_or(0.0)
+    }
+
+    /// `1 - x` of a parameter, rounded as a difference of numbers of the type computed in.
+    pub fn complement(&self, name: &str) -> f64 {
+        let x = self.param(name);
+        match self.weight.dtype() {
+            DType::F32 => f64::from(1.0 - x as f32),
+            _ => 1.0 - x,
+        }
+    }
+
+    /// `x` bounded by ± `clip_gradient`, if that is not negative.
+    pub fn clipped(&self, x: &Ex) -> Ex {
+        bounded(x, self.params.float("clip_gradient").or_else(|| self.params.float("clip_grad")))
+    }
+
+    pub fn decayed(&self, x: &Ex, wd: &Ex) -> Ex {
+        x + wd * &self.weight
+    }
+
+    /// `old·decay + (1 - decay)·new`, the second product first as in MXNet.
+    pub fn average(&self, decay: &str, old: &Ex, new: &Ex) -> Ex {
+        old * self.param(decay) + new * self.complement(decay)
+    }
+}
+
+/// `x` bounded by ± `limit`; NaN stays NaN. No or a negative limit does nothing.
+pub fn bounded(x: &Ex, limit: Option<f64>) -> Ex {
+    match limit {
+        Some(limit) if limit >= 0.0 => {
+            let (low, high) = (x.lit(-limit), x.lit(limit));
+            x.gt(&high).select(&high, &x.lt(&low).select(&low, x))
+        }
+        _ => x.clone(),
+    }
+}
+
+/// Weight, gradient and states: what an entry has besides numbers.
+fn tensors(def: OpDef, states: &[&'static str], mp: bool) -> OpDef {
+    let types = if mp { HALVES } else { FLOATS };
+    let def = def.group("weight", types).group("grad", types);
+    let def = states.iter().fold(def, |def, s| if mp { def.operand(s, F32) } else { def.group(s, types) });
+    if mp { def.operand("weight32", F32) } else { def }
+}
+
+/// The types of an entry: `count` tensors of one shape, then numbers.
+pub fn shapes(cx: &mut InferCtx<'_>, count: usize, mp: bool, moves_weight: bool) -> Result<(), OpError> {
+    for other in 1..count {
+        let (first, shape) = (cx.input(0).shape, cx.input(other).shape);
+        cx.set_input_shape(other, first)?;
+        cx.set_input_shape(0, shape)?;
+    }
+    let shape = cx.input(0).shape;
+    for i in 0..cx.output_count() {
+        cx.set_output_shape(i, shape.clone())?;
+        match mp && (i > 0 || !moves_weight) {
+            true => cx.set_output_dtype(i, DType::F32)?,
+            false => cx.same_dtype(i, 0)?,
+        }
+    }
+    for i in count..cx.input_count() {
+        cx.set_input_shape(i, Shape::Ranked([].into_iter().collect()))?;
+    }
+    Ok(())
+}
+
+/// The parameters of a formula that are the same for every entry.
+fn constants(def: OpDef, rule: &Rule) -> OpDef {
+    (rule.params)(def).param("rescale_grad", ParamValue::Float(1.0), "factor of the gradient").edit(|d| {
+        if !d.params.iter().any(|p| p.name == "clip_grad") {
+            d.params.push(clip_param());
+        }
+    })
+}
+
+pub fn clip_param() -> tensorc_ir::params::ParamSpec {
+    tensorc_ir::params::ParamSpec {
+        name: "clip_gradient",
+        kind: ParamKind::Float,
+        default: Some(ParamValue::Float(-1.0)),
+        required: false,
+        range: None,
+        doc: "bound of the gradient's magnitude, none if negative",
+    }
+}
+
+/// Completes an entry with `tensors` tensor operands: every state's next value is a result.
+pub fn finished(def: OpDef, tensors: usize, mp: bool, own_weight: bool, moves_weight: bool) -> OpDef {
+    let states: Vec<(usize, usize)> = (2..tensors).map(|i| (i, i - 1)).collect();
+    // The master copy is a state only if it moves.
+    let states = if mp && !moves_weight { states[..states.len() - 1].to_vec() } else { states };
+    let results = 1 + states.len();
+    let def = def.outputs(results, results).not_differentiable("it is a step of an optimizer").ulp(16.0);
+    let def = def.edit(|d| {
+        if own_weight && moves_weight {
+            d.states.push((0, 0));
+        }
+        d.states.extend(states);
+    });
+    if own_weight { def } else { def.results(|_| ResultCount { visible: 1, listed: 1 }) }
+}
+
+/// The entry whose numbers are operands.
+fn with_operands(rule_of: &Arc<Rule>, mp: bool) -> OpDef {
+    let r = rule_of.clone();
+    let count = 2 + r.states.len() + usize::from(mp);
+    let body = move |_: &ScalarBuilder, cx: &tensorc_ir::op::ScalarCtx<'_>, args: &[Option<Ex>]| {
+        let given: Vec<&Ex> = args.iter().flatten().collect();
+        if given.len() != count + r.numbers.len() {
+            return Err(OpError::from("an operand is missing"));
+        }
+        let stored = given[0].dtype();
+        let wide = if mp { DType::F32 } else { crate::compose::compute_type(stored) };
+        let widened = |x: &Ex| x.cast(wide);
+        let rescale = cx.params.float("rescale_grad").unwrap_or(1.0);
+        let grad = widened(given[1]);
+        let step = Step {
+            params: cx.params,
+            weight: if mp { given[count - 1].clone() } else { widened(given[0]) },
+            grad: if rescale == 1.0 { grad } else { grad * rescale },
+            states: given[2..2 + r.states.len()].iter().map(|s| widened(s)).collect(),
+            numbers: given[count..].iter().map(|n| widened(n)).collect(),
+        };
+        let out = (r.step)(&step);
+        Ok(stored_results(out, stored, mp, r.moves_weight))
+    };
+    let moves_weight = rule_of.moves_weight;
+    let infer = rule(move |cx| shapes(cx, count, mp, moves_weight));
+    let name = if mp { rule_of.names.own_mp } else { rule_of.names.own };
+    let def = tensors(define(name, rule_of.doc, Compute::Scalar(Box::new(body)), infer), rule_of.states, mp);
+    let def = rule_of.numbers.iter().fold(def, |def, n| def.operand(n.name, FLOATS));
+    finished(constants(def, rule_of), count, mp, true, moves_weight)
+}
+
+/// Results of a formula as they are stored: with a master copy, the weight is a rounding of it.
+pub fn stored_results(out: Vec<Ex>, stored: DType, mp: bool, moves_weight: bool) -> Vec<Ex> {
+    match (mp, moves_weight) {
+        (false, _) => out.iter().map(|x| x.cast(stored)).collect(),
+        (true, false) => out,
+        (true, true) => {
+            let master = out[0].clone();
+            let rounded = master.cast(stored);
+            [rounded].into_iter().chain(out.into_iter().skip(1)).chain([master]).collect()
+        }
+    }
+}
+
+/// MXNet's operator: the numbers are parameters.
+fn with_parameters(r: &Arc<Rule>, mp: bool, [own, mxnet]: [&'static str; 2]) -> OpDef {
+    let count = 2 + r.states.len() + usize::from(mp);
+    let moves_weight = r.moves_weight;
+    let infer = rule(move |cx| shapes(cx, count, mp, moves_weight));
+    let body = {
+        let r = r.clone();
+        Compute::Composite(Box::new(move |b, cx, args| over_operands(b, cx, args, &r, mp)))
+    };
+    let def = tensors(define(own, r.doc, body, infer), r.states, mp);
+    let def = constants(r.numbers.iter().fold(def, number_param), r).mxnet(mxnet);
+    let lazy = matches!(r.names.own, "update_sgd" | "update_sgd_mom" | "update_adam");
+    let def = match lazy {
+        true => def.param("lazy_update", ParamValue::Bool(true), "No effect: gradients are dense."),
+        false => def,
+    };
+    finished(def, count, mp, false, moves_weight)
+}
+
+fn number_param(def: OpDef, n: &Number) -> OpDef {
+    match (n.default, n.integer) {
+        (Some(x), _) => def.param(n.name, ParamValue::Float(x), n.doc),
+        (None, true) => def.required(n.name, ParamKind::Int, n.doc).within(1.0, f64::from(i32::MAX)),
+        (None, false) => def.required(n.name, ParamKind::Float, n.doc),
+    }
+}
+
+/// A number given as a parameter, as a constant of the type computed in.
+pub fn number(b: &mut Builder<'_>, params: &Params, name: &str, dtype: DType) -> Value {
+    let value = params.float(name).or_else(|| params.int(name).map(|i| i as f64)).unwrap_or(0.0);
+    b.scalar(Scalar::from_f64(dtype, value))
+}
+
+fn over_operands(
+    b: &mut Builder<'_>,
+    cx: &NodeCtx<'_>,
+    args: &[Option<Value>],
+    r: &Rule,
+    mp: bool,
+) -> Result<Vec<Value>, Diagnostic> {
+    let weight = operand(b, args, 0)?;
+    let wide = crate::compose::compute_type(b.ty(weight)?.dtype);
+    let mut operands = args.to_vec();
+    for n in r.numbers {
+        operands.push(Some(number(b, cx.params, n.name, wide)));
+    }
+    let own = if mp { r.names.own_mp } else { r.names.own };
+    let known: Vec<&str> = match b.registry().get(own) {
+        Some(def) => def.params.iter().map(|p| p.name).collect(),
+        None => vec![],
+    };
+    let given = cx.params.iter().filter(|(name, _)| known.contains(name));
+    let params = given.fold(Params::new(), |all, (name, value)| all.with(name, value.clone()));
+    Ok(b.op_multi(own, &operands, params, cx.outputs.len())?.to_vec())
+}
+
+/// All entries of a rule.
+pub fn entries(r: Rule) -> Vec<OpDef> {
+    let r = Arc::new(r);
+    let own = [with_operands(&r, false), with_operands(&r, true)];
+    let mxnet = r.names.mxnet.map(|names| with_parameters(&r, false, names));
+    let mxnet_mp = r.names.mxnet_mp.map(|names| with_parameters(&r, true, names));
+    own.into_iter().chain(mxnet).chain(mxnet_mp).collect()
+}
