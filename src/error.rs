@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use tensorc_frontend::mxnet::ParamsError;
 use tensorc_frontend::onnx::OnnxError;
+use tensorc_frontend::symbol::SymbolError;
 use tensorc_ir::diag::Diagnostic;
 use tensorc_runtime::array::{LaunchError, LendError, ReadError, ViewError};
 use tensorc_runtime::engine::{EngineError, WaitError};
@@ -45,6 +46,13 @@ pub enum Error {
     Target { op: String, expected: String, found: String },
     #[error("`{op}` takes {expected} as {name}, {found} was given")]
     Operand { op: String, name: String, expected: String, found: String },
+    #[error(transparent)]
+    Symbol(#[from] SymbolError),
+    /// A symbol and what it is to be bound to do not fit.
+    #[error("cannot bind: {0}")]
+    Bind(String),
+    #[error("backward pass: {0}")]
+    Backward(String),
     #[error("model `{model}`: shapes in it depend on values, so it has no single plan; run it with `Model::run`")]
     Staged { model: String },
     #[error("`{op}`: the shape of its result depends on elements, so it cannot be written to an array")]

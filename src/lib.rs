@@ -18,6 +18,7 @@
 mod compile;
 mod compiler;
 mod error;
+pub mod executor;
 mod model;
 pub mod ndarray;
 mod session;
@@ -33,6 +34,7 @@ pub use tensor::Tensor;
 
 pub use tensorc_abi as abi;
 pub use tensorc_abi::DType;
+pub use tensorc_frontend::symbol;
 pub use tensorc_ir as ir;
 pub use tensorc_ir::graph::Graph;
 pub use tensorc_ops as ops;

@@ -11,7 +11,7 @@ use tensorc_ir::graph::{Graph, NodeKind};
 use tensorc_ir::{DenseType, TensorData};
 use tensorc_passes::infer::infer_graph;
 use tensorc_passes::stage::{Next, Remainder, Split, split};
-use tensorc_runtime::{Context, Device, TensorMut, TensorRef};
+use tensorc_runtime::{Bindings, Context, Device, RunError, TensorMut, TensorRef};
 
 use crate::compile::{Compiled, Report, compile};
 use crate::{Compiler, Error, Tensor};
@@ -23,6 +23,17 @@ pub struct Session {
     report: Report,
     rest: Option<Rest>,
     outputs: usize,
+    states: States,
+}
+
+/// Inputs that the graph updates. The session runs on copies of them.
+#[derive(Default)]
+struct States {
+    /// Their positions in the signature, ascending.
+    positions: Vec<usize>,
+    types: Vec<DenseType>,
+    /// What they hold after the last run.
+    memory: Vec<Vec<u8>>,
 }
 
 /// The stages after the first.
@@ -66,6 +77,7 @@ impl Session {
         let mut report = Report::default();
         let static_bytes = compiler.options().passes.static_bytes;
         let outputs = graph.outputs().len();
+        let positions = graph.states().into_iter().map(|(i, _)| i).collect();
         let divided = report.timed(&compiler, "infer", || {
             infer_graph(&mut graph, compiler.registry(), static_bytes)?;
             Ok(split(&graph, compiler.registry(), static_bytes)?)
@@ -78,8 +90,12 @@ impl Session {
         };
         let Compiled { executable, report: steps } = compile(&compiler, first)?;
         report.timings.extend(steps.timings);
+        let plan = executable.plan();
+        let buffers = plan.states.iter().map(|id| plan.buffer(*id));
+        let types: Vec<DenseType> = buffers.map(|b| DenseType::new(b.dtype, &b.dims)).collect();
+        let memory = types.iter().map(|t| vec![0; t.bytes() as usize]).collect();
         let context = Context::new(executable, compiler.pool())?;
-        Ok(Session { compiler, context, report, rest, outputs })
+        Ok(Session { compiler, context, report, rest, outputs, states: States { positions, types, memory } })
     }
 
     /// The schedule this session runs; of its first stage if there are several.
@@ -136,14 +152,25 @@ impl Session {
     /// Runs the first stage, under the eyes of the profiler if it is on.
     fn execute(&mut self, inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), Error> {
         let pool = self.compiler.pool();
-        match self.compiler.profiler().filter(|profiler| profiler.is_on()) {
-            None => self.context.run(pool, inputs, outputs)?,
+        let profiler = self.compiler.profiler().filter(|profiler| profiler.is_on());
+        let context = &mut self.context;
+        self.states.bound(inputs, outputs, |bindings| match profiler {
+            None => context.run(pool, bindings),
             Some(profiler) => {
                 let _span = profiler.scope("run", "run");
-                self.context.run_traced(pool, inputs, outputs, profiler, Device::default())?;
+                context.run_traced(None, pool, bindings, profiler, Device::default())
             }
-        }
-        Ok(())
+        })
+    }
+
+    /// The next values of the inputs that the graph updates, in signature order: what they are after
+    /// the last run.
+    ///
+    /// # Errors
+    /// None in practice: the values have the types the session was compiled for.
+    pub fn states(&self) -> Result<Vec<Tensor>, Error> {
+        let States { types, memory, .. } = &self.states;
+        types.iter().zip(memory).map(|(t, data)| Tensor::from_bytes(t.dtype, &t.dims, data.clone())).collect()
     }
 
     /// Runs into memory of the caller's: no allocation unless the session is staged.
@@ -174,7 +201,37 @@ impl Session {
         inputs: &[TensorRef<'_>],
         outputs: &mut [TensorMut<'_>],
     ) -> Result<Vec<Duration>, Error> {
-        Ok(self.context.run_profiled(self.compiler.pool(), inputs, outputs)?)
+        let (context, pool) = (&mut self.context, self.compiler.pool());
+        self.states.bound(inputs, outputs, |bindings| context.run_profiled(None, pool, bindings))
+    }
+}
+
+impl States {
+    /// Calls `run` with tensors in the order of the plan's lists. Allocates only if there are states.
+    fn bound<T>(
+        &mut self,
+        inputs: &[TensorRef<'_>],
+        outputs: &mut [TensorMut<'_>],
+        run: impl FnOnce(Bindings<'_, '_, '_>) -> Result<T, RunError>,
+    ) -> Result<T, Error> {
+        if self.positions.is_empty() {
+            return Ok(run(Bindings::new(inputs, outputs))?);
+        }
+        let States { positions, types, memory } = self;
+        let state_of = |i: &usize| positions.binary_search(i).ok();
+        let rest = inputs.iter().enumerate().filter(|(i, _)| state_of(i).is_none());
+        let rest: Vec<TensorRef<'_>> = rest.map(|(_, t)| *t).collect();
+        for ((i, ty), memory) in positions.iter().zip(&*types).zip(&mut *memory) {
+            let given =
+                inputs.get(*i).filter(|t| t.dtype == ty.dtype && *t.dims == ty.dims && t.data.len() == memory.len());
+            let Some(given) = given else {
+                return Err(Error::TensorSize { elements: memory.len(), dims: ty.dims.clone() });
+            };
+            memory.copy_from_slice(given.data);
+        }
+        let mut states: Vec<TensorMut<'_>> =
+            types.iter().zip(memory).map(|(t, data)| TensorMut::new(t.dtype, &t.dims, data)).collect();
+        Ok(run(Bindings { inputs: &rest, states: &mut states, outputs })?)
     }
 }
 

@@ -17,6 +17,11 @@ pub struct KernelId(pub u32);
 /// Invariants (checked by the plan verifier): every buffer is written before it is read, buffers
 /// in the arena that are live at the same time do not overlap unless one step reads and writes
 /// them in place, and offsets are multiples of [`Plan::ALIGN`].
+///
+/// A *state* is memory of the caller's that the plan reads and may change. Its buffer in
+/// [`Plan::states`] is the value before the run and is never written; another buffer with the same
+/// home, where there is one, is the value after it, written once nobody reads the old value any
+/// more, or in place.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     pub name: String,
@@ -25,10 +30,15 @@ pub struct Plan {
     /// Names of the generated kernels; their code is linked separately, in the same order.
     pub kernels: Vec<String>,
     pub steps: Vec<Step>,
-    /// Buffers with [`Home::Input`], in the order of the graph's inputs.
+    /// Buffers with [`Home::Input`], in the order of the graph's inputs that are not updated.
     pub inputs: Vec<BufferId>,
+    /// Buffers with [`Home::State`] as they are before the run, in the order of the graph's inputs.
+    pub states: Vec<BufferId>,
     /// Buffers with [`Home::Output`], in the order of the graph's outputs.
     pub outputs: Vec<BufferId>,
+    /// Number of steps of the first of two phases; `None`: there is one phase. A phase uses only
+    /// outputs of its own, the second alone changes states, and what both use lies in the arena.
+    pub boundary: Option<u32>,
     /// Bytes of the one arena that holds every intermediate tensor.
     pub arena_bytes: u64,
     /// Largest number of bytes of arena buffers live at once: no plan in this order needs less.
@@ -41,6 +51,11 @@ impl Plan {
 
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.0 as usize]
+    }
+
+    /// Whether a step, by its position, belongs to the second phase.
+    pub fn in_second_phase(&self, step: usize) -> bool {
+        self.boundary.is_some_and(|first| step >= first as usize)
     }
 }
 
@@ -75,6 +90,8 @@ pub enum Home {
     Input(u32),
     /// The caller's i-th output.
     Output(u32),
+    /// The caller's i-th state.
+    State(u32),
     /// Position in [`Plan::weights`]; never written.
     Weight(u32),
     /// Byte offset in the arena.

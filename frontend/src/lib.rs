@@ -2,3 +2,4 @@
 
 pub mod mxnet;
 pub mod onnx;
+pub mod symbol;

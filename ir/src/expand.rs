@@ -1,5 +1,7 @@
 //! From a registered operator to primitives: one step of decomposition.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 use tensorc_abi::DType;
 
@@ -7,8 +9,8 @@ use crate::build::Builder;
 use crate::diag::{Code, Diagnostic, Result};
 use crate::graph::{Graph, NodeId, NodeKind, Value};
 use crate::infer::{ValueOf, scalar_fn};
-use crate::op::Registry;
-use crate::op::{Compute, NodeCtx, OpError};
+use crate::op::{Compute, NodeCtx, OpError, OpRef, Registry};
+use crate::params::Params;
 use crate::prim::Prim;
 use crate::tensor::TensorData;
 use crate::types::DenseType;
@@ -22,42 +24,70 @@ pub enum Expanded {
     Host,
 }
 
+/// All there is to know about an operator node when types, and values of static operands, are known.
+pub struct OpFacts {
+    pub def: OpRef,
+    pub params: Params,
+    pub name: Arc<str>,
+    /// By formal position.
+    pub operands: Vec<Option<Value>>,
+    pub inputs: Vec<Option<DenseType>>,
+    pub outputs: Vec<DenseType>,
+    /// Values of the static operands, by formal position.
+    pub values: Vec<Option<TensorData>>,
+}
+
+impl OpFacts {
+    /// The facts of an operator node; an error if a type or the value of a static operand is unknown.
+    pub fn of(graph: &Graph, node: NodeId, value_of: &ValueOf<'_>) -> Result<OpFacts> {
+        let NodeKind::Op(op) = &graph.node(node).kind else {
+            return Err(Diagnostic::new(Code::Internal, "not an operator").at(&graph.node(node).name));
+        };
+        let (def, params, name) = (op.def.clone(), op.params.clone(), graph.node(node).name.clone());
+        let operands = graph.operands(node);
+        let inputs = operands.iter().map(|v| v.map(|v| graph.dense(v)).transpose()).collect::<Result<Vec<_>>>()?;
+        let ports = 0..graph.node(node).types.len() as u16;
+        let outputs = ports.map(|port| graph.dense(Value { node, port })).collect::<Result<Vec<DenseType>>>()?;
+        let is_static = |i: usize| def.static_inputs.contains(&i);
+        let values: Vec<Option<TensorData>> = (0..operands.len())
+            .map(|i| operands[i].filter(|_| is_static(i)).and_then(|v| value_of(graph, v)))
+            .collect();
+        if let Some(i) = (0..operands.len()).find(|i| operands[*i].is_some() && is_static(*i) && values[*i].is_none()) {
+            let operand = def.input_spec(i).map_or("?", |s| s.name);
+            let why =
+                format!("{}: the value of operand `{operand}` must be known when the graph is compiled", def.name);
+            return Err(Diagnostic::new(Code::Unresolved, why).at(&name));
+        }
+        Ok(OpFacts { def, params, name, operands, inputs, outputs, values })
+    }
+
+    /// The node as its operator sees it.
+    pub fn cx(&self) -> NodeCtx<'_> {
+        NodeCtx { params: &self.params, inputs: &self.inputs, outputs: &self.outputs, values: &self.values }
+    }
+}
+
 /// Adds what one operator node computes to the graph. All of the node's types, and the values of
 /// its static operands, must be known.
 pub fn expand_node(graph: &mut Graph, node: NodeId, registry: &Registry, value_of: &ValueOf<'_>) -> Result<Expanded> {
-    let NodeKind::Op(op) = &graph.node(node).kind else {
-        return Err(Diagnostic::new(Code::Internal, "only operators can be expanded").at(&graph.node(node).name));
-    };
-    let (def, params, name) = (op.def.clone(), op.params.clone(), graph.node(node).name.clone());
-    if let Compute::Host(_) = def.compute {
+    if let NodeKind::Op(op) = &graph.node(node).kind
+        && matches!(op.def.compute, Compute::Host(_))
+    {
         return Ok(Expanded::Host);
     }
-    let operands = graph.operands(node);
-    let inputs = operands.iter().map(|v| v.map(|v| graph.dense(v)).transpose()).collect::<Result<Vec<_>>>()?;
-    let ports = 0..graph.node(node).types.len() as u16;
-    let outputs = ports.map(|port| graph.dense(Value { node, port })).collect::<Result<Vec<DenseType>>>()?;
-    let values: Vec<Option<TensorData>> = (0..operands.len())
-        .map(|i| operands[i].filter(|_| def.static_inputs.contains(&i)).and_then(|v| value_of(graph, v)))
-        .collect();
-    if let Some(i) =
-        (0..operands.len()).find(|i| operands[*i].is_some() && def.static_inputs.contains(i) && values[*i].is_none())
-    {
-        let operand = def.input_spec(i).map_or("?", |s| s.name);
-        let why = format!("{}: the value of operand `{operand}` must be known when the graph is compiled", def.name);
-        return Err(Diagnostic::new(Code::Unresolved, why).at(&name));
-    }
-    let cx = NodeCtx { params: &params, inputs: &inputs, outputs: &outputs, values: &values };
-    let fail = |e: OpError| Diagnostic::new(Code::Unsupported, format!("{}: {}", def.name, e.0)).at(&name);
+    let facts = OpFacts::of(graph, node, value_of)?;
+    let (cx, OpFacts { def, params, name, operands, inputs, outputs, .. }) = (facts.cx(), &facts);
+    let fail = |e: OpError| Diagnostic::new(Code::Unsupported, format!("{}: {}", def.name, e.0)).at(name);
     let prim = match &def.compute {
         Compute::Composite(body) => {
-            let results = body(&mut Builder::new(graph, registry, name.clone(), value_of), &cx, &operands)
-                .map_err(|d| d.at(&name))?;
-            return Ok(Expanded::Replaced(checked(graph, node, results, &outputs)?));
+            let results = body(&mut Builder::new(graph, registry, name.clone(), value_of), &cx, operands)
+                .map_err(|d| d.at(name))?;
+            return Ok(Expanded::Replaced(checked(graph, node, results, outputs)?));
         }
         Compute::Scalar(_) => {
             let dtypes: Vec<Option<DType>> = inputs.iter().map(|t| t.as_ref().map(|t| t.dtype)).collect();
             let dims = &outputs[0].dims;
-            Prim::Map(scalar_fn(&def, &params, &dtypes, dims.len(), Some(dims)).map_err(fail)?.into())
+            Prim::Map(scalar_fn(def, params, &dtypes, dims.len(), Some(dims)).map_err(fail)?.into())
         }
         Compute::Prim(body) => body(&cx).map_err(fail)?,
         Compute::Host(_) => return Ok(Expanded::Host),
@@ -66,7 +96,7 @@ pub fn expand_node(graph: &mut Graph, node: NodeId, registry: &Registry, value_o
     let is_static = |i: &usize| matches!(def.compute, Compute::Prim(_)) && def.static_inputs.contains(i);
     let args: SmallVec<[Value; 4]> =
         (0..operands.len()).filter(|i| !is_static(i)).filter_map(|i| operands[i]).collect();
-    let node = graph.add_prim(name, prim, &args, &outputs);
+    let node = graph.add_prim(name.clone(), prim, &args, outputs);
     Ok(Expanded::Replaced((0..outputs.len() as u16).map(|port| Value { node, port }).collect()))
 }
 

@@ -209,6 +209,11 @@ impl Graph {
         self.outputs.push((name.into(), value));
     }
 
+    /// Makes these the only outputs, in this order.
+    pub fn set_outputs(&mut self, outputs: impl IntoIterator<Item = (Arc<str>, Value)>) {
+        self.outputs = outputs.into_iter().collect();
+    }
+
     /// States that input `of` is mutable memory, which holds `value` after the run: auxiliary state, parameters
     /// that are trained, gradients that are added to. Reads of the input see the old value.
     pub fn add_update(&mut self, of: NodeId, value: Value) {
@@ -220,6 +225,17 @@ impl Graph {
         &self.updates
     }
 
+    /// Updated inputs by their position in the signature, ascending, with their next values.
+    pub fn states(&self) -> Vec<(usize, Value)> {
+        let next = |id: &NodeId| self.updates.iter().find(|(of, _)| of == id).map(|(_, v)| *v);
+        self.inputs.iter().enumerate().filter_map(|(i, id)| next(id).map(|v| (i, v))).collect()
+    }
+
+    /// Makes every input constant memory again.
+    pub fn clear_updates(&mut self) {
+        self.updates.clear();
+    }
+
     /// The first `outputs` outputs, and what they need, make up the first phase of the run; all else,
     /// updates included, the second. The phases can be run one at a time.
     pub fn set_boundary(&mut self, outputs: Option<usize>) {
@@ -228,6 +244,34 @@ impl Graph {
 
     pub fn boundary(&self) -> Option<usize> {
         self.boundary
+    }
+
+    /// What the outputs before the boundary need; `None` without a boundary.
+    pub fn first_phase(&self) -> Option<BTreeSet<NodeId>> {
+        let first = self.outputs.iter().take(self.boundary?).map(|(_, v)| v.node);
+        Some(self.ancestors(first))
+    }
+
+    /// The given nodes and all they depend on.
+    fn ancestors(&self, nodes: impl IntoIterator<Item = NodeId>) -> BTreeSet<NodeId> {
+        let mut found = BTreeSet::new();
+        let mut stack: Vec<NodeId> = nodes.into_iter().collect();
+        while let Some(node) = stack.pop() {
+            if found.insert(node) {
+                stack.extend(self.args(node).iter().map(|v| v.node));
+            }
+        }
+        found
+    }
+
+    /// Takes over updates and boundary from the graph this one is a copy of; `map` gives the
+    /// copies of values.
+    pub fn keep_updates(&mut self, old: &Graph, map: impl Fn(Value) -> Result<Value>) -> Result<()> {
+        self.boundary = old.boundary;
+        for (of, v) in &old.updates {
+            self.updates.push((map(Value { node: *of, port: 0 })?.node, map(*v)?));
+        }
+        Ok(())
     }
 
     /// What the graph is there for: the values of its outputs and updates.
@@ -318,6 +362,11 @@ impl Graph {
         uses
     }
 
+    /// Whether an output or an update has a value of this node.
+    pub fn is_root(&self, node: NodeId) -> bool {
+        self.roots().any(|v| v.node == node)
+    }
+
     /// Whether an output or an update has this value.
     pub fn is_output(&self, v: Value) -> bool {
         self.roots().any(|o| o == v)
@@ -376,13 +425,7 @@ impl Graph {
 
     /// Removes nodes that no output needs; inputs stay. Returns how many went.
     pub fn remove_dead(&mut self) -> usize {
-        let mut live: BTreeSet<NodeId> = self.inputs.iter().copied().collect();
-        let mut stack: Vec<NodeId> = self.roots().map(|v| v.node).collect();
-        while let Some(node) = stack.pop() {
-            if live.insert(node) {
-                stack.extend(self.args(node).iter().map(|v| v.node));
-            }
-        }
+        let live = self.ancestors(self.inputs.iter().copied().chain(self.roots().map(|v| v.node)));
         let before = self.g.node_count();
         self.g.retain_nodes(|_, i| live.contains(&NodeId(i.index() as u32)));
         before - self.g.node_count()
@@ -447,7 +490,7 @@ impl Graph {
             let unused = self.contains(node)
                 && !matches!(self.node(node).kind, NodeKind::Input)
                 && self.g.edges_directed(index(node), Direction::Outgoing).next().is_none()
-                && !self.roots().any(|v| v.node == node);
+                && !self.is_root(node);
             if unused {
                 stack.extend(self.args(node).iter().map(|v| v.node));
                 self.g.remove_node(index(node));

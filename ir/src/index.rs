@@ -157,6 +157,14 @@ impl Index {
         whole.add(&Index::atom(Atom::Div(Box::new(rest), d)))
     }
 
+    /// `self / d` where that is exact. Where it is not, or the quotient lies outside `0..n`, the value is outside
+    /// `0..n`: a coordinate that a masked read skips.
+    pub fn exact_quotient(&self, d: i64, n: u64, ranges: &(impl Ranges + ?Sized)) -> Index {
+        let quotient = self.floor_div(d, ranges);
+        let lowest = quotient.interval(ranges).0.min(0);
+        quotient.add(&self.modulo(d, ranges).scale(n as i64 - lowest))
+    }
+
     /// The remainder in `0..d` for `d > 0`, simplified with the variables' intervals.
     pub fn modulo(&self, d: i64, ranges: &(impl Ranges + ?Sized)) -> Index {
         if d == 1 {

@@ -35,7 +35,8 @@ pub fn ops() -> Vec<OpDef> {
         define("stop_gradient", "x, constant to differentiation.", first(), Infer::Derived)
             .operand("x", &[])
             .mxnet("BlockGrad")
-            .mxnet("stop_gradient"),
+            .mxnet("stop_gradient")
+            .no_gradient(),
         define("cast", "x converted: floats to nearest even, integers truncate and saturate.", cast, Infer::Derived)
             .operand("x", &[])
             .required("to", ParamKind::DType, "the result's type")

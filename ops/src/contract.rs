@@ -6,7 +6,7 @@ use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::ParamValue;
+use tensorc_ir::params::{ParamKind, ParamValue};
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::{Dim, Shape};
 
@@ -51,7 +51,6 @@ fn matmul() -> OpDef {
         .group("a", NUMBERS)
         .group("b", NUMBERS)
         .onnx("MatMul", 1)
-        .mxnet("linalg_gemm2")
         .ulp(1.0)
 }
 
@@ -158,12 +157,16 @@ fn dot() -> OpDef {
             lhs.push(k.clone())
         }
         if tb {
-            rhs.push(k)
+            rhs.push(k.clone())
         } else {
-            rhs.insert(0, k)
+            rhs.insert(0, k.clone())
         }
         let inner = if ta { a.dims[0] } else { a.dims[split] };
         debug_assert_eq!(rhs.len(), b.rank());
+        if (a.rank(), b.rank()) == (1, 1) {
+            // The result has one axis that nothing is read along.
+            (lhs, rhs) = (vec![k.clone()], vec![k]);
+        }
         let extents = [&out[..], &[inner]].concat();
         Ok(Prim::Contract(Contraction { extents, out_rank: out.len(), lhs, rhs }.into()))
     });
@@ -179,13 +182,17 @@ fn dot() -> OpDef {
         cx.unify_dims(a[ka], b[kb], &format!("operand `rhs`, axis {kb}"))?;
         let rest = |d: &[Dim], skip: usize| d.iter().enumerate().filter(|(i, _)| *i != skip).map(|(_, d)| *d).collect();
         let (left, right): (Vec<Dim>, Vec<Dim>) = (rest(&a, ka), rest(&b, kb));
-        cx.set_output_dims(0, [left, right].concat())
+        let dims = [left, right].concat();
+        cx.set_output_dims(0, if dims.is_empty() { vec![Dim::Const(1)] } else { dims })
     });
-    define("dot", "Sums over the last axis of `lhs` and the first of `rhs` (swapped when transposed).", compute, infer)
+    let doc = "Sums over the last axis of `lhs` and the first of `rhs` (swapped when transposed). That of two vectors \
+               has shape [1].";
+    define("dot", doc, compute, infer)
         .group("lhs", NUMBERS)
         .group("rhs", NUMBERS)
         .param("transpose_a", ParamValue::Bool(false), "Sum over the first axis of `lhs`.")
         .param("transpose_b", ParamValue::Bool(false), "Sum over the last axis of `rhs`.")
+        .maybe("forward_stype", ParamKind::Str, "No effect: results are dense.")
         .mxnet("dot")
         .ulp(1.0)
 }
@@ -221,6 +228,7 @@ fn batch_dot() -> OpDef {
         .group("rhs", NUMBERS)
         .param("transpose_a", ParamValue::Bool(false), "")
         .param("transpose_b", ParamValue::Bool(false), "")
+        .maybe("forward_stype", ParamKind::Str, "No effect: results are dense.")
         .mxnet("batch_dot")
         .ulp(1.0)
 }

@@ -44,7 +44,7 @@ fn nonzero() -> OpDef {
 }
 
 /// The tensor with only the given positions of an axis.
-fn select(x: &TensorData, axis: usize, keep: &[u64]) -> TensorData {
+pub fn select(x: &TensorData, axis: usize, keep: &[u64]) -> TensorData {
     let mut dims = x.dims().to_vec();
     let extent = dims[axis];
     dims[axis] = keep.len() as u64;

@@ -199,10 +199,12 @@ fn extremes() -> Vec<OpDef> {
             .onnx("ReduceMin", 18),
         reduction(
             "reduce_peak",
-            "The greatest that is not NaN: the shift that keeps exponentials in range.",
+            "The greatest that is not NaN: the shift that keeps exponentials in range, which no result depends on. \
+             Constant to differentiation.",
             FLOATS,
             Fold { unit: least, join: |a, x| x.gt(a).select(x, a), ..SUM },
-        ),
+        )
+        .no_gradient(),
     ]
 }
 

@@ -293,7 +293,6 @@ fn sort() -> OpDef {
         .operand("data", NUMBERS)
         .param("axis", ParamValue::Int(-1), "")
         .param("is_ascend", ParamValue::Bool(true), "")
-        .mxnet("sort")
 }
 
 fn argsort() -> OpDef {
@@ -307,5 +306,4 @@ fn argsort() -> OpDef {
         .param("axis", ParamValue::Int(-1), "")
         .param("is_ascend", ParamValue::Bool(true), "")
         .param("dtype", ParamValue::DType(DType::F32), "Type of the positions.")
-        .mxnet("argsort")
 }

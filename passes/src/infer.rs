@@ -137,7 +137,7 @@ fn evaluate_host(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> R
     let mut ready = vec![];
     for node in graph.order() {
         let host = matches!(&graph.node(node).kind, NodeKind::Op(op) if matches!(op.def.compute, Compute::Host(_)));
-        let used = !graph.uses(node).is_empty() || graph.outputs().iter().any(|(_, v)| v.node == node);
+        let used = !graph.uses(node).is_empty() || graph.is_root(node);
         if !host || !used {
             continue;
         }

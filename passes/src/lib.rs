@@ -4,6 +4,7 @@
 //! no operator is known here by name.
 
 pub mod decompose;
+pub mod differentiate;
 pub mod fold_constants;
 pub mod fuse;
 pub mod infer;
@@ -14,6 +15,7 @@ pub mod simplify;
 pub mod stage;
 pub mod values;
 
+pub use differentiate::differentiate;
 pub use manager::{Options, Pass, PassCx, PrintWhen, Printer, Timing};
 pub use memory::plan_memory;
 pub use pipeline::{Phase, Pipeline, default_pipeline, phase_passes};

@@ -53,7 +53,8 @@ pub struct Next {
 
 /// Divides an inferred graph; `None` if everything is resolved. Inputs must have concrete types.
 ///
-/// Fails if a type stays unknown for another reason than values computed at run time.
+/// Fails if a type stays unknown for another reason than values computed at run time, or if a graph
+/// that would have to be divided has updates or two phases.
 pub fn split(graph: &Graph, registry: &Registry, static_bytes: u64) -> Result<Option<Split>> {
     let mut graph = graph.clone();
     graph.remove_dead();
@@ -80,6 +81,11 @@ pub fn split(graph: &Graph, registry: &Registry, static_bytes: u64) -> Result<Op
         let open = (0..types.len() as u16).find(|port| graph.dense(Value { node, port: *port }).is_err()).unwrap_or(0);
         let why = format!("the type of output {open} does not follow from the types of the inputs");
         return Err(Diagnostic::new(Code::Unresolved, why).at(&graph.node(node).name));
+    }
+    if let Some(node) = unresolved.first().filter(|_| !graph.updates().is_empty() || graph.boundary().is_some()) {
+        let why =
+            "the shape of a value depends on run-time data; a graph with updates or two phases cannot run in parts";
+        return Err(Diagnostic::new(Code::Unsupported, why).at(&graph.node(*node).name));
     }
     Ok(Some(divide(graph, unresolved)))
 }

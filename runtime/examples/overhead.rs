@@ -13,7 +13,8 @@ use tensorc_abi::{
 };
 use tensorc_runtime::profiler::{Name, Profiler, Span};
 use tensorc_runtime::{
-    AlignedBuffer, Context, Executable, Pool, TensorMut, TensorRef, WeightStorage, available_threads, pack_weight,
+    AlignedBuffer, Bindings, Context, Executable, Pool, TensorMut, TensorRef, WeightStorage, available_threads,
+    pack_weight,
 };
 
 unsafe extern "C" fn nothing(buffers: *const *mut u8, scalars: *const i64) {
@@ -83,7 +84,7 @@ fn measure_perceptron(pool: &Pool) -> Result<(f64, f64), Box<dyn Error>> {
     let mut result = Ok(());
     let run = best_ns(200, 1000, || {
         let inputs = [TensorRef::from_slice(&[1, 16], &x)];
-        result = context.run(pool, &inputs, &mut [TensorMut::from_slice(&[1, 10], &mut y)]);
+        result = context.run(pool, Bindings::new(&inputs, &mut [TensorMut::from_slice(&[1, 10], &mut y)]));
     });
     result?;
     let scratch_bytes = calls.iter().map(tensorc_kernels::gemm_scratch).max().unwrap_or(0);
@@ -172,7 +173,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut result = Ok(());
         let ns = best_ns(200, 1000, || {
             let outputs = &mut [TensorMut::from_slice(&dims, &mut y)];
-            result = context.run(&pool, &[TensorRef::from_slice(&dims, &x)], outputs);
+            result = context.run(&pool, Bindings::new(&[TensorRef::from_slice(&dims, &x)], outputs));
         });
         result?;
         println!("plan of {steps:3} steps: {ns:8.1} ns a run");

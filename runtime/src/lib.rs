@@ -21,7 +21,7 @@ pub mod weights;
 pub use arena::{AlignedBuffer, AllocError};
 pub use device::{Device, DeviceKind};
 pub use engine::Engine;
-pub use plan::{Context, Executable, RunError};
+pub use plan::{Bindings, Context, Executable, RunError};
 pub use pool::{Pool, PoolError, TaskPanic};
 pub use profiler::Profiler;
 pub use resource::{RandomStreams, TempSpace};

@@ -8,7 +8,7 @@ mod common;
 
 use common::*;
 use tensorc_abi::Plan;
-use tensorc_runtime::{Context, Pool, TensorMut, TensorRef};
+use tensorc_runtime::{Bindings, Context, Pool, TensorMut, TensorRef};
 
 #[test]
 fn runs_do_not_allocate() {
@@ -23,7 +23,7 @@ fn runs_do_not_allocate() {
         let (dims, x, mut y) = ([N as u64], vec![1f32; N], vec![0f32; N]);
         let mut run = || {
             let outputs = &mut [TensorMut::from_slice(&dims, &mut y)];
-            context.run(&pool, &[TensorRef::from_slice(&dims, &x)], outputs).unwrap();
+            context.run(&pool, Bindings::new(&[TensorRef::from_slice(&dims, &x)], outputs)).unwrap();
         };
         // Threads may allocate their thread-local state once.
         (0..100).for_each(|_| run());

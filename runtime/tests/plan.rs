@@ -9,7 +9,7 @@ use common::*;
 use tensorc_abi::{BatchedGemm, BufferId, Conv2d, DType, Home, KernelFn, MatrixLayout, Packing, Plan, StepOp};
 use tensorc_runtime::plan::{LoadError, PlanError, Side};
 use tensorc_runtime::{
-    AllocError, Context, Device, Pool, Profiler, RunError, TensorMut, TensorRef, WeightError, WeightStorage,
+    AllocError, Bindings, Context, Device, Pool, Profiler, RunError, TensorMut, TensorRef, WeightError, WeightStorage,
     pack_weight,
 };
 
@@ -21,7 +21,8 @@ fn ramp(n: u64) -> Vec<f32> {
 fn run(context: &mut Context, pool: &Pool, x: &[f32]) -> Result<Vec<f32>, RunError> {
     let dims = [x.len() as u64];
     let mut y = vec![f32::NAN; x.len()];
-    context.run(pool, &[TensorRef::from_slice(&dims, x)], &mut [TensorMut::from_slice(&dims, &mut y)])?;
+    context
+        .run(pool, Bindings::new(&[TensorRef::from_slice(&dims, x)], &mut [TensorMut::from_slice(&dims, &mut y)]))?;
     Ok(y)
 }
 
@@ -90,7 +91,7 @@ fn independent_steps_compute_the_same_bits_with_any_number_of_threads() {
             let mut y = vec![vec![f32::NAN; x.len()]; outputs];
             let mut out: Vec<_> = y.iter_mut().map(|y| TensorMut::from_slice(&dims, y)).collect();
             for _ in 0..3 {
-                context.run(&pool, &[TensorRef::from_slice(&dims, &x)], &mut out).unwrap();
+                context.run(&pool, Bindings::new(&[TensorRef::from_slice(&dims, &x)], &mut out)).unwrap();
             }
             y
         });
@@ -148,7 +149,11 @@ fn profiles_have_a_time_for_each_step() {
     let mut y = vec![0.0; 1 << 16];
     let start = std::time::Instant::now();
     let times = context
-        .run_profiled(&pool, &[TensorRef::from_slice(&dims, &x)], &mut [TensorMut::from_slice(&dims, &mut y)])
+        .run_profiled(
+            None,
+            &pool,
+            Bindings::new(&[TensorRef::from_slice(&dims, &x)], &mut [TensorMut::from_slice(&dims, &mut y)]),
+        )
         .unwrap();
     let total = start.elapsed();
     assert_eq!(times.len(), 4);
@@ -168,7 +173,9 @@ fn traces_show_steps_and_what_threads_did_of_them() {
         let profiler = Profiler::default();
         let mut run = || {
             let out = &mut [TensorMut::from_slice(&dims, &mut y)];
-            context.run_traced(&pool, &[TensorRef::from_slice(&dims, &x)], out, &profiler, device).unwrap();
+            context
+                .run_traced(None, &pool, Bindings::new(&[TensorRef::from_slice(&dims, &x)], out), &profiler, device)
+                .unwrap();
         };
         run();
         assert_eq!(profiler.recording().events(), [], "off");
@@ -197,7 +204,7 @@ fn wrong_tensors_are_refused_by_name() {
     let good = TensorRef::from_slice(&dims, &x[..4]);
     let refuse = |context: &mut Context, inputs: &[TensorRef<'_>]| {
         let mut y = [0f32; 4];
-        context.run(&pool, inputs, &mut [TensorMut::from_slice(&[4], &mut y)]).unwrap_err()
+        context.run(&pool, Bindings::new(inputs, &mut [TensorMut::from_slice(&[4], &mut y)])).unwrap_err()
     };
     let (side, name) = (Side::Input, || "x".to_string());
     let error = refuse(&mut context, &[]);
@@ -215,9 +222,9 @@ fn wrong_tensors_are_refused_by_name() {
     assert_eq!(error, RunError::Alignment { side, name: name(), dtype: DType::F32, align: 4 });
 
     let (side, mut y) = (Side::Output, [0f32; 5]);
-    let error = context.run(&pool, &[good], &mut []).unwrap_err();
+    let error = context.run(&pool, Bindings::new(&[good], &mut [])).unwrap_err();
     assert_eq!(error, RunError::Count { plan: "test".into(), side, expected: 1, actual: 0 });
-    let error = context.run(&pool, &[good], &mut [TensorMut::from_slice(&[5], &mut y)]).unwrap_err();
+    let error = context.run(&pool, Bindings::new(&[good], &mut [TensorMut::from_slice(&[5], &mut y)])).unwrap_err();
     assert_eq!(error, RunError::Shape { side, name: "y".into(), expected: vec![4], actual: vec![5] });
     assert_eq!(y, [0.0; 5]);
     assert_eq!(run(&mut context, &pool, &x[..4]).unwrap(), chain_expected(&x[..4]));
@@ -292,7 +299,7 @@ fn outputs_may_be_read_by_later_steps_and_inputs_given_twice() {
     let (mut y, mut z) = ([0f32; 2], [0f32; 2]);
     let x = TensorRef::from_slice(&dims, &x);
     let mut outputs = [TensorMut::from_slice(&dims, &mut y), TensorMut::from_slice(&dims, &mut z)];
-    context.run(&pool, &[x, x], &mut outputs).unwrap();
+    context.run(&pool, Bindings::new(&[x, x], &mut outputs)).unwrap();
     assert_eq!((y, z), ([2.0, 4.0], [3.0, 6.0]));
 }
 
@@ -344,7 +351,7 @@ fn products_with_epilogues_agree_with_a_plain_loop() {
             let (x_dims, w_dims) = ([m, k], [k, n]);
             let inputs = [TensorRef::from_slice(&x_dims, &x), TensorRef::from_slice(&w_dims, &w)];
             let inputs = if packed { &inputs[..1] } else { &inputs[..] };
-            context.run(&pool, inputs, &mut [TensorMut::from_slice(&[m, n], &mut y)]).unwrap();
+            context.run(&pool, Bindings::new(inputs, &mut [TensorMut::from_slice(&[m, n], &mut y)])).unwrap();
             assert_eq!(y, expected, "m {m}, k {k}, threads {threads}, packed {packed}");
         }
     }
@@ -386,7 +393,7 @@ fn convolutions_agree_with_a_plain_loop() {
         let mut context = Context::new(executable(plan.clone(), vec![packed]), &pool).unwrap();
         let mut y = vec![f32::NAN; expected.len()];
         let inputs = [TensorRef::from_slice(&[2, 3, 9, 8], &x)];
-        context.run(&pool, &inputs, &mut [TensorMut::from_slice(&[2, 5, 5, 4], &mut y)]).unwrap();
+        context.run(&pool, Bindings::new(&inputs, &mut [TensorMut::from_slice(&[2, 5, 5, 4], &mut y)])).unwrap();
         assert_eq!(y, expected);
     }
 }

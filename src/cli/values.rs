@@ -1,13 +1,15 @@
 //! `--check-values`: the same inputs through the reference interpreter before and after the passes,
 //! and through the compiled plan.
 
+use tensorc::abi::BufferId;
 use tensorc::ir::graph::Graph;
-use tensorc::ir::interp::eval_graph;
+use tensorc::ir::interp::eval_step;
 use tensorc::ir::lowered::Lowered;
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::testing::Rng;
 use tensorc::ir::{DType, DenseType, TensorData};
-use tensorc::runtime::{Context, TensorMut, TensorRef};
+use tensorc::runtime::plan::{Needs, Phase};
+use tensorc::runtime::{Bindings, Context, TensorMut, TensorRef};
 use tensorc::{Compiled, Compiler};
 
 use super::Failure;
@@ -55,15 +57,19 @@ impl Comparison<'_> {
             None => None,
         };
         let registry = self.compiler.registry();
-        let names: Vec<&str> = self.before.outputs().iter().map(|(name, _)| &**name).collect();
+        let outputs = self.before.outputs().iter().map(|(name, _)| name.to_string());
+        let states = self.before.states().into_iter();
+        let states = states.map(|(i, _)| format!("{} after the run", self.before.node(self.before.inputs()[i]).name));
+        let names: Vec<String> = outputs.chain(states).collect();
         for (seed, mix) in MIXES.into_iter().enumerate() {
             let given = random(inputs, mix, seed as u64);
-            let expected = eval_graph(self.before, registry, &given)?;
-            let found = eval_graph(self.after, registry, &given)?;
+            let evaluate =
+                |graph| eval_step(graph, registry, &given).map(|(outputs, states)| [outputs, states].concat());
+            let (expected, found) = (evaluate(self.before)?, evaluate(self.after)?);
             declared(self.after, &found)?;
             compare("after the passes", &names, &expected, &found, self.exact).map_err(|e| with_run(e, mix))?;
             if let Some(context) = &mut compiled {
-                let found = execute(self.compiler, context, &given)?;
+                let found = execute(self.compiler, context, self.before, &given)?;
                 compare("compiled", &names, &expected, &found, compiled_exact).map_err(|e| with_run(e, mix))?;
             }
         }
@@ -72,7 +78,11 @@ impl Comparison<'_> {
         if compiled.is_some() {
             line += &format!(", compiled {}", how(compiled_exact));
         }
-        Ok(format!("{line}: {} outputs, {} runs\n", names.len(), MIXES.len()))
+        let updates = match self.before.updates().len() {
+            0 => String::new(),
+            n => format!(", {n} updates"),
+        };
+        Ok(format!("{line}: {} outputs{updates}, {} runs\n", self.before.outputs().len(), MIXES.len()))
     }
 }
 
@@ -131,22 +141,71 @@ fn declared(graph: &Graph, values: &[TensorData]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn execute(compiler: &Compiler, context: &mut Context, inputs: &[TensorData]) -> Result<Vec<TensorData>, Failure> {
-    let plan = context.executable().plan().clone();
-    let types: Vec<DenseType> =
-        plan.outputs.iter().map(|id| plan.buffer(*id)).map(|b| DenseType::new(b.dtype, &b.dims)).collect();
-    let mut data: Vec<Vec<u8>> = types.iter().map(|t| vec![0; t.bytes() as usize]).collect();
-    let refs: Vec<TensorRef<'_>> = inputs.iter().map(|t| TensorRef::new(t.dtype(), t.dims(), t.bytes())).collect();
-    let mut outputs: Vec<TensorMut<'_>> =
-        types.iter().zip(&mut data).map(|(t, d)| TensorMut::new(t.dtype, &t.dims, d)).collect();
-    context.run(compiler.pool(), &refs, &mut outputs)?;
+/// The outputs, and the next values of updated inputs; of two phases, each is run by itself.
+fn execute(
+    compiler: &Compiler,
+    context: &mut Context,
+    graph: &Graph,
+    inputs: &[TensorData],
+) -> Result<Vec<TensorData>, Failure> {
+    let executable = context.executable().clone();
+    let plan = executable.plan();
+    let types = |ids: &[BufferId]| -> Vec<DenseType> {
+        ids.iter().map(|id| plan.buffer(*id)).map(|b| DenseType::new(b.dtype, &b.dims)).collect()
+    };
+    let (output_types, state_types) = (types(&plan.outputs), types(&plan.states));
+    let positions: Vec<usize> = graph.states().into_iter().map(|(i, _)| i).collect();
+    let (states, inputs): (Vec<_>, Vec<_>) =
+        inputs.iter().enumerate().partition(|(i, _)| positions.binary_search(i).is_ok());
+    let mut outputs: Vec<Vec<u8>> = output_types.iter().map(|t| vec![0; t.bytes() as usize]).collect();
+    let mut states: Vec<Vec<u8>> = states.into_iter().map(|(_, t)| t.bytes().to_vec()).collect();
+    let phases: &[Option<Phase>] = match plan.boundary {
+        Some(_) => &[Some(Phase::First), Some(Phase::Second)],
+        None => &[None],
+    };
+    for phase in phases {
+        let all = Needs {
+            inputs: (0..inputs.len()).collect(),
+            read_states: vec![],
+            states: (0..states.len()).collect(),
+            outputs: (0..outputs.len()).collect(),
+        };
+        let needs = phase.and_then(|phase| executable.needs(phase)).unwrap_or(&all);
+        let old = states.clone();
+        let mut refs: Vec<TensorRef<'_>> = needs
+            .inputs
+            .iter()
+            .map(|i| {
+                let t = inputs[*i].1;
+                TensorRef::new(t.dtype(), t.dims(), t.bytes())
+            })
+            .collect();
+        refs.extend(needs.read_states.iter().map(|i| {
+            let ty = &state_types[*i];
+            TensorRef::new(ty.dtype, &ty.dims, &old[*i])
+        }));
+        let mut states = tensors(&state_types, &mut states, &needs.states);
+        let mut outputs = tensors(&output_types, &mut outputs, &needs.outputs);
+        let bindings = Bindings { inputs: &refs, states: &mut states, outputs: &mut outputs };
+        match phase {
+            Some(phase) => context.run_phase(*phase, compiler.pool(), bindings)?,
+            None => context.run(compiler.pool(), bindings)?,
+        }
+    }
     let wrong = || Failure::from("a compiled output does not have its declared size");
-    types.into_iter().zip(data).map(|(t, d)| TensorData::new(t, d.into()).ok_or_else(wrong)).collect()
+    let all = output_types.into_iter().zip(outputs).chain(state_types.into_iter().zip(states));
+    all.map(|(t, d)| TensorData::new(t, d.into()).ok_or_else(wrong)).collect()
+}
+
+/// The tensors at some positions.
+fn tensors<'d>(types: &'d [DenseType], data: &'d mut [Vec<u8>], some: &[usize]) -> Vec<TensorMut<'d>> {
+    let all = types.iter().zip(data).enumerate().filter(|(i, _)| some.contains(i));
+    all.map(|(_, (t, d))| TensorMut::new(t.dtype, &t.dims, d)).collect()
 }
 
 fn compare(
     form: &str,
-    names: &[&str],
+    names: &[String],
     expected: &[TensorData],
     found: &[TensorData],
     exact: bool,
@@ -228,7 +287,7 @@ mod tests {
     fn a_difference_is_named_by_coordinates() {
         let a = TensorData::f32s(&[2, 3], &[0.0; 6]).unwrap();
         let b = TensorData::f32s(&[2, 3], &[0.0, 0.0, 0.0, 0.0, 0.0, 2.0]).unwrap();
-        let message = compare("compiled", &["y"], &[a], &[b], true).unwrap_err();
+        let message = compare("compiled", &["y".into()], &[a], &[b], true).unwrap_err();
         assert!(message.contains("`y` differs at [1, 2]: 0 (0x0) before, 2 "), "{message}");
     }
 

@@ -28,12 +28,12 @@ impl NDArray {
         &self.rt
     }
 
-    pub(super) fn view(&self) -> &View {
+    pub(crate) fn view(&self) -> &View {
         &self.view
     }
 
     /// Begins the deferred calls that concern this array's memory.
-    pub(super) fn settle(&self) -> Result<(), Error> {
+    pub(crate) fn settle(&self) -> Result<(), Error> {
         self.rt.front().settle(&self.rt, &self.view)
     }
 

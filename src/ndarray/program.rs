@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorc_ir::graph::Graph;
 use tensorc_runtime::engine::{Failure, Name};
-use tensorc_runtime::{Context, Executable, TensorMut, TensorRef};
+use tensorc_runtime::{Bindings, Context, Executable, TensorMut, TensorRef};
 
 use crate::compile::compile;
 use crate::{Compiler, Error};
@@ -22,7 +22,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Compiles a graph of known types.
+    /// Compiles a graph of known types, which updates none of its inputs.
     pub fn compile(compiler: &Compiler, name: Name, graph: Graph) -> Result<Program, Error> {
         let executable = compile(compiler, graph)?.executable;
         Ok(Program { name, compiler: compiler.clone(), executable, idle: Mutex::default() })
@@ -36,7 +36,7 @@ impl Program {
             Some(context) => context,
             None => Context::new(self.executable.clone(), self.compiler.pool())?,
         };
-        let result = context.run(self.compiler.pool(), inputs, outputs);
+        let result = context.run(self.compiler.pool(), Bindings::new(inputs, outputs));
         let mut idle = idle();
         if idle.len() < IDLE {
             idle.push(context);

@@ -115,8 +115,13 @@ impl Runtime {
         &self.0.compiler
     }
 
-    pub(super) fn space(&self) -> &Space {
+    pub(crate) fn space(&self) -> &Space {
         &self.0.space
+    }
+
+    /// The next key of a device's random stream.
+    pub(crate) fn next_key(&self, device: Device) -> [u32; 2] {
+        self.0.streams.next_key(device)
     }
 
     pub fn engine(&self) -> &Engine {

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use tensorc::runtime::{Context, Pool, TensorMut, TensorRef};
+use tensorc::runtime::{Bindings, Context, Pool, TensorMut, TensorRef};
 use tensorc::{Compiled, Compiler, Options, Tensor};
 use tensorc_codegen::lower::lower;
 use tensorc_ir::TensorData;
@@ -108,7 +108,7 @@ fn agree_in_parts(graph: &Graph) -> Result<(), String> {
         let pairs = buffers.iter().zip(&mut data);
         let mut outputs: Vec<_> = pairs.map(|(b, data)| TensorMut::new(b.dtype, &b.dims, data)).collect();
         let mut context = Context::new(executable.clone(), pool).map_err(|e| e.to_string())?;
-        context.run(pool, &inputs, &mut outputs).map_err(|e| e.to_string())?;
+        context.run(pool, Bindings::new(&inputs, &mut outputs)).map_err(|e| e.to_string())?;
         Ok::<_, String>(data)
     };
     let first = run(&POOLS[0])?;

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod differential;
+mod executor;
 mod models;
 mod ndarray;
 mod onnx;

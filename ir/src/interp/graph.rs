@@ -13,6 +13,29 @@ use crate::types::DenseType;
 
 /// Evaluates a graph on inputs in signature order; returns its outputs.
 pub fn eval_graph(graph: &Graph, registry: &Registry, inputs: &[TensorData]) -> Result<Vec<TensorData>> {
+    eval_values(graph, registry, inputs, graph.outputs().iter().map(|(_, v)| *v).collect())
+}
+
+/// Evaluates a graph on inputs in signature order; returns its outputs, and the next values of the
+/// inputs it updates, in the order of [`Graph::states`].
+pub fn eval_step(
+    graph: &Graph,
+    registry: &Registry,
+    inputs: &[TensorData],
+) -> Result<(Vec<TensorData>, Vec<TensorData>)> {
+    let outputs = graph.outputs().iter().map(|(_, v)| *v);
+    let mut values =
+        eval_values(graph, registry, inputs, outputs.chain(graph.states().into_iter().map(|(_, v)| v)).collect())?;
+    let states = values.split_off(graph.outputs().len());
+    Ok((values, states))
+}
+
+fn eval_values(
+    graph: &Graph,
+    registry: &Registry,
+    inputs: &[TensorData],
+    wanted: Vec<Value>,
+) -> Result<Vec<TensorData>> {
     if inputs.len() != graph.inputs().len() {
         let why = format!("graph takes {} inputs, {} given", graph.inputs().len(), inputs.len());
         return Err(Diagnostic::new(Code::Operands, why));
@@ -32,8 +55,11 @@ pub fn eval_graph(graph: &Graph, registry: &Registry, inputs: &[TensorData]) -> 
             values.insert(Value { node, port: port as u16 }, data);
         }
     }
-    let result = graph.outputs().iter().map(|(name, v)| {
-        values.get(v).cloned().ok_or_else(|| Diagnostic::new(Code::Verify, format!("output `{name}` has no value")))
+    let result = wanted.into_iter().map(|v| {
+        values.get(&v).cloned().ok_or_else(|| {
+            let why = format!("result {} is wanted, but has no value", v.port);
+            Diagnostic::new(Code::Verify, why).at(&graph.node(v.node).name)
+        })
     });
     result.collect()
 }

@@ -8,6 +8,6 @@ mod graph;
 mod kernel;
 mod prim;
 
-pub use graph::{eval_graph, eval_node};
+pub use graph::{eval_graph, eval_node, eval_step};
 pub use kernel::run_kernel;
 pub use prim::eval_prim;

@@ -1,54 +1,110 @@
 //! Symbolic reverse-mode differentiation of scalar functions.
 
+use tensorc_abi::DType;
+
 use super::build::{Ex, ScalarBuilder};
 use super::expr::{ScalarFn, ScalarNode};
 use super::op::{CmpOp, MathFn, ScalarOp};
 
 impl ScalarFn {
-    /// The vector-Jacobian product of one output: a function of the operands followed by the head
-    /// gradient (of the output's type), with one result per float operand, in order.
+    /// What operand `of` receives when the outputs marked in `heads` are given gradients: a function of the
+    /// operands, then the values of the outputs, then the gradients of the outputs, each of its output's type.
+    /// Its result has the operand's type; with `wide`, what is computed for a 16-bit operand stays f32. `None`:
+    /// nothing flows back.
     ///
-    /// Ties of minimum and maximum go to the first operand; |x| has slope 0 at 0; rounding,
-    /// comparisons and integers pass no gradient. Fails on operations on bits.
-    pub fn gradient(&self, output: usize) -> Result<ScalarFn, String> {
+    /// With `reuse` it takes values of outputs as given where a derivative needs them, else it computes them
+    /// again. Ties of minimum and maximum go to the first operand; |x| has slope 0 at 0; rounding, comparisons
+    /// and integers pass no gradient. Fails on operations on bits.
+    pub fn vjp(&self, of: usize, heads: &[bool], reuse: bool, wide: bool) -> Result<Option<ScalarFn>, String> {
         let b = ScalarBuilder::new();
         let inputs: Vec<Ex> = self.inputs.iter().map(|d| b.input(*d)).collect();
-        let out = self.outputs[output];
-        let head = b.input(self.dtype(out));
+        let results: Vec<Ex> = self.outputs.iter().map(|o| b.input(self.dtype(*o))).collect();
+        let gradients: Vec<Ex> = self.outputs.iter().map(|o| b.input(self.dtype(*o))).collect();
+        let values = self.values_from(&b, &inputs, if reuse { &results } else { &[] });
+        let mut adjoints: Vec<Option<Ex>> = vec![None; self.nodes.len()];
+        for (j, out) in self.outputs.iter().enumerate().filter(|(j, o)| heads[*j] && self.dtype(**o).is_float()) {
+            receive(&mut adjoints[out.0 as usize], gradients[j].cast(computed_in(self.dtype(*out))));
+        }
+        let leads = self.depends_on(of);
+        for (i, node) in self.nodes.iter().enumerate().rev().filter(|(i, _)| leads[*i]) {
+            let (ScalarNode::Op(op, args), Some(g)) = (node, adjoints[i].clone()) else { continue };
+            let operands: Vec<Ex> = args.iter().map(|a| values[a.0 as usize].clone()).collect();
+            for (arg, part) in args.iter().zip(partials(*op, &operands, &values[i], &g)?) {
+                let Some(part) = part.filter(|_| leads[arg.0 as usize] && self.dtype(*arg).is_float()) else {
+                    continue;
+                };
+                receive(&mut adjoints[arg.0 as usize], part);
+            }
+        }
+        let node = self.nodes.iter().position(|n| *n == ScalarNode::Input(of as u32));
+        let Some(adjoint) = node.and_then(|n| adjoints[n].take()) else { return Ok(None) };
+        let (own, arithmetic) = (self.inputs[of], computed_in(self.inputs[of]));
+        let to = if wide { arithmetic } else { own };
+        // A gradient passed on unchanged is not widened and rounded again.
+        let passed = gradients.iter().find(|g| g.dtype() == own && g.cast(arithmetic).same(&adjoint));
+        let result = passed.cloned().unwrap_or_else(|| adjoint.cast(to));
+        if result.constant_value().is_some_and(|c| c.as_f64() == 0.0) {
+            return Ok(None);
+        }
+        b.finish(&[&result]).map(Some)
+    }
+
+    /// The value of every node, outputs and what they are roundings of taken from `results` if given.
+    fn values_from(&self, b: &ScalarBuilder, inputs: &[Ex], results: &[Ex]) -> Vec<Ex> {
         let mut values: Vec<Ex> = Vec::with_capacity(self.nodes.len());
-        for node in &self.nodes {
-            let value = match node {
-                ScalarNode::Input(i) => inputs[*i as usize].clone(),
-                ScalarNode::Const(c) => b.constant(*c),
-                ScalarNode::Coord(axis) => b.coord(*axis as usize),
-                ScalarNode::Op(op, args) => {
+        let mut given: Vec<Option<Ex>> = vec![None; self.nodes.len()];
+        for (out, value) in self.outputs.iter().zip(results) {
+            given[out.0 as usize] = Some(value.clone());
+            if let ScalarNode::Op(ScalarOp::Cast(to), args) = &self.nodes[out.0 as usize]
+                && *to != computed_in(*to)
+                && self.dtype(args[0]) == computed_in(*to)
+            {
+                given[args[0].0 as usize] = Some(value.cast(computed_in(*to)));
+            }
+        }
+        for (i, node) in self.nodes.iter().enumerate() {
+            let value = match (node, &given[i]) {
+                (ScalarNode::Input(i), _) => inputs[*i as usize].clone(),
+                (ScalarNode::Const(c), _) => b.constant(*c),
+                (ScalarNode::Coord(axis), _) => b.coord(*axis as usize),
+                (ScalarNode::Op(..), Some(given)) => given.clone(),
+                (ScalarNode::Op(op, args), None) => {
                     let args: Vec<&Ex> = args.iter().map(|a| &values[a.0 as usize]).collect();
                     b.op(*op, &args)
                 }
             };
             values.push(value);
         }
-        let mut adjoints: Vec<Option<Ex>> = vec![None; self.nodes.len()];
-        adjoints[out.0 as usize] = Some(head);
-        for (i, node) in self.nodes.iter().enumerate().rev() {
-            let (ScalarNode::Op(op, args), Some(g)) = (node, adjoints[i].clone()) else { continue };
-            let operands: Vec<Ex> = args.iter().map(|a| values[a.0 as usize].clone()).collect();
-            for (arg, part) in args.iter().zip(partials(*op, &operands, &values[i], &g)?) {
-                let Some(part) = part.filter(|_| self.dtype(*arg).is_float()) else { continue };
-                let slot = &mut adjoints[arg.0 as usize];
-                *slot = Some(match slot.take() {
-                    Some(sum) => sum + part,
-                    None => part,
-                });
-            }
-        }
-        let mut results = vec![];
-        for (operand, dtype) in self.inputs.iter().enumerate().filter(|(_, d)| d.is_float()) {
-            let node = self.nodes.iter().position(|n| *n == ScalarNode::Input(operand as u32));
-            results.push(node.and_then(|n| adjoints[n].clone()).unwrap_or_else(|| b.number(*dtype, 0.0)));
-        }
-        b.finish(&results.iter().collect::<Vec<_>>())
+        values
     }
+
+    /// Which nodes are computed from an operand.
+    fn depends_on(&self, operand: usize) -> Vec<bool> {
+        let mut depends = vec![false; self.nodes.len()];
+        for (i, node) in self.nodes.iter().enumerate() {
+            depends[i] = match node {
+                ScalarNode::Input(i) => *i as usize == operand,
+                ScalarNode::Op(_, args) => args.iter().any(|a| depends[a.0 as usize]),
+                _ => false,
+            };
+        }
+        depends
+    }
+}
+
+/// The type arithmetic on stored elements of `dtype` is done in; adjoints have it.
+fn computed_in(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        other => other,
+    }
+}
+
+fn receive(slot: &mut Option<Ex>, part: Ex) {
+    *slot = Some(match slot.take() {
+        Some(sum) => sum + part,
+        None => part,
+    });
 }
 
 /// What each operand receives of the gradient `g` of `y = op(a)`; `None` for nothing.
@@ -78,7 +134,7 @@ fn partials(op: ScalarOp, a: &[Ex], y: &Ex, g: &Ex) -> Result<Vec<Option<Ex>>, S
         }
         ScalarOp::Fma => Ok(vec![Some(g * &a[1]), Some(g * &a[0]), Some(g.clone())]),
         ScalarOp::Select => Ok(vec![None, Some(a[0].select(g, &zero())), Some(a[0].select(&zero(), g))]),
-        ScalarOp::Cast(_) if a[0].dtype().is_float() && y.dtype().is_float() => one(g.cast(a[0].dtype())),
+        ScalarOp::Cast(_) if a[0].dtype().is_float() && y.dtype().is_float() => one(g.cast(computed_in(a[0].dtype()))),
         ScalarOp::Math(MathFn::Pow) => {
             let by_base = g * (&a[1] * a[0].pow(&(&a[1] - 1.0)));
             two(by_base, g * (y * a[0].log()))
@@ -129,25 +185,28 @@ fn slope(f: MathFn, x: &Ex, y: &Ex, g: &Ex) -> Ex {
 
 #[cfg(test)]
 mod tests {
-    use tensorc_abi::DType;
-
     use super::*;
     use crate::scalar::{Dual, Scalar};
 
     /// Compares the symbolic gradient, evaluated in f64, with dual numbers over a grid.
     fn check(name: &str, arity: usize, range: (f64, f64), body: impl Fn(&[Ex]) -> Ex) {
         let f = ScalarFn::build(&vec![DType::F64; arity], |_, a| vec![body(a)]).unwrap();
-        let gradient = f.gradient(0).unwrap();
+        let gradients: Vec<_> = [false, true]
+            .into_iter()
+            .flat_map(|reuse| (0..arity).map(move |k| (reuse, k)))
+            .map(|(reuse, k)| (k, f.vjp(k, &[true], reuse, false).unwrap()))
+            .collect();
         let at = |i: i32| range.0 + (range.1 - range.0) * f64::from(i) / 40.0;
         for (i, j) in (0..=40).flat_map(|i| (0..=if arity > 1 { 40 } else { 0 }).map(move |j| (i, j))) {
             let point = [at(i) + 0.003, at(j) - 0.007];
             let mut args: Vec<Scalar> = point[..arity].iter().map(|x| Scalar::from_f64(DType::F64, *x)).collect();
+            args.extend(f.eval(&args, &[]));
             args.push(Scalar::from_f64(DType::F64, 1.5));
-            let found = gradient.eval(&args, &[]);
-            for k in 0..arity {
+            for (k, gradient) in &gradients {
+                let k = *k;
                 let dual = |l: usize| if l == k { Dual::variable(point[l]) } else { Dual::constant(point[l]) };
                 let expected = 1.5 * f.eval_dual(&(0..arity).map(dual).collect::<Vec<_>>(), &[])[0].tangent;
-                let found = found[k].as_f64();
+                let found = gradient.as_ref().map_or(0.0, |g| g.eval(&args, &[])[0].as_f64());
                 let close = (found - expected).abs() <= 1e-11 * (1.0 + expected.abs());
                 assert!(
                     close || found.is_nan() && expected.is_nan(),
@@ -184,6 +243,6 @@ mod tests {
     #[test]
     fn bits_have_no_gradient() {
         let f = ScalarFn::build(&[DType::F32], |_, a| vec![a[0].bitcast(DType::I32).bitcast(DType::F32)]).unwrap();
-        assert!(f.gradient(0).unwrap_err().contains("bitcast"));
+        assert!(f.vjp(0, &[true], false, false).unwrap_err().contains("bitcast"));
     }
 }

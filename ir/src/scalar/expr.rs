@@ -88,6 +88,20 @@ impl ScalarFn {
         (0..self.nodes.len()).filter(float).count() as u64
     }
 
+    /// The function without the operands it does not use, and the positions of those it does.
+    pub fn without_unused(&self) -> (ScalarFn, Vec<usize>) {
+        let is_used = |i: &usize| self.nodes.contains(&ScalarNode::Input(*i as u32));
+        let used: Vec<usize> = (0..self.inputs.len()).filter(is_used).collect();
+        let mut out = self.clone();
+        out.inputs = used.iter().map(|i| self.inputs[*i]).collect();
+        for node in &mut out.nodes {
+            if let ScalarNode::Input(i) = node {
+                *i = used.iter().position(|u| *u == *i as usize).unwrap_or(0) as u32;
+            }
+        }
+        (out, used)
+    }
+
     /// Evaluates at one element.
     pub fn eval(&self, inputs: &[Scalar], coords: &[i64]) -> Vec<Scalar> {
         let mut values: Vec<Scalar> = Vec::with_capacity(self.nodes.len());

@@ -36,7 +36,7 @@ pub fn same_kernel(a: &Kernel, b: &Kernel) -> bool {
     unnamed(a) == unnamed(b)
 }
 
-/// Whether two graphs have the same nodes (name, kind, operands, resolved types) and outputs;
+/// Whether two graphs have the same nodes (name, kind, operands, resolved types), outputs, updates and boundary;
 /// otherwise where they first differ. Equations between dimensions and node histories are not
 /// compared: the text form has neither.
 pub fn same_graph(a: &Graph, b: &Graph) -> Result<(), String> {
@@ -55,9 +55,16 @@ pub fn same_graph(a: &Graph, b: &Graph) -> Result<(), String> {
         }
     }
     let outputs = |m: &Matching<'_>| a.outputs().iter().map(|(n, v)| (n.clone(), m.value(*v))).collect::<Vec<_>>();
-    match outputs(&m) == b.outputs().iter().map(|(n, v)| (n.clone(), Some(*v))).collect::<Vec<_>>() {
+    if outputs(&m) != b.outputs().iter().map(|(n, v)| (n.clone(), Some(*v))).collect::<Vec<_>>() {
+        return fail("the outputs differ".into());
+    }
+    let updates: Vec<_> = a.updates().iter().map(|(of, v)| (m.nodes.get(of).copied(), m.value(*v))).collect();
+    if updates != b.updates().iter().map(|(of, v)| (Some(*of), Some(*v))).collect::<Vec<_>>() {
+        return fail("the updates differ".into());
+    }
+    match a.boundary() == b.boundary() {
         true => Ok(()),
-        false => fail("the outputs differ".into()),
+        false => fail("the phases differ".into()),
     }
 }
 

@@ -66,25 +66,52 @@ impl Parser<'_> {
             while !p.eat_word("return") {
                 p.node(&mut s)?;
             }
-            while !p.eat('}') {
-                let label = match p.peek() {
-                    Tok::Sigil(..) => None,
-                    _ => {
-                        let label = p.label()?;
-                        p.expect('=')?;
-                        Some(label)
-                    }
-                };
-                let value = p.value(&s)?;
-                let name = label.map_or_else(|| s.graph.node(value.node).name.clone(), Into::into);
-                s.graph.add_output(name, value);
-                if !p.eat(',') {
-                    p.expect('}')?;
-                    break;
-                }
+            p.outputs(&mut s)?;
+            if p.eat_word("then") {
+                s.graph.set_boundary(Some(s.graph.outputs().len()));
+                p.outputs(&mut s)?;
             }
+            while p.eat_word("update") {
+                let pos = p.pos();
+                let of = p.value(&s)?.node;
+                if !s.graph.inputs().contains(&of) {
+                    return Err(pos.error("only inputs are updated"));
+                }
+                p.expect('=')?;
+                let value = p.value(&s)?;
+                s.graph.add_update(of, value);
+            }
+            p.expect('}')?;
             Ok(s.graph)
         })
+    }
+
+    /// `%a, name = %b, …`, up to the end of the graph, `then` or `update`.
+    fn outputs(&mut self, s: &mut Scope) -> Result<()> {
+        let ends = |p: &Self| {
+            let keyword = p.at_word("then") || p.at_word("update");
+            *p.peek() == Tok::Punct('}') || keyword && *p.peek_second() != Tok::Punct('=')
+        };
+        while !ends(self) {
+            let label = match self.peek() {
+                Tok::Sigil(..) => None,
+                _ => {
+                    let label = self.label()?;
+                    self.expect('=')?;
+                    Some(label)
+                }
+            };
+            let value = self.value(s)?;
+            let name = label.map_or_else(|| s.graph.node(value.node).name.clone(), Into::into);
+            s.graph.add_output(name, value);
+            if !self.eat(',') {
+                return match ends(self) {
+                    true => Ok(()),
+                    false => self.expected("`,` or `}`"),
+                };
+            }
+        }
+        Ok(())
     }
 
     fn value(&mut self, s: &Scope) -> Result<Value> {

@@ -86,9 +86,16 @@ impl Parser<'_> {
         }
         self.expect_word("inputs")?;
         s.plan.inputs = self.list(('(', ')'), |p| p.buffer_id(&s))?;
+        if self.eat_word("states") {
+            s.plan.states = self.list(('(', ')'), |p| p.buffer_id(&s))?;
+        }
         self.expect_word("outputs")?;
         s.plan.outputs = self.list(('(', ')'), |p| p.buffer_id(&s))?;
         while !self.eat('}') {
+            if s.plan.boundary.is_none() && self.eat_word("then") {
+                s.plan.boundary = Some(s.plan.steps.len() as u32);
+                continue;
+            }
             let step = self.step(&s)?;
             s.plan.steps.push(step);
         }
@@ -105,6 +112,7 @@ impl Parser<'_> {
         let home = match () {
             _ if self.eat_word("input") => Home::Input(self.number("an input")?),
             _ if self.eat_word("output") => Home::Output(self.number("an output")?),
+            _ if self.eat_word("state") => Home::State(self.number("a state")?),
             _ if self.eat_word("arena") => Home::Arena(self.number("an offset")?),
             _ if self.eat_word("weight") => {
                 let pos = self.pos();
@@ -112,7 +120,7 @@ impl Parser<'_> {
                 let weight = s.weights.get(&name.key());
                 Home::Weight(*weight.ok_or_else(|| pos.error(format!("`${}` is not defined", name.text)))?)
             }
-            _ => return self.expected("`input`, `output`, `weight` or `arena`"),
+            _ => return self.expected("`input`, `output`, `state`, `weight` or `arena`"),
         };
         s.plan.buffers.push(Buffer { name: name.text, dtype: ty.dtype, dims: ty.dims, home });
         Ok(())

@@ -1,6 +1,7 @@
 //! Printing of tensor graphs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::constant;
 use super::literal;
@@ -117,11 +118,20 @@ fn body(out: &mut Out<'_>, head: &str, g: &Graph) {
             node(out, &mut namer, id);
         }
     }
-    let results = g.outputs().iter().map(|(name, v)| match *name == g.node(v.node).name && v.port == 0 {
-        true => namer.value(*v),
-        false => format!("{} = {}", word(name), namer.value(*v)),
-    });
-    out.line(format!("return {}", join(results)).trim_end());
+    let results = |outputs: &[(Arc<str>, Value)]| {
+        join(outputs.iter().map(|(name, v)| match *name == g.node(v.node).name && v.port == 0 {
+            true => namer.value(*v),
+            false => format!("{} = {}", word(name), namer.value(*v)),
+        }))
+    };
+    let (first, second) = g.outputs().split_at(g.boundary().unwrap_or(usize::MAX).min(g.outputs().len()));
+    out.line(format!("return {}", results(first)).trim_end());
+    if g.boundary().is_some() {
+        out.line(format!("then {}", results(second)).trim_end());
+    }
+    for (of, v) in g.updates() {
+        out.line(&format!("update {} = {}", namer.value(Value { node: *of, port: 0 }), namer.value(*v)));
+    }
 }
 
 fn node(out: &mut Out<'_>, namer: &mut Namer<'_>, id: NodeId) {

@@ -31,16 +31,27 @@ pub(super) fn plan(out: &mut Out<'_>, p: &Plan) {
         let home = match b.home {
             Home::Input(i) => format!("input {i}"),
             Home::Output(i) => format!("output {i}"),
+            Home::State(i) => format!("state {i}"),
             Home::Weight(w) => format!("weight {}", names.weight(w)),
             Home::Arena(offset) => format!("arena {offset}"),
         };
         out.line(&format!("buffer {name}: {}{} = {home}", b.dtype, list(&b.dims)));
     }
     out.line(&format!("inputs({})", join(p.inputs.iter().map(|b| names.buffer(*b)))));
+    if !p.states.is_empty() {
+        out.line(&format!("states({})", join(p.states.iter().map(|b| names.buffer(*b)))));
+    }
     out.line(&format!("outputs({})", join(p.outputs.iter().map(|b| names.buffer(*b)))));
-    for s in &p.steps {
+    let boundary = p.boundary.map(|n| n as usize);
+    for (i, s) in p.steps.iter().enumerate() {
+        if boundary == Some(i) {
+            out.line("then");
+        }
         let counts = format!("{{flops = {}, bytes = {}}}", s.flops, s.bytes);
         out.line(&format!("step {} {counts} {}", word(&s.name), names.step(&s.op)));
+    }
+    if boundary.is_some_and(|n| n >= p.steps.len()) {
+        out.line("then");
     }
     out.close("}");
 }

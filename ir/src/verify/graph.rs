@@ -7,7 +7,7 @@ use crate::diag::{Code, Diagnostic, Result};
 use crate::graph::{Fused, FusionClass, Graph, Node, NodeId, NodeKind, OpNode, Value};
 use crate::op::Compute;
 use crate::prim::Prim;
-use crate::types::{DenseType, Shape};
+use crate::types::{DenseType, Shape, TensorType};
 
 /// How far a graph has come; each stage adds rules to those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +28,7 @@ pub enum Stage {
 ///
 /// At every stage: acyclic; operand ports dense and assigned once; every value used exists;
 /// operators have operands, parameters and results as registered; the signature lists exactly the
-/// input nodes; constants have the type of their data. Primitives and clusters whose types are
+/// input nodes; updates are of inputs, each once, and keep their type; constants have the type of their data. Primitives and clusters whose types are
 /// dense are checked at any stage.
 pub fn verify_graph(graph: &Graph, stage: Stage) -> Result<()> {
     signature(graph)?;
@@ -59,7 +59,45 @@ fn signature(graph: &Graph) -> Result<()> {
             return Err(fail(format!("output `{name}` is a value that does not exist")));
         }
     }
+    if graph.boundary().is_some_and(|n| n > graph.outputs().len()) {
+        return Err(fail("the first phase has more outputs than the graph"));
+    }
+    updates(graph)
+}
+
+/// Only inputs are updated, each once, with a value of their type.
+fn updates(graph: &Graph) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for (of, v) in graph.updates() {
+        if !graph.inputs().contains(of) {
+            return Err(fail("an update of something other than an input"));
+        }
+        let name = &graph.node(*of).name;
+        if !seen.insert(*of) {
+            return Err(fail("the input is updated twice").at(name));
+        }
+        if !exists(graph, *v) {
+            return Err(fail("the next value of the input does not exist").at(name));
+        }
+        let (old, new) = (graph.resolved(Value { node: *of, port: 0 }), graph.resolved(*v));
+        if !may_agree(&old, &new) {
+            return Err(fail("the type of the input is not that of its next value").at(name));
+        }
+    }
     Ok(())
+}
+
+/// Whether two types are equal as far as they are known.
+fn may_agree(a: &TensorType, b: &TensorType) -> bool {
+    let dtypes = a.dtype.is_none() || b.dtype.is_none() || a.dtype == b.dtype;
+    let dims = match (a.shape.dims(), b.shape.dims()) {
+        (Some(a), Some(b)) => {
+            let pairs = a.iter().zip(b).map(|(a, b)| (a.as_const(), b.as_const()));
+            a.len() == b.len() && pairs.into_iter().all(|(a, b)| a.is_none() || b.is_none() || a == b)
+        }
+        _ => true,
+    };
+    dtypes && dims
 }
 
 fn acyclic(graph: &Graph) -> Result<()> {
@@ -161,6 +199,9 @@ fn allowed(n: &Node, stage: Stage) -> Result<(), String> {
 fn cluster(f: &Fused, inputs: &[DenseType], outputs: &[DenseType]) -> Result<(), String> {
     let body = &*f.body;
     verify_graph(body, Stage::Primitive).map_err(|d| format!("in the cluster: {d}"))?;
+    if !body.updates().is_empty() || body.boundary().is_some() {
+        return Err("a cluster updates no inputs and runs in one phase".into());
+    }
     let dense = |v: Value| body.resolved(v).dense();
     let found: Vec<_> = body.inputs().iter().map(|&node| dense(Value { node, port: 0 })).collect();
     if found != inputs.iter().cloned().map(Some).collect::<Vec<_>>() {

@@ -10,8 +10,8 @@ const EPILOGUE_SCALARS: usize = 7;
 
 /// Checks a plan, and its calls against `kernels` (by [`KernelId`]) if they are given.
 ///
-/// - Every id is in range; inputs and outputs have their homes, in order; arena offsets are aligned.
-/// - Inputs and weights are never written.
+/// - Every id is in range; inputs, states and outputs have their homes, in order; arena offsets are aligned.
+/// - Inputs, states as they are before the run, and weights are never written.
 /// - Library operands are f32, and copies keep type and size.
 /// - A call gives each parameter of its kernel a buffer of its type and size, and writes exactly
 ///   the writable ones; its extent is the kernel's; epilogues take their index parameters.
@@ -34,6 +34,7 @@ fn tables(plan: &Plan, kernels: Option<&[Kernel]>) -> Check {
         let fits = match b.home {
             Home::Input(i) => (i as usize) < plan.inputs.len(),
             Home::Output(i) => (i as usize) < plan.outputs.len(),
+            Home::State(i) => (i as usize) < plan.states.len(),
             Home::Weight(w) => (w as usize) < plan.weights.len(),
             Home::Arena(offset) => offset.is_multiple_of(Plan::ALIGN),
         };
@@ -52,6 +53,14 @@ fn tables(plan: &Plan, kernels: Option<&[Kernel]>) -> Check {
             return Err(format!("output {i} is not the buffer with that home"));
         }
     }
+    for (i, id) in plan.states.iter().enumerate() {
+        if home(*id) != Some(Home::State(i as u32)) {
+            return Err(format!("state {i} is not the buffer with that home"));
+        }
+    }
+    if plan.boundary.is_some_and(|n| n as usize > plan.steps.len()) {
+        return Err("the first phase has more steps than the plan".into());
+    }
     Ok(())
 }
 
@@ -60,7 +69,8 @@ fn check_step(plan: &Plan, op: &StepOp, kernels: Option<&[Kernel]>) -> Check {
         let Some(b) = plan.buffers.get(arg.buffer.0 as usize) else {
             return Err(format!("buffer {} does not exist", arg.buffer.0));
         };
-        if arg.writes && matches!(b.home, Home::Input(_) | Home::Weight(_)) {
+        let before_the_run = plan.states.contains(&arg.buffer);
+        if arg.writes && (before_the_run || matches!(b.home, Home::Input(_) | Home::Weight(_))) {
             return Err(format!("`{}` is written, but belongs to the caller or is constant", b.name));
         }
     }

@@ -18,7 +18,7 @@ const MATH_COST: u64 = 12;
 /// Visits units from the outputs up; starts a cluster at every map, view and gather somebody still
 /// needs, and lets every cluster take its producers.
 pub fn form(plan: &mut FusionPlan<'_>, grow: bool) {
-    let mut needed: BTreeSet<NodeId> = plan.graph.outputs().iter().map(|(_, v)| v.node).collect();
+    let mut needed: BTreeSet<NodeId> = plan.graph.roots().map(|v| v.node).collect();
     for unit in plan.unit_order().into_iter().rev() {
         let unit = match unit {
             Unit::Node(node) if plan.owner(node).is_some() || !needed.contains(&node) => continue,
@@ -92,7 +92,8 @@ enum Role {
 
 fn role(plan: &FusionPlan<'_>, cluster: usize, producer: NodeId) -> Option<Role> {
     let users = plan.users(producer);
-    if !plan.is_output(producer) && users.iter().all(|u| plan.is_exclusive(cluster, *u)) {
+    let exclusive = || users.iter().all(|u| plan.is_exclusive(cluster, *u));
+    if !plan.is_output(producer) && plan.same_phase(cluster, producer) && exclusive() {
         return Some(Role::Exclusive);
     }
     let recomputable = |u: &NodeId| {
@@ -118,7 +119,8 @@ fn role(plan: &FusionPlan<'_>, cluster: usize, producer: NodeId) -> Option<Role>
         && members.clone().any(|u| plan.owner(*u) == Some(cluster));
     let others: Vec<Value> =
         plan.externals(Unit::Cluster(cluster)).into_iter().filter(|v| v.node != producer).collect();
-    (in_place && !plan.depends(&others, Unit::Node(producer))).then_some(Role::Shared)
+    (in_place && plan.same_phase(cluster, producer) && !plan.depends(&others, Unit::Node(producer)))
+        .then_some(Role::Shared)
 }
 
 /// Whether the user reads the producer's element at its own coordinates only.

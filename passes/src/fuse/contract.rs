@@ -35,6 +35,7 @@ fn grow_epilogue(plan: &mut FusionPlan<'_>, cluster: usize, contract: NodeId) ->
         let types = plan.types(user);
         let fits = matches!(plan.prim(user), Some(Prim::Map(_)))
             && plan.owner(user).is_none()
+            && plan.same_phase(cluster, user)
             && types.len() == 1
             && types[0] == ty
             && plan.clusters[cluster].members.len() < MAX_MEMBERS;
@@ -77,7 +78,11 @@ fn take_final_view(plan: &mut FusionPlan<'_>, cluster: usize, contract: NodeId, 
     let user = *user;
     let Some(Prim::View(view)) = plan.prim(user) else { return };
     let (input, output) = (&plan.types(result)[0], &plan.types(user)[0].dims);
-    if plan.is_output(result) || plan.owner(user).is_some() || keeps_linear_order(view, input, output) {
+    if plan.is_output(result)
+        || plan.owner(user).is_some()
+        || !plan.same_phase(cluster, user)
+        || keeps_linear_order(view, input, output)
+    {
         return;
     }
     let strides = strides_in_result(view, &input.dims, output);

@@ -11,7 +11,7 @@ use super::plan::{FusionPlan, Unit};
 pub fn emit(plan: &FusionPlan<'_>) -> Result<Graph> {
     let old = plan.graph;
     let order = plan.unit_order();
-    let mut read: BTreeMap<Value, ()> = old.outputs().iter().map(|(_, v)| (*v, ())).collect();
+    let mut read: BTreeMap<Value, ()> = old.roots().map(|v| (v, ())).collect();
     for unit in &order {
         read.extend(plan.externals(*unit).into_iter().map(|v| (v, ())));
     }
@@ -31,6 +31,7 @@ pub fn emit(plan: &FusionPlan<'_>) -> Result<Graph> {
     for (name, v) in old.outputs() {
         new.add_output(name.clone(), mapped(plan, &map, *v)?);
     }
+    new.keep_updates(old, |v| mapped(plan, &map, v))?;
     Ok(new)
 }
 

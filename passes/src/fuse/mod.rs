@@ -3,7 +3,8 @@
 //! A deterministic greedy: first each contraction takes the element-wise work on its result
 //! ([`contract`]), then each reduction takes what shares its rows ([`reduce`]), then every cluster,
 //! last to first, takes the producers it can compute on the fly ([`absorb`]). What remains are
-//! clusters of maps, views and gathers.
+//! clusters of maps, views and gathers. A cluster belongs to one phase of the run; one of the second
+//! may compute cheap values of the first anew.
 
 mod absorb;
 mod contract;

@@ -48,6 +48,8 @@ pub struct FusionPlan<'g> {
     types: Vec<Vec<DenseType>>,
     owner: Vec<Option<usize>>,
     is_output: Vec<bool>,
+    /// Nodes that the outputs before the boundary do not need.
+    second: Vec<bool>,
     copied: Vec<bool>,
 }
 
@@ -64,6 +66,7 @@ impl<'g> FusionPlan<'g> {
             types: vec![vec![]; size],
             owner: vec![None; size],
             is_output: vec![false; size],
+            second: vec![false; size],
             copied: vec![false; size],
             order,
         };
@@ -80,7 +83,10 @@ impl<'g> FusionPlan<'g> {
             let ports = 0..graph.node(node).types.len() as u16;
             plan.types[at] = ports.map(|port| graph.dense(Value { node, port })).collect::<Result<_>>()?;
         }
-        graph.outputs().iter().for_each(|(_, v)| plan.is_output[v.node.0 as usize] = true);
+        graph.roots().for_each(|v| plan.is_output[v.node.0 as usize] = true);
+        if let Some(first) = graph.first_phase() {
+            plan.order.iter().for_each(|n| plan.second[n.0 as usize] = !first.contains(n));
+        }
         Ok(plan)
     }
 
@@ -117,8 +123,14 @@ impl<'g> FusionPlan<'g> {
         self.owner[node.0 as usize]
     }
 
+    /// Whether an output or an update has a value of this node.
     pub fn is_output(&self, node: NodeId) -> bool {
         self.is_output[node.0 as usize]
+    }
+
+    /// Whether a node runs in the phase of a cluster. Only such nodes may be owned by the cluster.
+    pub fn same_phase(&self, cluster: usize, node: NodeId) -> bool {
+        self.second[self.clusters[cluster].anchor.0 as usize] == self.second[node.0 as usize]
     }
 
     pub fn unit(&self, node: NodeId) -> Unit {
@@ -208,11 +220,11 @@ impl<'g> FusionPlan<'g> {
         false
     }
 
-    /// Units the outputs need, operands first.
+    /// Units the outputs and updates need, operands first; those of the first phase come first.
     pub fn unit_order(&self) -> Vec<Unit> {
         let mut seen = BTreeSet::new();
         let mut order = vec![];
-        for (_, v) in self.graph.outputs() {
+        for v in self.graph.roots() {
             let mut stack = vec![(self.unit(v.node), false)];
             while let Some((unit, done)) = stack.pop() {
                 if done {

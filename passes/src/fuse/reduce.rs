@@ -109,9 +109,13 @@ fn padded(dims: &[u64], rank: usize) -> Vec<u64> {
     [vec![1; rank.saturating_sub(dims.len())], dims.to_vec()].concat()
 }
 
-/// Whether the node can be computed row by row with the cluster, as far as its form goes.
+/// Whether the node can be computed row by row with the cluster, as far as its form and its phase
+/// go.
 fn fits(plan: &FusionPlan<'_>, cluster: usize, node: NodeId) -> bool {
     let c = &plan.clusters[cluster];
+    if !plan.same_phase(cluster, node) {
+        return false;
+    }
     let types = plan.types(node);
     let out = &types[0].dims;
     let member = |v: &&Value| plan.is_member(cluster, v.node);

@@ -85,10 +85,9 @@ fn forward(graph: &mut Graph, label: &'static str, old: NodeId, new: Value) {
     patch.commit();
 }
 
-/// The only node that reads any result of `node`, if no graph output is one of them.
+/// The only node that reads any result of `node`, if no output or update is one of them.
 fn single_user(graph: &Graph, node: NodeId) -> Option<NodeId> {
     let uses = graph.uses(node);
     let user = uses.first()?.0;
-    let output = graph.outputs().iter().any(|(_, v)| v.node == node);
-    (!output && uses.iter().all(|(u, ..)| *u == user)).then_some(user)
+    (!graph.is_root(node) && uses.iter().all(|(u, ..)| *u == user)).then_some(user)
 }

@@ -45,7 +45,7 @@ fn simplify_map(graph: &mut Graph, node: NodeId, f: &Arc<ScalarFn>, reassociate:
     }
     let outputs = rebuild(&b, f, &inputs, reassociate);
     let body = b.finish(&outputs.iter().collect::<Vec<_>>()).map_err(internal)?;
-    let (body, used) = drop_unused(&body);
+    let (body, used) = body.without_unused();
     let args: Vec<Value> = used.iter().map(|i| kept[*i].0).collect();
     if body == **f {
         return to_view(graph, node, &body);
@@ -104,19 +104,6 @@ fn to_view(graph: &mut Graph, node: NodeId, body: &ScalarFn) -> Result<bool> {
         replace(graph, "broadcast-view", node, Prim::View(Arc::new(view)), &[arg], output);
     }
     Ok(true)
-}
-
-/// The function without the operands it does not use, and the positions of those it does.
-fn drop_unused(f: &ScalarFn) -> (ScalarFn, Vec<usize>) {
-    let used: Vec<usize> = (0..f.inputs.len()).filter(|i| f.nodes.contains(&ScalarNode::Input(*i as u32))).collect();
-    let mut out = f.clone();
-    out.inputs = used.iter().map(|i| f.inputs[*i]).collect();
-    for node in &mut out.nodes {
-        if let ScalarNode::Input(i) = node {
-            *i = used.iter().position(|u| *u == *i as usize).unwrap_or(0) as u32;
-        }
-    }
-    (out, used)
 }
 
 /// Appends the function to the builder, simplifying each operation.

@@ -6,16 +6,31 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorc_abi::{Buffer, BufferId, DType, Home, Plan};
+use tensorc_abi::{BufferId, Home};
 
-use super::error::{RunError, Side};
+use super::arena::{SharedArena, Turn};
+use super::bindings::{Bindings, Phase};
+use super::error::RunError;
 use super::executable::{COPY_BLOCK, Call, Executable, Prepared};
 use super::region::Chunks;
 use super::trace::{Trace, Unwatched, Watch};
-use crate::{AlignedBuffer, AllocError, Device, Pool, Profiler, TaskPanic, TensorMut, TensorRef};
+use crate::{AlignedBuffer, AllocError, Device, Pool, Profiler, TaskPanic};
 
 /// Chunks per thread that a split step is cut into, so that a delayed thread costs little.
 const CHUNKS_PER_THREAD: u64 = 4;
+
+/// Every intermediate tensor of the plan.
+enum Arena {
+    Own {
+        _memory: AlignedBuffer,
+    },
+    /// With the number of this context among those that share it, and where it was at the last run.
+    Shared {
+        arena: SharedArena,
+        context: u64,
+        base: *mut u8,
+    },
+}
 
 /// Arena, scratch memory and argument addresses for running an [`Executable`].
 ///
@@ -23,43 +38,82 @@ const CHUNKS_PER_THREAD: u64 = 4;
 /// context each.
 pub struct Context {
     executable: Arc<Executable>,
-    /// Every intermediate tensor of the plan.
-    arena: AlignedBuffer,
+    arena: Arena,
     scratch: Scratch,
-    /// Addresses for [`Executable::slots`]; those of inputs and outputs are those of the last run.
+    /// Addresses for [`Executable::slots`]; those of the caller's tensors are those of the last run.
     arguments: Vec<*mut u8>,
+    /// The first phase has ended, and nothing ran since.
+    halfway: bool,
 }
 
 // SAFETY: the addresses point into memory that the context and its executable own, except those of
-// inputs and outputs, which are used only during the call that sets them.
+// the caller's tensors, which are used only during the call that sets them.
 unsafe impl Send for Context {}
 
 impl Context {
     /// Allocates the arena, and scratch memory for the threads of `pool`.
     pub fn new(executable: Arc<Executable>, pool: &Pool) -> Result<Context, AllocError> {
         let mut arena = AlignedBuffer::zeroed(executable.plan().arena_bytes, "arena")?;
-        let scratch = Scratch::new(executable.scratch_bytes, pool.threads())?;
         let base = arena.as_mut_ptr();
+        Context::with_arena(executable, pool, Arena::Own { _memory: arena }, base)
+    }
+
+    /// A context whose intermediate tensors lie in memory shared with others. It is allocated by the
+    /// first run. A run waits for those of the other contexts.
+    pub fn in_arena(executable: Arc<Executable>, pool: &Pool, arena: &SharedArena) -> Result<Context, AllocError> {
+        let base = AlignedBuffer::dangling().as_ptr();
+        let arena = Arena::Shared { arena: arena.clone(), context: arena.register(), base };
+        Context::with_arena(executable, pool, arena, base)
+    }
+
+    fn with_arena(
+        executable: Arc<Executable>,
+        pool: &Pool,
+        arena: Arena,
+        base: *mut u8,
+    ) -> Result<Context, AllocError> {
+        let scratch = Scratch::new(executable.scratch_bytes, pool.threads())?;
         let address = |id: &BufferId| match executable.plan().buffer(*id).home {
             // The verifier proved the offset to be inside the arena.
             Home::Arena(offset) => base.wrapping_add(offset as usize),
             Home::Weight(index) => executable.weight(index).as_slice().as_ptr().cast_mut(),
-            Home::Input(_) | Home::Output(_) => AlignedBuffer::dangling().as_ptr(),
+            Home::Input(_) | Home::Output(_) | Home::State(_) => AlignedBuffer::dangling().as_ptr(),
         };
         let arguments = executable.slots.iter().map(address).collect();
-        Ok(Context { executable, arena, scratch, arguments })
+        Ok(Context { executable, arena, scratch, arguments, halfway: false })
     }
 
     pub fn executable(&self) -> &Arc<Executable> {
         &self.executable
     }
 
-    /// Bytes of the arena of intermediate tensors.
-    pub fn arena_bytes(&self) -> usize {
-        self.arena.len()
+    /// The arena, if others use it too. Whoever runs the context waits for its turn there.
+    fn shared(&self) -> Option<SharedArena> {
+        match &self.arena {
+            Arena::Own { .. } => None,
+            Arena::Shared { arena, .. } => Some(arena.clone()),
+        }
     }
 
-    /// Runs the plan: reads `inputs`, fills `outputs`, in the order of the graph's.
+    /// Takes the shared arena over from the context that ran last.
+    fn enter(&mut self, turn: Option<&mut Turn>) -> Result<(), AllocError> {
+        let (Some(turn), Arena::Shared { context, base, .. }) = (turn, &mut self.arena) else { return Ok(()) };
+        let plan = self.executable.plan();
+        let (start, kept) = turn.take(*context, plan.arena_bytes)?;
+        self.halfway &= kept;
+        if *base != start {
+            *base = start;
+            for (argument, id) in self.arguments.iter_mut().zip(&self.executable.slots) {
+                if let Home::Arena(offset) = plan.buffer(*id).home {
+                    *argument = start.wrapping_add(offset as usize);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the plan, both phases if there are two: reads the inputs, changes the states, fills the
+    /// outputs, each in the order of the plan's lists.
     ///
     /// Results have the same bits for every number of threads. Nothing is allocated unless `pool`
     /// has more threads than any pool this context saw before.
@@ -67,47 +121,59 @@ impl Context {
     /// # Errors
     /// A tensor's number, element type, shape, size or alignment is not the plan's, or a kernel of
     /// the library panicked.
-    pub fn run(
-        &mut self,
-        pool: &Pool,
-        inputs: &[TensorRef<'_>],
-        outputs: &mut [TensorMut<'_>],
-    ) -> Result<(), RunError> {
-        self.bind(pool, inputs, outputs)?;
-        self.execute(pool, Unwatched)
+    pub fn run(&mut self, pool: &Pool, bindings: Bindings<'_, '_, '_>) -> Result<(), RunError> {
+        self.execute(None, pool, bindings)
     }
 
-    /// As [`Context::run`], and records what ran when: every step, or steps that ran side by side,
-    /// as a span of category `step`, and the parts that threads executed as spans of category
-    /// `chunk`. Allocates.
+    /// Runs one of two phases, with the tensors it uses ([`Executable::needs`]). The second follows
+    /// the first directly, once, and finds the intermediate tensors the first has left; together
+    /// they do what [`Context::run`] does.
+    ///
+    /// # Errors
+    /// As [`Context::run`]; the plan has one phase only, or the first did not run before the second.
+    pub fn run_phase(&mut self, phase: Phase, pool: &Pool, bindings: Bindings<'_, '_, '_>) -> Result<(), RunError> {
+        self.execute(Some(phase), pool, bindings)
+    }
+
+    /// As [`Context::run`], or with a phase as [`Context::run_phase`], and records what ran when:
+    /// every step, or steps that ran side by side, as a span of category `step`, and the parts that
+    /// threads executed as spans of category `chunk`. Allocates.
     pub fn run_traced(
         &mut self,
+        phase: Option<Phase>,
         pool: &Pool,
-        inputs: &[TensorRef<'_>],
-        outputs: &mut [TensorMut<'_>],
+        bindings: Bindings<'_, '_, '_>,
         profiler: &Profiler,
         device: Device,
     ) -> Result<(), RunError> {
-        self.bind(pool, inputs, outputs)?;
+        let shared = self.shared();
+        let mut turn = shared.as_ref().map(SharedArena::turn);
+        self.enter(turn.as_deref_mut())?;
+        let calls = self.bind(phase, pool, bindings)?;
         let executable = self.executable.clone();
         let trace = Trace { profiler, device, executable: &executable, names: executable.names() };
-        self.execute(pool, trace)
+        self.execute_bound(calls, pool, trace)?;
+        self.halfway = phase == Some(Phase::First);
+        Ok(())
     }
 
-    /// As [`Context::run`], but one step after the other, and returns the time each step of the
-    /// plan took.
+    /// As [`Context::run`], or with a phase as [`Context::run_phase`], but one step after the other;
+    /// returns the time each step of the plan took, zero for those of the other phase.
     pub fn run_profiled(
         &mut self,
+        phase: Option<Phase>,
         pool: &Pool,
-        inputs: &[TensorRef<'_>],
-        outputs: &mut [TensorMut<'_>],
+        bindings: Bindings<'_, '_, '_>,
     ) -> Result<Vec<Duration>, RunError> {
-        self.bind(pool, inputs, outputs)?;
+        let shared = self.shared();
+        let mut turn = shared.as_ref().map(SharedArena::turn);
+        self.enter(turn.as_deref_mut())?;
+        let calls = self.bind(phase, pool, bindings)?;
         let executable = &*self.executable;
         let run = Run::new(pool, &self.arguments, &mut self.scratch, Unwatched);
         let mut times = vec![Duration::ZERO; executable.plan().steps.len()];
         catching(executable, |current| {
-            for (index, prepared) in executable.prepared.iter().enumerate() {
+            for (index, prepared) in calls.clone().zip(&executable.prepared[calls.clone()]) {
                 current.set((index, 1));
                 let start = Instant::now();
                 run.alone(prepared)?;
@@ -115,40 +181,54 @@ impl Context {
             }
             Ok(())
         })?;
+        self.halfway = phase == Some(Phase::First);
         Ok(times)
     }
 
-    /// Checks the caller's tensors and enters their addresses into the argument table.
-    fn bind(&mut self, pool: &Pool, inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), RunError> {
+    /// Checks the caller's tensors and enters their addresses into the argument table; returns the
+    /// positions of the calls.
+    fn bind(
+        &mut self,
+        phase: Option<Phase>,
+        pool: &Pool,
+        bindings: Bindings<'_, '_, '_>,
+    ) -> Result<Range<usize>, RunError> {
         let plan = self.executable.plan();
-        check_count(plan, Side::Input, plan.inputs.len(), inputs.len())?;
-        check_count(plan, Side::Output, plan.outputs.len(), outputs.len())?;
-        for (id, tensor) in plan.inputs.iter().zip(inputs) {
-            check_tensor(Side::Input, plan.buffer(*id), tensor.dtype, tensor.dims, tensor.data)?;
+        let fail = |why| Err(RunError::Phase { plan: plan.name.clone(), why });
+        let Some(interface) = self.executable.interface(phase) else {
+            return fail("the plan has one phase only");
+        };
+        if phase == Some(Phase::Second) && !self.halfway {
+            return fail("the second phase follows the first, which has not run");
         }
-        for (id, tensor) in plan.outputs.iter().zip(&*outputs) {
-            check_tensor(Side::Output, plan.buffer(*id), tensor.dtype, tensor.dims, tensor.data)?;
-        }
-        for patch in &self.executable.input_patches {
-            self.arguments[patch.slot] = inputs[patch.index].data.as_ptr().cast_mut();
-        }
-        for patch in &self.executable.output_patches {
-            self.arguments[patch.slot] = outputs[patch.index].data.as_mut_ptr();
-        }
+        interface.bind(plan, &mut self.arguments, bindings)?;
         if pool.threads() > self.scratch.threads {
             self.scratch = Scratch::new(self.executable.scratch_bytes, pool.threads())?;
         }
+        // From here on the arena changes.
+        self.halfway = false;
+        Ok(interface.calls.clone())
+    }
+
+    fn execute(&mut self, phase: Option<Phase>, pool: &Pool, bindings: Bindings<'_, '_, '_>) -> Result<(), RunError> {
+        let shared = self.shared();
+        let mut turn = shared.as_ref().map(SharedArena::turn);
+        self.enter(turn.as_deref_mut())?;
+        let calls = self.bind(phase, pool, bindings)?;
+        self.execute_bound(calls, pool, Unwatched)?;
+        self.halfway = phase == Some(Phase::First);
         Ok(())
     }
 
-    /// Runs the bound steps in order.
-    fn execute<W: Watch>(&mut self, pool: &Pool, watch: W) -> Result<(), RunError> {
+    /// Executes bound calls in order.
+    fn execute_bound<W: Watch>(&mut self, calls: Range<usize>, pool: &Pool, watch: W) -> Result<(), RunError> {
         let executable = &*self.executable;
         let run = Run::new(pool, &self.arguments, &mut self.scratch, watch);
         let parallel = pool.threads() > 1;
         catching(executable, |current| {
-            let mut index = 0;
-            while let Some(prepared) = executable.prepared.get(index) {
+            let mut index = calls.start;
+            while index < calls.end {
+                let prepared = &executable.prepared[index];
                 let count = if parallel { prepared.region } else { 1 };
                 current.set((index, count));
                 let start = watch.begin();
@@ -320,30 +400,4 @@ unsafe fn invoke(call: &Call, arguments: *const *mut u8, tasks: Range<u64>, scra
             }
         }
     }
-}
-
-fn check_count(plan: &Plan, side: Side, expected: usize, actual: usize) -> Result<(), RunError> {
-    match expected == actual {
-        true => Ok(()),
-        false => Err(RunError::Count { plan: plan.name.clone(), side, expected, actual }),
-    }
-}
-
-fn check_tensor(side: Side, buffer: &Buffer, dtype: DType, dims: &[u64], data: &[u8]) -> Result<(), RunError> {
-    let name = || buffer.name.clone();
-    if dtype != buffer.dtype {
-        return Err(RunError::DType { side, name: name(), expected: buffer.dtype, actual: dtype });
-    }
-    if dims != buffer.dims {
-        return Err(RunError::Shape { side, name: name(), expected: buffer.dims.clone(), actual: dims.to_vec() });
-    }
-    let (expected, actual) = (buffer.bytes(), data.len() as u64);
-    if expected != actual {
-        return Err(RunError::Bytes { side, name: name(), expected, actual });
-    }
-    let align = dtype.size();
-    if actual > 0 && !(data.as_ptr() as usize).is_multiple_of(align) {
-        return Err(RunError::Alignment { side, name: name(), dtype, align });
-    }
-    Ok(())
 }

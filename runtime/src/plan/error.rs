@@ -25,10 +25,16 @@ pub enum PlanError {
     UnknownKernel { step: String, kernel: u32, count: usize },
     #[error("step `{step}` has more than 2^63 - 1 iterations")]
     Extent { step: String },
-    #[error("step `{step}` writes `{buffer}`, an input or weight")]
+    #[error("step `{step}` writes `{buffer}`, an input, weight or old state")]
     WritesReadOnly { step: String, buffer: String },
     #[error("step `{step}` reads `{buffer}` before any step wrote it")]
     ReadBeforeWrite { step: String, buffer: String },
+    #[error("step `{step}` writes `{buffer}`, a state, while its old value is still read")]
+    StateInUse { step: String, buffer: String },
+    #[error("step `{step}` of the {phase} phase uses `{buffer}`, which belongs to the other")]
+    Phase { step: String, phase: &'static str, buffer: String },
+    #[error("the first phase has {boundary} steps, the plan has {steps}")]
+    Boundary { boundary: u32, steps: usize },
     #[error("output `{buffer}` is never written")]
     OutputNotWritten { buffer: String },
     #[error("step `{step}`: arena ranges of `{first}` and `{second}` overlap while both are live")]
@@ -54,6 +60,7 @@ pub enum PlanError {
 pub enum Side {
     Input,
     Output,
+    State,
 }
 
 impl std::fmt::Display for Side {
@@ -61,6 +68,7 @@ impl std::fmt::Display for Side {
         f.write_str(match self {
             Side::Input => "input",
             Side::Output => "output",
+            Side::State => "state",
         })
     }
 }
@@ -94,6 +102,9 @@ pub enum RunError {
     Bytes { side: Side, name: String, expected: u64, actual: u64 },
     #[error("{side} `{name}`: the data of a {dtype} tensor must start at a multiple of {align} bytes")]
     Alignment { side: Side, name: String, dtype: DType, align: usize },
+    /// The second phase continues a run whose first phase has ended, once.
+    #[error("plan `{plan}`: {why}")]
+    Phase { plan: String, why: &'static str },
     #[error(transparent)]
     Alloc(#[from] AllocError),
     #[error("step `{step}`: {panic}")]

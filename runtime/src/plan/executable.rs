@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use tensorc_abi::{BufferId, Epilogue, Home, KernelFn, Plan, Step, StepOp};
 
+use super::bindings::{Interface, Needs, Phase};
 use super::error::LoadError;
 use super::library::{Contraction, Library};
 use super::region::regions;
@@ -46,13 +47,6 @@ pub(super) struct Prepared {
     pub step: usize,
 }
 
-/// An argument whose address the caller provides with each run.
-pub(super) struct Patch {
-    pub slot: usize,
-    /// Position among the inputs or outputs.
-    pub index: usize,
-}
-
 /// A verified plan with linked code and weights; immutable and shared by any number of
 /// [`super::Context`]s.
 pub struct Executable {
@@ -64,8 +58,8 @@ pub struct Executable {
     names: OnceLock<StepNames>,
     /// Buffer behind every entry of the argument table.
     pub(super) slots: Vec<BufferId>,
-    pub(super) input_patches: Vec<Patch>,
-    pub(super) output_patches: Vec<Patch>,
+    /// Of the whole run, and of its phases if there are two.
+    interfaces: Vec<Interface>,
     /// Scratch memory per thread of the library calls.
     pub(super) scratch_bytes: usize,
     /// Keeps the machine code of the kernels mapped.
@@ -105,8 +99,7 @@ impl Executable {
             prepared: Vec::with_capacity(plan.steps.len()),
             names: OnceLock::new(),
             slots: Vec::new(),
-            input_patches: Vec::new(),
-            output_patches: Vec::new(),
+            interfaces: Vec::new(),
             scratch_bytes: 0,
             _code: code,
             plan,
@@ -117,7 +110,7 @@ impl Executable {
         for region in regions(&executable.plan, &executable.prepared) {
             executable.prepared[region.start].region = region.len();
         }
-        executable.collect_patches();
+        executable.interfaces = Interface::all(&executable.plan, &executable.prepared, &executable.slots);
         Ok(executable)
     }
 
@@ -128,6 +121,16 @@ impl Executable {
     /// Memory figures of the plan.
     pub fn report(&self) -> PlanReport {
         self.report
+    }
+
+    /// What a phase takes from the caller; `None` if the plan has one phase only.
+    pub fn needs(&self, phase: Phase) -> Option<&Needs> {
+        self.interfaces.get(1 + phase as usize).map(|interface| &interface.needs)
+    }
+
+    /// What the whole run or a phase reads and writes.
+    pub(super) fn interface(&self, phase: Option<Phase>) -> Option<&Interface> {
+        self.interfaces.get(phase.map_or(0, |phase| 1 + phase as usize))
     }
 
     pub(super) fn weight(&self, index: u32) -> &WeightStorage {
@@ -193,16 +196,6 @@ impl Executable {
         self.scratch_bytes = self.scratch_bytes.max(library.scratch_bytes());
         let tasks = library.tasks();
         (Call::Library(Box::new(library)), tasks)
-    }
-
-    fn collect_patches(&mut self) {
-        for (slot, id) in self.slots.iter().enumerate() {
-            match self.plan.buffer(*id).home {
-                Home::Input(index) => self.input_patches.push(Patch { slot, index: index as usize }),
-                Home::Output(index) => self.output_patches.push(Patch { slot, index: index as usize }),
-                Home::Weight(_) | Home::Arena(_) => {}
-            }
-        }
     }
 }
 

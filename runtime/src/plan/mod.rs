@@ -4,6 +4,8 @@
 //! every step ahead of time, so that [`Context::run`] neither allocates nor hashes: it checks the
 //! caller's tensors, writes their addresses into prepared argument tables and makes the calls.
 
+mod arena;
+mod bindings;
 mod context;
 mod error;
 mod executable;
@@ -12,6 +14,8 @@ mod region;
 mod trace;
 pub mod verify;
 
+pub use arena::SharedArena;
+pub use bindings::{Bindings, Needs, Phase};
 pub use context::Context;
 pub use error::{LoadError, PlanError, RunError, Side};
 pub use executable::Executable;

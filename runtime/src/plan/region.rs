@@ -22,6 +22,7 @@ struct Access {
 /// Memory that is written by plans: weights and inputs never are.
 enum Place {
     Output(u32),
+    State(u32),
     /// Bytes of the arena.
     Arena(Range<u64>),
 }
@@ -32,6 +33,7 @@ impl Access {
         let place = match buffer.home {
             Home::Input(_) | Home::Weight(_) => return None,
             Home::Output(index) => Place::Output(index),
+            Home::State(index) => Place::State(index),
             Home::Arena(offset) => Place::Arena(offset..offset + buffer.bytes()),
         };
         Some(Access { place, writes })
@@ -40,9 +42,9 @@ impl Access {
     /// Whether the order of the two accesses matters.
     fn conflicts(&self, other: &Access) -> bool {
         let overlap = match (&self.place, &other.place) {
-            (Place::Output(a), Place::Output(b)) => a == b,
+            (Place::Output(a), Place::Output(b)) | (Place::State(a), Place::State(b)) => a == b,
             (Place::Arena(a), Place::Arena(b)) => a.start < b.end && b.start < a.end,
-            (Place::Output(_), Place::Arena(_)) | (Place::Arena(_), Place::Output(_)) => false,
+            _ => false,
         };
         overlap && (self.writes || other.writes)
     }
@@ -57,12 +59,14 @@ pub(super) fn regions(plan: &Plan, steps: &[Prepared]) -> Vec<Range<usize>> {
 fn independent(plan: &Plan, steps: &[Prepared]) -> Vec<Range<usize>> {
     let mut regions: Vec<Range<usize>> = Vec::new();
     let mut open: Vec<Access> = Vec::new();
+    let second = |index: usize| plan.in_second_phase(steps[index].step);
+    let opens_phase = |index: usize| index > 0 && second(index) != second(index - 1);
     for (index, prepared) in steps.iter().enumerate() {
         let args = plan.steps[prepared.step].op.args();
         let own: Vec<Access> = args.iter().filter_map(|arg| Access::of(plan, arg.buffer, arg.writes)).collect();
         let independent = own.iter().all(|access| !open.iter().any(|other| access.conflicts(other)));
         match regions.last_mut() {
-            Some(region) if independent && region.len() < MAX_STEPS => region.end += 1,
+            Some(region) if independent && !opens_phase(index) && region.len() < MAX_STEPS => region.end += 1,
             _ => {
                 regions.push(index..index + 1);
                 open.clear();
@@ -181,6 +185,19 @@ mod tests {
             step(&mut plan, second.0, second.1);
             assert_eq!(divided(&plan, SERIAL_NS), [0..0; 0], "{first:?} {second:?}");
         }
+    }
+
+    #[test]
+    fn regions_end_with_their_phase_and_keep_the_order_around_states() {
+        let homes = [Home::Input(0), Home::Arena(0), Home::Arena(64), Home::State(0), Home::State(0), Home::State(1)];
+        let mut plan = plan(&homes);
+        step(&mut plan, &[3], 1);
+        step(&mut plan, &[3], 2);
+        step(&mut plan, &[1], 4);
+        step(&mut plan, &[2], 5);
+        assert_eq!(divided(&plan, SERIAL_NS), [0..2, 2..4], "the old value is read before the new is written");
+        plan.boundary = Some(1);
+        assert_eq!(divided(&plan, SERIAL_NS), [2..4]);
     }
 
     #[test]

@@ -2,12 +2,14 @@
 //!
 //! Checked are the sizes and homes of buffers, that every use names something that exists, that
 //! inputs and weights are never written, that each buffer is written before it is read and each
-//! output is written, that arena buffers live at the same time do not overlap, and that library
+//! output is written, that states change only after the last use of their old value, that phases
+//! share nothing of the caller's that one of them writes, that arena buffers live at the same time do not overlap, and that library
 //! calls stay inside their operands. What a generated kernel does inside its arguments is the
 //! business of the kernel verifier.
 
 mod calls;
 mod liveness;
+mod states;
 
 use tensorc_abi::{Arg, Buffer, BufferId, Home, Plan, Step, StepOp};
 
@@ -42,6 +44,9 @@ impl PlanReport {
 pub fn verify(plan: &Plan) -> Result<PlanReport, PlanError> {
     plan.buffers.iter().try_for_each(|buffer| check_buffer(plan, buffer))?;
     check_edges(plan)?;
+    if let Some(boundary) = plan.boundary.filter(|n| *n as usize > plan.steps.len()) {
+        return Err(PlanError::Boundary { boundary, steps: plan.steps.len() });
+    }
     let mut written = vec![false; plan.buffers.len()];
     for step in &plan.steps {
         check_references(plan, step)?;
@@ -56,6 +61,7 @@ pub fn verify(plan: &Plan) -> Result<PlanReport, PlanError> {
             return Err(PlanError::OutputNotWritten { buffer: buffer.name.clone() });
         }
     }
+    states::check(plan)?;
     let lower_bound_bytes = liveness::check(plan)?;
     if plan.lower_bound_bytes > plan.arena_bytes {
         return Err(PlanError::LowerBound { declared: plan.lower_bound_bytes, arena: plan.arena_bytes });
@@ -82,6 +88,7 @@ fn check_buffer(plan: &Plan, buffer: &Buffer) -> Result<(), PlanError> {
     match buffer.home {
         Home::Input(index) => in_table("input", index, plan.inputs.len()),
         Home::Output(index) => in_table("output", index, plan.outputs.len()),
+        Home::State(index) => in_table("state", index, plan.states.len()),
         Home::Weight(index) => in_table("weight", index, plan.weights.len()),
         Home::Arena(offset) if !offset.is_multiple_of(Plan::ALIGN) => {
             Err(PlanError::Misaligned { buffer: name(), offset, align: Plan::ALIGN })
@@ -95,10 +102,10 @@ fn check_buffer(plan: &Plan, buffer: &Buffer) -> Result<(), PlanError> {
     }
 }
 
-/// The listed inputs and outputs are buffers with those homes, an input may be seen through further
-/// buffers of the same size, an output is one buffer.
+/// The listed inputs, states and outputs are buffers with those homes, an input or state may be seen
+/// through further buffers of the same size, an output is one buffer.
 fn check_edges(plan: &Plan) -> Result<(), PlanError> {
-    let sides = [(Side::Input, &plan.inputs), (Side::Output, &plan.outputs)];
+    let sides = [(Side::Input, &plan.inputs), (Side::State, &plan.states), (Side::Output, &plan.outputs)];
     for (side, list) in sides {
         for (index, id) in list.iter().enumerate() {
             let home = plan.buffers.get(id.0 as usize).map(|buffer| buffer.home);
@@ -109,10 +116,14 @@ fn check_edges(plan: &Plan) -> Result<(), PlanError> {
     }
     for (id, buffer) in plan.buffers.iter().enumerate() {
         let Some((side, index)) = edge_of(buffer.home) else { continue };
-        let list = if side == Side::Input { &plan.inputs } else { &plan.outputs };
+        let list = match side {
+            Side::Input => &plan.inputs,
+            Side::State => &plan.states,
+            Side::Output => &plan.outputs,
+        };
         let listed = list[index as usize];
         let same = listed.0 as usize == id;
-        let view = side == Side::Input && byte_size(plan.buffer(listed)) == byte_size(buffer);
+        let view = side != Side::Output && byte_size(plan.buffer(listed)) == byte_size(buffer);
         if !same && !view {
             return Err(PlanError::Alias { buffer: buffer.name.clone(), side, index });
         }
@@ -124,6 +135,7 @@ fn edge_of(home: Home) -> Option<(Side, u32)> {
     match home {
         Home::Input(index) => Some((Side::Input, index)),
         Home::Output(index) => Some((Side::Output, index)),
+        Home::State(index) => Some((Side::State, index)),
         Home::Weight(_) | Home::Arena(_) => None,
     }
 }
@@ -150,7 +162,11 @@ fn check_references(plan: &Plan, step: &Step) -> Result<(), PlanError> {
 
 fn check_use(plan: &Plan, step: &Step, use_: Arg, written: &mut [bool]) -> Result<(), PlanError> {
     let buffer = plan.buffer(use_.buffer);
-    let constant = matches!(buffer.home, Home::Input(_) | Home::Weight(_));
+    let constant = match buffer.home {
+        Home::Input(_) | Home::Weight(_) => true,
+        Home::State(index) => plan.states[index as usize] == use_.buffer,
+        Home::Output(_) | Home::Arena(_) => false,
+    };
     let (step, name) = (step.name.clone(), buffer.name.clone());
     match use_.writes {
         true if constant => Err(PlanError::WritesReadOnly { step, buffer: name }),

@@ -1,6 +1,8 @@
 //! Lowering: every cluster of a fused graph becomes a kernel launch or a library call.
 
-use std::collections::BTreeMap;
+mod deliver;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::{Arg, Buffer, BufferId, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, Step, StepOp, Weight};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
@@ -19,17 +21,29 @@ pub fn lower(graph: &Graph, math: &dyn MathLibrary) -> Result<Lowered> {
     let mut lowering =
         Lowering { graph, math, out: Lowered::default(), values: BTreeMap::new(), constants: BTreeMap::new() };
     lowering.out.plan.name = graph.name.clone();
+    let states: BTreeSet<NodeId> = graph.updates().iter().map(|(of, _)| *of).collect();
     for &node in graph.inputs() {
         let v = Value { node, port: 0 };
-        let home = Home::Input(lowering.out.plan.inputs.len() as u32);
+        let is_state = states.contains(&node);
+        let plan = &lowering.out.plan;
+        let home = match is_state {
+            true => Home::State(plan.states.len() as u32),
+            false => Home::Input(plan.inputs.len() as u32),
+        };
         let id = lowering.buffer(&graph.node(node).name, &graph.dense(v)?, home);
         lowering.values.insert(v, id);
-        lowering.out.plan.inputs.push(id);
+        let plan = lowering.plan();
+        if is_state { &mut plan.states } else { &mut plan.inputs }.push(id);
     }
+    let first = graph.first_phase();
+    let mut boundary = first.is_some().then_some(0);
     for node in graph.order() {
         lowering.node(node).map_err(|d| d.at(&graph.node(node).name))?;
+        if first.as_ref().is_some_and(|first| first.contains(&node)) {
+            boundary = Some(lowering.out.plan.steps.len());
+        }
     }
-    lowering.outputs()?;
+    lowering.deliver(boundary)?;
     Ok(lowering.out)
 }
 
@@ -164,7 +178,13 @@ impl Lowering<'_> {
         let results = self.results(node)?;
         let step = self.out.plan.steps.len();
         if self.launch(node, kernel, &operands, &results, flops) {
-            let pairs = in_place.into_iter().map(|(i, o)| InPlace { step, input: operands[i], output: results[o] });
+            // Memory that is read twice may be read elsewhere than where it is written.
+            let once = |i: &usize| operands.iter().filter(|id| **id == operands[*i]).count() == 1;
+            let pairs = in_place.into_iter().filter(|(i, _)| once(i)).map(|(i, o)| InPlace {
+                step,
+                input: operands[i],
+                output: results[o],
+            });
             self.out.in_place.extend(pairs);
         }
         Ok(())
@@ -191,12 +211,17 @@ impl Lowering<'_> {
     }
 
     fn step(&mut self, node: NodeId, op: StepOp, flops: u64) {
+        let step = self.make_step(node, op, flops);
+        self.plan().steps.push(step);
+    }
+
+    fn make_step(&self, node: NodeId, op: StepOp, flops: u64) -> Step {
         let mut args: Vec<BufferId> = op.args().iter().map(|a| a.buffer).collect();
         args.sort();
         args.dedup();
         let bytes = args.iter().map(|b| self.out.plan.buffer(*b).bytes()).sum();
         let name = self.graph.node(node).name.to_string();
-        self.plan().steps.push(Step { name, op, flops, bytes });
+        Step { name, op, flops, bytes }
     }
 
     fn library(&mut self, node: NodeId, fused: &Fused, library: Library, flops: u64) -> Result<()> {
@@ -262,32 +287,6 @@ impl Lowering<'_> {
                 self.launch(node, kernel, &[id], &results, 0);
             }
             offset += run;
-        }
-        Ok(())
-    }
-
-    /// Gives every graph output a buffer of the caller's, copying only values that have a home
-    /// elsewhere.
-    fn outputs(&mut self) -> Result<()> {
-        let graph = self.graph;
-        for (i, (name, v)) in graph.outputs().iter().enumerate() {
-            let (ty, id) = (graph.dense(*v)?, self.operand(*v)?);
-            let home = Home::Output(i as u32);
-            let out = match self.out.plan.buffer(id).home {
-                Home::Arena(_) => {
-                    let buffer = &mut self.plan().buffers[id.0 as usize];
-                    (buffer.home, buffer.dims, buffer.name) = (home, ty.dims, name.to_string());
-                    id
-                }
-                _ => {
-                    let out = self.buffer(name, &ty, home);
-                    if !ty.is_empty() {
-                        self.step(v.node, StepOp::Copy { src: id, dst: out }, 0);
-                    }
-                    out
-                }
-            };
-            self.plan().outputs.push(out);
         }
         Ok(())
     }

@@ -1,0 +1,199 @@
+//! Where results end up: outputs in the caller's memory, next values of states in the states.
+//!
+//! A value is computed where it is delivered if it can be: an output that nothing of the other phase
+//! uses, a state whose old value is read by earlier steps only, or by the very step in place.
+//! Whatever else is delivered is copied as soon as it may be.
+
+use tensorc_abi::{BufferId, Home, Step, StepOp};
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::lowered::InPlace;
+
+use super::Lowering;
+
+/// The steps that use a buffer, ascending.
+#[derive(Clone, Default)]
+struct Uses {
+    reads: Vec<usize>,
+    writes: Vec<usize>,
+}
+
+/// A copy to add in front of a step.
+struct Delivery {
+    /// Position of the step, or number of steps.
+    at: usize,
+    second: bool,
+    rank: Rank,
+    step: Step,
+}
+
+/// The order of copies in front of the same step: states are read before they are changed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    ReadsState,
+    Output,
+    ChangesState,
+}
+
+struct Deliveries {
+    uses: Vec<Uses>,
+    /// Whether an output or update of the first, and of the second phase has the buffer's value.
+    wanted: Vec<[bool; 2]>,
+    /// Number of steps of the first phase.
+    boundary: Option<usize>,
+    steps: usize,
+    copies: Vec<Delivery>,
+}
+
+impl Deliveries {
+    /// Whether a step belongs to the second phase. Without a boundary all is one phase.
+    fn is_second(&self, step: usize) -> bool {
+        self.boundary.is_some_and(|first| step >= first)
+    }
+
+    /// Whether all that uses or wants the buffer is in one phase, the given one.
+    fn stays_in(&self, id: BufferId, second: bool) -> bool {
+        let uses = &self.uses[id.0 as usize];
+        let steps = uses.reads.iter().chain(&uses.writes).all(|step| self.is_second(*step) == second);
+        steps && !self.wanted[id.0 as usize][usize::from(!second)]
+    }
+
+    /// One after the last step that writes the buffer, not before `least`.
+    fn after_writes(&self, id: BufferId, least: usize) -> usize {
+        let last = self.uses.get(id.0 as usize).and_then(|uses| uses.writes.last());
+        least.max(last.map_or(0, |step| step + 1))
+    }
+}
+
+impl Lowering<'_> {
+    /// Gives outputs and next values of states their homes. `boundary`: number of steps of the first
+    /// phase, if there are two.
+    pub(super) fn deliver(&mut self, boundary: Option<usize>) -> Result<()> {
+        let graph = self.graph;
+        let mut d =
+            Deliveries { uses: vec![], wanted: vec![], boundary, steps: self.out.plan.steps.len(), copies: vec![] };
+        let phase_of = |output: usize| graph.boundary().is_some_and(|first| output >= first);
+        let outputs = graph.outputs().iter().enumerate().map(|(i, (_, v))| (phase_of(i), *v));
+        let updates = graph.updates().iter().map(|(_, v)| (graph.boundary().is_some(), *v));
+        let delivered: Vec<(bool, BufferId)> =
+            outputs.chain(updates).map(|(second, v)| Ok((second, self.operand(v)?))).collect::<Result<_>>()?;
+        d.uses = self.uses();
+        d.wanted = vec![[false; 2]; d.uses.len()];
+        delivered.into_iter().for_each(|(second, id)| d.wanted[id.0 as usize][usize::from(second)] = true);
+        for (i, (name, v)) in graph.outputs().iter().enumerate() {
+            self.output(&mut d, i, name, *v, phase_of(i))?;
+        }
+        for (state, (_, v)) in graph.states().into_iter().enumerate() {
+            self.update(&mut d, state, v)?;
+        }
+        self.insert(d);
+        Ok(())
+    }
+
+    fn uses(&self) -> Vec<Uses> {
+        let mut uses = vec![Uses::default(); self.out.plan.buffers.len()];
+        for (i, step) in self.out.plan.steps.iter().enumerate() {
+            for arg in step.op.args() {
+                let uses = &mut uses[arg.buffer.0 as usize];
+                let list = if arg.writes { &mut uses.writes } else { &mut uses.reads };
+                if list.last() != Some(&i) {
+                    list.push(i);
+                }
+            }
+        }
+        uses
+    }
+
+    fn output(&mut self, d: &mut Deliveries, i: usize, name: &str, v: Value, second: bool) -> Result<()> {
+        let (ty, id) = (self.graph.dense(v)?, self.operand(v)?);
+        let home = Home::Output(i as u32);
+        let source = self.out.plan.buffer(id).home;
+        if matches!(source, Home::Arena(_)) && d.stays_in(id, second) {
+            let buffer = &mut self.plan().buffers[id.0 as usize];
+            (buffer.home, buffer.dims, buffer.name) = (home, ty.dims, name.to_string());
+            self.plan().outputs.push(id);
+            return Ok(());
+        }
+        let out = self.buffer(name, &ty, home);
+        self.plan().outputs.push(out);
+        if !ty.is_empty() {
+            let start = if second { d.boundary.unwrap_or(0) } else { 0 };
+            let (at, rank) = match source {
+                Home::Arena(_) | Home::Output(_) => (d.after_writes(id, start), Rank::Output),
+                Home::Input(_) | Home::State(_) | Home::Weight(_) => (start, Rank::ReadsState),
+            };
+            let step = self.make_step(v.node, StepOp::Copy { src: id, dst: out }, 0);
+            d.copies.push(Delivery { at, second, rank, step });
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, d: &mut Deliveries, state: usize, v: Value) -> Result<()> {
+        let (ty, mut id) = (self.graph.dense(v)?, self.operand(v)?);
+        let (old, home) = (self.out.plan.states[state], Home::State(state as u32));
+        if id == old || ty.is_empty() {
+            return Ok(());
+        }
+        if self.writes_directly(d, old, id) {
+            self.plan().buffers[id.0 as usize].home = home;
+            return Ok(());
+        }
+        let (start, second) = (d.boundary.unwrap_or(0), d.boundary.is_some());
+        if let Home::State(other) = self.out.plan.buffer(id).home
+            && self.out.plan.states[other as usize] == id
+        {
+            // The old value of another state, which may be gone when this state may be changed.
+            let name = self.out.plan.buffer(id).name.clone();
+            let kept = self.buffer(&name, &ty, Home::Arena(0));
+            let step = self.make_step(v.node, StepOp::Copy { src: id, dst: kept }, 0);
+            d.copies.push(Delivery { at: start, second, rank: Rank::ReadsState, step });
+            id = kept;
+        }
+        let last_read = d.uses[old.0 as usize].reads.last().map_or(0, |step| step + 1);
+        let at = d.after_writes(id, start.max(last_read));
+        let name = self.out.plan.buffer(old).name.clone();
+        let new = self.buffer(&name, &ty, home);
+        let step = self.make_step(v.node, StepOp::Copy { src: id, dst: new }, 0);
+        d.copies.push(Delivery { at, second, rank: Rank::ChangesState, step });
+        Ok(())
+    }
+
+    /// Whether the steps that write an intermediate may write it over the old value of a state.
+    fn writes_directly(&self, d: &Deliveries, old: BufferId, id: BufferId) -> bool {
+        let Some(uses) = d.uses.get(id.0 as usize) else { return false };
+        let Some(&first) = uses.writes.first() else { return false };
+        let arena = matches!(self.out.plan.buffer(id).home, Home::Arena(_));
+        if !arena || d.is_second(first) != d.boundary.is_some() {
+            return false;
+        }
+        match d.uses[old.0 as usize].reads.last() {
+            Some(&last) if last == first => {
+                let pair = InPlace { step: first, input: old, output: id };
+                uses.writes.len() == 1 && self.out.in_place.contains(&pair)
+            }
+            last => last.is_none_or(|last| *last < first),
+        }
+    }
+
+    /// Adds the copies to the steps.
+    fn insert(&mut self, d: Deliveries) {
+        let Deliveries { mut copies, boundary, steps: count, .. } = d;
+        copies.sort_by_key(|copy| (copy.at, copy.second, copy.rank));
+        let first = copies.iter().filter(|copy| !copy.second).count();
+        let plan = &mut self.out.plan;
+        plan.boundary = boundary.map(|steps| (steps + first) as u32);
+        let mut moved = vec![0; count];
+        let mut copies = copies.into_iter().peekable();
+        let mut steps = Vec::with_capacity(count + copies.len());
+        for (i, step) in std::mem::take(&mut plan.steps).into_iter().enumerate() {
+            while let Some(copy) = copies.next_if(|copy| copy.at <= i) {
+                steps.push(copy.step);
+            }
+            moved[i] = steps.len();
+            steps.push(step);
+        }
+        steps.extend(copies.map(|copy| copy.step));
+        plan.steps = steps;
+        self.out.in_place.iter_mut().for_each(|pair| pair.step = moved[pair.step]);
+    }
+}

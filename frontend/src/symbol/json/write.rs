@@ -1,0 +1,148 @@
+//! The text of symbol files, character by character as MXNet 1.9.1 writes it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::VERSION;
+use crate::symbol::Symbol;
+use crate::symbol::node::{Entry, Node, key};
+
+/// Lists of numbers up to this length stay on one line.
+const LINE: usize = 10;
+
+/// JSON in which the writer decides line by line what stays on one.
+#[derive(Default)]
+struct Writer {
+    text: String,
+    /// For each open list or object: whether its items have lines of their own, and how many there are.
+    open: Vec<(bool, usize)>,
+}
+
+impl Writer {
+    fn begin(&mut self, bracket: char, lines: bool) {
+        self.text.push(bracket);
+        self.open.push((lines, 0));
+    }
+
+    fn end(&mut self, bracket: char) {
+        let (lines, items) = self.open.pop().unwrap_or_default();
+        if lines && items > 0 {
+            self.line();
+        }
+        self.text.push(bracket);
+    }
+
+    fn line(&mut self) {
+        self.text.push('\n');
+        self.text.push_str(&"  ".repeat(self.open.len()));
+    }
+
+    /// What stands before an item.
+    fn item(&mut self) {
+        let Some((lines, items)) = self.open.last_mut() else { return };
+        let (lines, first) = (*lines, *items == 0);
+        *items += 1;
+        if !first {
+            self.text.push_str(", ");
+        }
+        if lines {
+            self.line();
+        }
+    }
+
+    fn key(&mut self, name: &str) {
+        self.item();
+        self.string(name);
+        self.text.push_str(": ");
+    }
+
+    fn string(&mut self, s: &str) {
+        self.text.push('"');
+        for c in s.chars() {
+            match c {
+                '\r' => self.text.push_str("\\r"),
+                '\n' => self.text.push_str("\\n"),
+                '\t' => self.text.push_str("\\t"),
+                '\\' => self.text.push_str("\\\\"),
+                '"' => self.text.push_str("\\\""),
+                c => self.text.push(c),
+            }
+        }
+        self.text.push('"');
+    }
+
+    fn numbers(&mut self, numbers: &[usize]) {
+        self.begin('[', numbers.len() > LINE);
+        for n in numbers {
+            self.item();
+            self.text.push_str(&n.to_string());
+        }
+        self.end(']');
+    }
+
+    fn entries(&mut self, entries: &[Entry], ids: &HashMap<usize, usize>) {
+        self.begin('[', entries.len() > LINE);
+        for e in entries {
+            self.item();
+            let id = ids.get(&key(&e.node)).copied().unwrap_or_default();
+            self.text.push_str(&format!("[{id}, {}, {}]", e.index, e.version));
+        }
+        self.end(']');
+    }
+
+    fn node(&mut self, node: &Node, ids: &HashMap<usize, usize>) {
+        self.item();
+        self.begin('{', true);
+        self.key("op");
+        self.string(node.op.as_ref().map_or("null", |op| op.operator.name()));
+        self.key("name");
+        self.string(&node.name);
+        if !node.attrs.is_empty() {
+            self.key("attrs");
+            self.begin('{', node.attrs.len() > 1);
+            for (name, value) in &node.attrs {
+                self.key(name);
+                self.string(value);
+            }
+            self.end('}');
+        }
+        self.key("inputs");
+        self.entries(&node.inputs, ids);
+        if !node.control.is_empty() {
+            self.key("control_deps");
+            let control: Vec<usize> = node.control.iter().filter_map(|n| ids.get(&key(n)).copied()).collect();
+            self.numbers(&control);
+        }
+        self.end('}');
+    }
+}
+
+pub fn text(symbol: &Symbol) -> String {
+    let nodes = symbol.nodes();
+    let ids: HashMap<usize, usize> = nodes.iter().enumerate().map(|(i, n)| (key(n), i)).collect();
+    let mut w = Writer::default();
+    w.begin('{', true);
+    w.key("nodes");
+    w.begin('[', true);
+    nodes.iter().for_each(|n| w.node(n, &ids));
+    w.end(']');
+    w.key("arg_nodes");
+    let variable = |(i, n): (usize, &Arc<Node>)| n.is_variable().then_some(i);
+    w.numbers(&nodes.iter().enumerate().filter_map(variable).collect::<Vec<_>>());
+    w.key("node_row_ptr");
+    let mut rows = vec![0];
+    rows.extend(nodes.iter().scan(0, |sum, n| {
+        *sum += n.results().listed;
+        Some(*sum)
+    }));
+    w.numbers(&rows);
+    w.key("heads");
+    w.entries(&symbol.heads, &ids);
+    w.key("attrs");
+    w.begin('{', false);
+    w.key("mxnet_version");
+    w.text.push_str(&format!("[\"int\", {VERSION}]"));
+    w.end('}');
+    w.end('}');
+    w.text
+}

@@ -1,0 +1,122 @@
+//! Symbols: networks written down before they are run.
+//!
+//! A [`Symbol`] is a list of outputs of a graph of operators and variables. Operators are applied with
+//! [`op`], whole networks with [`Symbol::compose`]; names, attributes and listings follow MXNet, whose
+//! files they are read from and written to. [`Symbol::to_graph`] makes a graph for the compiler.
+
+mod alias;
+mod arith;
+mod attrs;
+mod compose;
+mod error;
+mod json;
+mod list;
+mod lower;
+mod node;
+mod operator;
+mod scope;
+mod text;
+mod variable;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use alias::canonical;
+pub use compose::{OpBuilder, op, op_in};
+pub use error::SymbolError;
+pub use lower::{InputType, Lowering, RANDOM_KEY, Random, SymbolGraph};
+pub use node::Attrs;
+pub use operator::operators;
+pub use scope::{Scope, attr_scope, name_scope, prefix_scope};
+pub use text::{AttrText, Expected, ParamProblem, dtype_name, dtype_of_name};
+pub use variable::{VariableBuilder, variable};
+
+use node::{Entry, Node, post_order};
+
+/// A network, or several values of one. Cloning shares it.
+#[derive(Clone)]
+pub struct Symbol {
+    heads: Arc<[Entry]>,
+}
+
+impl Symbol {
+    /// A free variable without attributes but those of the scope.
+    pub fn variable(name: &str) -> Symbol {
+        Symbol::of(vec![Entry { node: Node::variable(name, scope::scoped_attrs(Attrs::new())), index: 0, version: 0 }])
+    }
+
+    /// The outputs of several symbols as one symbol.
+    pub fn group<'a>(symbols: impl IntoIterator<Item = &'a Symbol>) -> Symbol {
+        Symbol::of(symbols.into_iter().flat_map(|s| s.heads.iter().cloned()).collect())
+    }
+
+    fn of(heads: Vec<Entry>) -> Symbol {
+        Symbol { heads: heads.into() }
+    }
+
+    /// Every output of a node that users see.
+    fn of_node(node: Arc<Node>) -> Symbol {
+        let visible = node.results().visible as u32;
+        let version = node.version();
+        Symbol::of((0..visible).map(|index| Entry { node: node.clone(), index, version }).collect())
+    }
+
+    /// Number of outputs.
+    pub fn len(&self) -> usize {
+        self.heads.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.heads.is_empty()
+    }
+
+    /// The name of the node whose output, or outputs, this is; `None` if there are several nodes.
+    pub fn name(&self) -> Option<&str> {
+        let first = self.heads.first()?;
+        let same = self.heads.iter().all(|e| Arc::ptr_eq(&e.node, &first.node));
+        same.then_some(&*first.node.name)
+    }
+
+    /// The operator that makes this, by its name in files; `None` for a variable and for several nodes.
+    pub fn op_name(&self) -> Option<&str> {
+        self.name()?;
+        self.heads.first()?.node.op.as_ref().map(|op| &**op.operator.name())
+    }
+
+    /// For messages: the name, or the names of the outputs.
+    fn title(&self) -> String {
+        self.name().map_or_else(|| self.list_outputs().join(", "), str::to_owned)
+    }
+
+    fn nodes(&self) -> Vec<Arc<Node>> {
+        post_order(&self.heads)
+    }
+
+    /// The one output this has.
+    fn single(&self, symbol: &str, name: &str) -> Result<&Entry, SymbolError> {
+        match &*self.heads {
+            [one] => Ok(one),
+            heads => {
+                Err(SymbolError::NotSingle { symbol: symbol.to_owned(), name: name.to_owned(), outputs: heads.len() })
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Symbol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => write!(f, "<Symbol {name}>"),
+            None => {
+                let names: Vec<&str> = self.heads.iter().map(|e| &*e.node.name).collect();
+                write!(f, "<Symbol group [{}]>", names.join(", "))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Symbol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}

@@ -1,0 +1,133 @@
+//! Nodes of a symbol's graph, and the order in which they are visited.
+//!
+//! Nodes never change once they are made, so symbols share them and cloning is cheap.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tensorc_ir::op::ResultCount;
+use tensorc_ir::params::Params;
+
+use super::operator::Operator;
+
+/// Attributes by key.
+pub type Attrs = BTreeMap<String, String>;
+
+/// One output of one node.
+#[derive(Clone)]
+pub(super) struct Entry {
+    pub node: Arc<Node>,
+    pub index: u32,
+    /// How often the variable had been written when it was used.
+    pub version: u32,
+}
+
+/// An application of an operator.
+#[derive(Clone)]
+pub(super) struct Applied {
+    pub operator: Operator,
+    /// The attributes, parsed. Defaults are filled in.
+    pub params: Params,
+}
+
+pub(super) struct Node {
+    pub name: Arc<str>,
+    pub attrs: Attrs,
+    /// `None`: a variable.
+    pub op: Option<Applied>,
+    pub inputs: Vec<Entry>,
+    /// Nodes that run before this one although it uses none of their results.
+    pub control: Vec<Arc<Node>>,
+    /// For a variable, the number of nodes that write it so far.
+    pub writers: AtomicU32,
+}
+
+impl Node {
+    pub fn variable(name: impl Into<Arc<str>>, attrs: Attrs) -> Arc<Node> {
+        let name = name.into();
+        Arc::new(Node { name, attrs, op: None, inputs: vec![], control: vec![], writers: AtomicU32::new(0) })
+    }
+
+    pub fn is_variable(&self) -> bool {
+        self.op.is_none()
+    }
+
+    /// Number of results: those users see, and all that are numbered.
+    pub fn results(&self) -> ResultCount {
+        match &self.op {
+            Some(op) => op.operator.def().result_count(&op.params),
+            None => ResultCount { visible: 1, listed: 1 },
+        }
+    }
+
+    /// The name of one result: `node_output`, `node_output1`; variables keep theirs.
+    pub fn output_name(&self, index: u32) -> String {
+        let Some(op) = &self.op else { return self.name.to_string() };
+        let names = &op.operator.def().result_names;
+        let result = match names.get(index as usize) {
+            Some(name) => (*name).to_owned(),
+            None if self.results().listed == 1 => "output".to_owned(),
+            None => format!("output{index}"),
+        };
+        if self.name.is_empty() { result } else { format!("{}_{result}", self.name) }
+    }
+
+    /// Whether the operand at a position is written by the operator.
+    pub fn writes(&self, position: usize) -> bool {
+        self.op.as_ref().is_some_and(|op| op.operator.writes(&op.params, self.inputs.len(), position))
+    }
+
+    /// The number of writers a new use of this node sees.
+    pub fn version(&self) -> u32 {
+        self.writers.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Node {
+    /// Long chains of nodes are taken apart in a loop, not by recursion.
+    fn drop(&mut self) {
+        let mut orphans: Vec<Arc<Node>> = self.inputs.drain(..).map(|e| e.node).collect();
+        orphans.append(&mut self.control);
+        while let Some(node) = orphans.pop() {
+            if let Some(mut last) = Arc::into_inner(node) {
+                orphans.extend(last.inputs.drain(..).map(|e| e.node));
+                orphans.append(&mut last.control);
+            }
+        }
+    }
+}
+
+/// The address of a node, which tells nodes apart while a symbol holds them.
+pub(super) fn key(node: &Arc<Node>) -> usize {
+    Arc::as_ptr(node) as usize
+}
+
+/// Every node that the entries need, operands first: depth first, in the order of operands, each at
+/// its first visit.
+pub(super) fn post_order(heads: &[Entry]) -> Vec<Arc<Node>> {
+    let mut seen: HashSet<usize> = HashSet::new();
+    let mut order = vec![];
+    let mut stack: Vec<(&Arc<Node>, usize)> = vec![];
+    for head in heads {
+        if seen.insert(key(&head.node)) {
+            stack.push((&head.node, 0));
+        }
+        while let Some((node, next)) = stack.pop() {
+            let child = match next.checked_sub(node.inputs.len()) {
+                None => Some(&node.inputs[next].node),
+                Some(beyond) => node.control.get(beyond),
+            };
+            match child {
+                Some(child) => {
+                    stack.push((node, next + 1));
+                    if seen.insert(key(child)) {
+                        stack.push((child, 0));
+                    }
+                }
+                None => order.push(node.clone()),
+            }
+        }
+    }
+    order
+}

@@ -1,0 +1,318 @@
+//! Positions along one axis: take, pick, one_hot, where, masks.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::graph::Value;
+use tensorc_ir::infer::{InferCtx, normalize_axis};
+use tensorc_ir::op::{NodeCtx, OpDef, OpError};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::scalar::Ex;
+use tensorc_ir::{DType, Dim, Shape};
+
+use super::in_range;
+use crate::compose::reshape;
+use crate::def::{Define, NUMBERS, composite, define, host, operand, rule};
+use crate::rules::{partial, rank_in, same, shaped};
+use crate::views::{Build, OrFail};
+
+/// What a mask or a condition may be.
+const ANY: &[DType] = &[];
+
+pub fn ops() -> Vec<OpDef> {
+    vec![take(), batch_take(), pick(), one_hot(), choose(), boolean_mask(), index_copy(), index_array()]
+}
+
+/// `indices` as positions in `0..n`, i64.
+fn positions(b: &mut Builder<'_>, indices: Value, n: u64, wrap: bool) -> Result<Value, Diagnostic> {
+    let dims = b.dims(indices)?;
+    b.map_as(&[indices], DType::I64, &dims, |_, a| in_range(&a[0].cast(DType::I64), n, wrap))
+}
+
+/// Extent 0 has no position to move an index to.
+fn not_empty(cx: &InferCtx<'_>, dim: Dim, count: &[Dim]) -> Result<(), OpError> {
+    match dim {
+        Dim::Const(0) if !count.contains(&Dim::Const(0)) => {
+            Err(OpError(format!("{}: an axis without elements is indexed", cx.input_name(0))))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn wraps(cx: &Params) -> bool {
+    cx.str("mode") == Some("wrap")
+}
+
+fn take() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (data, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
+        let dims = b.dims(data)?;
+        let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), dims.len()).or_fail(b)?;
+        let indices = positions(b, indices, dims[axis], wraps(cx.params))?;
+        b.gathered(data, indices, axis)
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        if cx.params.str("mode") == Some("raise") {
+            let why = "parameter `mode`: `raise` is not available, since nothing fails while a program runs; `clip` \
+                       and `wrap` are";
+            return Err(why.into());
+        }
+        let (Some(data), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
+        let axis = cx.axis(cx.params.int("axis").unwrap_or(0), data.len())?;
+        not_empty(cx, data[axis], &indices)?;
+        cx.set_output_dims(0, [&data[..axis], &indices[..], &data[axis + 1..]].concat())
+    });
+    define("mx_take", "Slices of `a` along `axis` at the given indices.", compute, infer)
+        .operand("a", ANY)
+        .operand("indices", NUMBERS)
+        .param("axis", ParamValue::Int(0), "axis indexed")
+        .choice("mode", &["clip", "wrap", "raise"], "clip", "what becomes of an index out of range")
+        .mxnet("take")
+}
+
+/// The element of every line along `axis` at that line's position; `index` has extent 1 there. The gradient of
+/// the sum of a selection is the selection of the gradient, without writes at computed positions.
+fn selected(b: &mut Builder<'_>, data: Value, index: Value, axis: usize) -> Result<Value, Diagnostic> {
+    let ty = b.ty(data)?;
+    let chosen = b.map_as(&[data, index], ty.dtype, &ty.dims, |s, a| {
+        let zero = a[0].lit(0.0);
+        a[1].eq(&s.coord(axis)).select(&a[0], &zero)
+    })?;
+    crate::compose::reduce(b, "reduce_sum", chosen, &[axis])
+}
+
+fn batch_take() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (data, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
+        let dims = b.dims(data)?;
+        let indices = positions(b, indices, dims[1], false)?;
+        let indices = reshape(b, indices, &[dims[0], 1])?;
+        let out = selected(b, data, indices, 1)?;
+        reshape(b, out, &cx.outputs[0].dims)
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let Some(data) = rank_in(cx, 0, 2..=2)? else { return Ok(()) };
+        shaped(cx, 1, &data[..1])?;
+        cx.set_output_dims(0, [data[0]])
+    });
+    define("mx_batch_take", "`a[i, indices[i]]`, clamped.", compute, infer)
+        .operand("a", NUMBERS)
+        .operand("indices", NUMBERS)
+        .not_differentiable("MXNet defines no gradient of it; `pick` has one")
+        .mxnet("batch_take")
+}
+
+/// The axis of `pick`, `None` for all in row-major order.
+fn pick_axis(params: &Params) -> Option<i64> {
+    params.int("axis").filter(|a| *a != ParamValue::NONE)
+}
+
+fn pick() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (data, index) = (operand(b, args, 0)?, operand(b, args, 1)?);
+        let dims = b.dims(data)?;
+        let Some(axis) = pick_axis(cx.params) else {
+            let n = dims.iter().product();
+            let data = reshape(b, data, &[n])?;
+            let index = positions(b, index, n, wraps(cx.params))?;
+            let out = b.gathered(data, index, 0)?;
+            return reshape(b, out, &cx.outputs[0].dims);
+        };
+        let axis = normalize_axis(axis, dims.len()).or_fail(b)?;
+        let index = positions(b, index, dims[axis], wraps(cx.params))?;
+        let mut kept = dims;
+        kept[axis] = 1;
+        let index = reshape(b, index, &kept)?;
+        let out = selected(b, data, index, axis)?;
+        reshape(b, out, &cx.outputs[0].dims)
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let Some(data) = cx.input_dims(0) else { return Ok(()) };
+        let keep = cx.params.bool("keepdims") == Some(true);
+        let Some(axis) = pick_axis(cx.params) else {
+            let shape = cx.input(1).shape;
+            return cx.set_output_shape(0, shape);
+        };
+        let axis = cx.axis(axis, data.len())?;
+        let (mut kept, mut removed) = (data.to_vec(), data.to_vec());
+        kept[axis] = Dim::Const(1);
+        removed.remove(axis);
+        // The index may have the axis, with extent 1, whatever the result has.
+        match cx.input_dims(1) {
+            Some(index) if index.len() == kept.len() => shaped(cx, 1, &kept)?,
+            _ => cx.set_input_shape(1, Shape::Ranked(removed.iter().copied().collect()))?,
+        }
+        not_empty(cx, data[axis], &removed)?;
+        cx.set_output_dims(0, if keep { kept } else { removed })
+    });
+    define("mx_pick", "The element of every line along `axis` at the line's index.", compute, infer)
+        .operand("data", NUMBERS)
+        .operand("index", NUMBERS)
+        .param("axis", ParamValue::Int(-1), "axis indexed; None: that of the flattened operand")
+        .param("keepdims", ParamValue::Bool(false), "keep the axis with extent 1")
+        .choice("mode", &["clip", "wrap"], "clip", "what becomes of an index out of range")
+        .mxnet("pick")
+        .mxnet("choose_element_0index")
+}
+
+fn one_hot() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let indices = operand(b, args, 0)?;
+        let out = &cx.outputs[0];
+        let mut dims = b.dims(indices)?;
+        dims.push(1);
+        let indices = reshape(b, indices, &dims)?;
+        let value = |name: &str, default: f64| cx.params.float(name).unwrap_or(default);
+        let (on, off) = (value("on_value", 1.0), value("off_value", 0.0));
+        let wide = crate::compose::compute_type(out.dtype);
+        b.map_as(&[indices], out.dtype, &out.dims, |s, a| {
+            let hit = a[0].cast(DType::I64).eq(&s.coord(out.dims.len() - 1));
+            hit.select(&s.number(wide, on), &s.number(wide, off))
+        })
+    });
+    let infer = rule(|cx| {
+        cx.set_output_dtype(0, cx.params.dtype("dtype").unwrap_or(DType::F32))?;
+        let depth = Dim::Const(cx.params.int("depth").unwrap_or(0).max(0) as u64);
+        let Some(indices) = cx.input_dims(0) else { return Ok(()) };
+        cx.set_output_dims(0, indices.iter().copied().chain([depth]))
+    });
+    define("mx_one_hot", "`on_value` where the new last axis equals the index, else `off_value`.", compute, infer)
+        .operand("indices", NUMBERS)
+        .required("depth", ParamKind::Int, "extent of the new axis")
+        .within(0.0, f64::from(i32::MAX))
+        .param("on_value", ParamValue::Float(1.0), "value at the index")
+        .param("off_value", ParamValue::Float(0.0), "value elsewhere")
+        .param("dtype", ParamValue::DType(DType::F32), "type of the result")
+        .no_gradient()
+        .mxnet("one_hot")
+}
+
+fn choose() -> OpDef {
+    let compute = composite(|b, _, args| {
+        let (condition, x, y) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+        let dims = b.dims(condition)?;
+        let holds = b.map_as(&[condition], DType::Bool, &dims, |_, a| a[0].cast(DType::Bool))?;
+        let mut wide = dims;
+        wide.resize(b.dims(x)?.len(), 1);
+        let holds = reshape(b, holds, &wide)?;
+        b.call("where", &[holds, x, y])
+    });
+    let infer = rule(|cx| {
+        for i in [1, 2] {
+            let (shape, other) = (cx.output(0).shape, cx.input(i).shape);
+            cx.set_output_shape(0, other)?;
+            cx.set_input_shape(i, shape)?;
+            cx.same_dtype(0, i)?;
+        }
+        let Some(dims) = cx.output(0).shape.dims().map(<[Dim]>::to_vec) else { return Ok(()) };
+        match cx.input_dims(0) {
+            Some(condition) if condition.len() == 1 && !dims.is_empty() => shaped(cx, 0, &dims[..1]),
+            _ => cx.set_input_shape(0, Shape::Ranked(dims.into_iter().collect())),
+        }
+    });
+    let doc = "x where the condition is not zero, else y. The condition has their shape, or chooses slices along the \
+               first axis.";
+    define("mx_where", doc, compute, infer).operand("condition", ANY).group("x", ANY).group("y", ANY).mxnet("where")
+}
+
+fn boolean_mask() -> OpDef {
+    let compute = host(|cx, args| {
+        let (Some(Some(data)), Some(Some(index))) = (args.first(), args.get(1)) else {
+            return Err("operands are missing".into());
+        };
+        let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), data.dims().len())?;
+        let n = index.len().min(data.dims()[axis]);
+        let keep: Vec<u64> = (0..n).filter(|&i| index.get(i).as_f64() != 0.0).collect();
+        Ok(vec![crate::host::select(data, axis, &keep)])
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let Some(data) = cx.input_dims(0) else { return Ok(()) };
+        let axis = cx.axis(cx.params.int("axis").unwrap_or(0), data.len())?;
+        shaped(cx, 1, &data[axis..=axis])?;
+        let dims: Vec<Option<Dim>> = (0..data.len()).map(|i| (i != axis).then_some(data[i])).collect();
+        partial(cx, 0, &dims)
+    });
+    define("mx_boolean_mask", "The slices along `axis` where `index` is not zero.", compute, infer)
+        .operand("data", ANY)
+        .operand("index", NUMBERS)
+        .param("axis", ParamValue::Int(0), "axis masked")
+        .mxnet("_contrib_boolean_mask")
+}
+
+/// The index vector as a column, which the scatter operators take.
+fn column(b: &mut Builder<'_>, index: Value, n: u64) -> Result<Value, Diagnostic> {
+    let index = positions(b, index, n, false)?;
+    let len = b.ty(index)?.len();
+    reshape(b, index, &[len, 1])
+}
+
+fn index_copy() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (old, index, new) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+        let index = column(b, index, cx.outputs[0].dims[0])?;
+        b.call("scatter_nd", &[old, index, new])
+    });
+    let infer = rule(|cx| {
+        same(cx, 0, 0)?;
+        let (Some(old), Some(index)) = (rank_in(cx, 0, 1..=usize::MAX)?, rank_in(cx, 1, 1..=1)?) else {
+            return Ok(());
+        };
+        shaped(cx, 2, &[&index[..], &old[1..]].concat())
+    });
+    define("mx_index_copy", "`old_tensor` with the slices at the given positions replaced.", compute, infer)
+        .group("old_tensor", ANY)
+        .operand("index_vector", NUMBERS)
+        .group("new_tensor", ANY)
+        .gradient(|b, cx| {
+            let (head, index) = (cx.head(b, 0)?, cx.input(1)?);
+            let n = cx.node.outputs[0].dims[0];
+            let zeros = b.filled(cx.node.inputs[2].as_ref().unwrap_or(&cx.node.outputs[0]), 0.0)?;
+            let at = column(b, index, n)?;
+            let old = b.call("scatter_nd", &[head, at, zeros])?;
+            let at = positions(b, index, n, false)?;
+            Ok(vec![Some(old), None, Some(b.gathered(head, at, 0)?)])
+        })
+        .mxnet("_contrib_index_copy")
+}
+
+fn array_axes(cx: &Params, rank: usize) -> Result<Vec<usize>, OpError> {
+    match cx.ints("axes") {
+        Some(axes) => axes.iter().map(|&a| normalize_axis(a, rank)).collect(),
+        None => Ok((0..rank).collect()),
+    }
+}
+
+fn index_array_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, _: &[Option<Value>]) -> Result<Value, Diagnostic> {
+    let out = &cx.outputs[0];
+    let rank = out.dims.len() - 1;
+    let axes = array_axes(cx.params, rank).or_fail(b)?;
+    b.map_as(&[], out.dtype, &out.dims, |s, _| {
+        let which = s.coord(rank);
+        let start: Ex = s.number(DType::I64, 0.0);
+        axes.iter()
+            .enumerate()
+            .fold(start, |value, (i, &axis)| which.eq(&which.lit(i as f64)).select(&s.coord(axis), &value))
+    })
+}
+
+fn index_array() -> OpDef {
+    let infer = rule(|cx| {
+        cx.set_output_dtype(0, DType::I64)?;
+        let Some(dims) = cx.input_dims(0) else { return Ok(()) };
+        let count = array_axes(cx.params, dims.len())?.len() as u64;
+        cx.set_output_dims(0, dims.iter().copied().chain([Dim::Const(count)]))
+    });
+    define(
+        "mx_index_array",
+        "The coordinates of every element, along a new last axis.",
+        composite(index_array_body),
+        infer,
+    )
+    .operand("data", ANY)
+    .maybe("axes", ParamKind::Ints, "axes whose coordinates are wanted; default: all")
+    .no_gradient()
+    .mxnet("_contrib_index_array")
+}

@@ -1,0 +1,121 @@
+//! Inverting index maps: which iteration points touch a given element of an operand.
+//!
+//! `map(v) = x` is solved for the variables `v` of an iteration space. Along each axis an affine index is a
+//! number in mixed radix whose digits are variables; where digits overlap, as in sliding windows, variables
+//! are left free until the others can be read off.
+
+use tensorc_ir::index::{Atom, Index};
+
+/// The points that touch element `x`: over the free variables, those where every variable lies in its range
+/// and every residual is zero.
+pub(super) struct Solution {
+    /// Each variable of the iteration space as an index over the axes of the operand, then the free variables,
+    /// which keep their order.
+    pub vars: Vec<Index>,
+    /// Indices that must be zero.
+    pub residuals: Vec<Index>,
+    /// Extents of the operand's axes, then those of the free variables: the space of the indices above.
+    pub extents: Vec<u64>,
+}
+
+/// How one axis is read: known variables are subtracted, the others are digits, most significant first.
+struct Axis {
+    axis: usize,
+    digits: Vec<(usize, i64)>,
+}
+
+/// Solves an affine map of an operand with extents `dims` from an iteration space. `None` if an index is not
+/// affine.
+pub(super) fn solve(map: &[Index], dims: &[u64], extents: &[u64]) -> Option<Solution> {
+    let terms = map.iter().map(variables).collect::<Option<Vec<_>>>()?;
+    let (plan, free) = plan(&terms, extents);
+    let place = |v: usize| free.iter().position(|f| *f == v);
+    let space: Vec<u64> = dims.iter().copied().chain(free.iter().map(|v| extents[*v])).collect();
+    let mut vars: Vec<Index> = (0..extents.len())
+        .map(|v| match place(v) {
+            Some(at) if extents[v] != 1 => Index::var((dims.len() + at) as u32),
+            _ => Index::constant(0),
+        })
+        .collect();
+    let mut residuals = vec![];
+    for Axis { axis, digits } in plan {
+        let position = if dims[axis] == 1 { Index::constant(0) } else { Index::var(axis as u32) };
+        let known = terms[axis].iter().filter(|(v, _)| digits.iter().all(|(d, _)| d != v));
+        let mut rest = known.fold(position.offset(-map[axis].constant), |rest, (v, c)| rest.sub(&vars[*v].scale(*c)));
+        // A digit with a negative coefficient is counted from the other end.
+        let from_end = |v: usize| extents[v] as i64 - 1;
+        let shift: i64 = digits.iter().filter(|(_, c)| *c < 0).map(|(v, c)| -c * from_end(*v)).sum();
+        rest = rest.offset(shift);
+        for (i, (v, c)) in digits.iter().enumerate() {
+            let unit = c.abs();
+            let last = i + 1 == digits.len();
+            let digit = if last {
+                rest.exact_quotient(unit, extents[*v], &space[..])
+            } else {
+                rest.floor_div(unit, &space[..])
+            };
+            rest = rest.modulo(unit, &space[..]);
+            vars[*v] = if *c < 0 { digit.scale(-1).offset(from_end(*v)) } else { digit };
+        }
+        if digits.is_empty() && rest.interval(&space[..]) != (0, 0) {
+            residuals.push(rest);
+        }
+    }
+    Some(Solution { vars, residuals, extents: space })
+}
+
+/// The variables of an affine index with their coefficients.
+fn variables(index: &Index) -> Option<Vec<(usize, i64)>> {
+    let term = |(atom, c): &(Atom, i64)| match atom {
+        Atom::Var(v) => Some((*v as usize, *c)),
+        _ => None,
+    };
+    index.terms.iter().map(term).collect()
+}
+
+/// In which order axes are read, and which variables none can give.
+fn plan(terms: &[Vec<(usize, i64)>], extents: &[u64]) -> (Vec<Axis>, Vec<usize>) {
+    let mentioned = |v: &usize| terms.iter().any(|t| t.iter().any(|(u, _)| u == v));
+    let mut known: Vec<usize> = vec![];
+    let mut free: Vec<usize> = (0..extents.len()).filter(|v| !mentioned(v)).collect();
+    // Variables of one value are known, but stay free beside others, so that the forms of convolutions do not
+    // depend on extents.
+    let single = |v: &usize| extents[*v] == 1;
+    for axis in terms {
+        let vars = axis.iter().map(|(v, _)| *v);
+        let first = vars.clone().next().filter(|_| vars.clone().all(|v| single(&v)));
+        known.extend(first);
+        free.extend(vars.filter(|v| single(v) && Some(*v) != first));
+    }
+    free.retain(|v| !known.contains(v));
+    let mut open: Vec<usize> = (0..terms.len()).collect();
+    let mut plan = vec![];
+    loop {
+        let digits = |axis: usize| -> Vec<(usize, i64)> {
+            terms[axis].iter().copied().filter(|(v, _)| !known.contains(v) && !free.contains(v)).collect()
+        };
+        let Some(axis) = open.iter().copied().min_by_key(|axis| digits(*axis).len()) else { break };
+        let mut digits = digits(axis);
+        open.retain(|a| *a != axis);
+        digits.sort_by_key(|(v, c)| (std::cmp::Reverse(c.abs()), *v));
+        while let Some(overlap) = overlap(&digits, extents) {
+            // The fewest points are tried if the shortest of the overlapping variables is free.
+            let shortest = (overlap..digits.len()).min_by_key(|i| (extents[digits[*i].0], usize::MAX - i));
+            let Some(at) = shortest else { break };
+            free.push(digits.remove(at).0);
+        }
+        known.extend(digits.iter().map(|(v, _)| *v));
+        plan.push(Axis { axis, digits });
+    }
+    free.sort_unstable();
+    free.dedup();
+    (plan, free)
+}
+
+/// The first digit whose unit is not beyond what the digits after it can add up to.
+fn overlap(digits: &[(usize, i64)], extents: &[u64]) -> Option<usize> {
+    let reach = |digits: &[(usize, i64)]| -> i64 {
+        digits.iter().map(|(v, c)| c.abs().saturating_mul((extents[*v] as i64 - 1).max(0))).sum()
+    };
+    (0..digits.len()).find(|i| digits[*i].1.abs() <= reach(&digits[i + 1..]))
+}

@@ -1,0 +1,194 @@
+//! The adjoint of a view: every element of the operand gets the sum over the positions that read it.
+//!
+//! A view that is affine, or becomes so when axes are split or joined, has a view of the gradient as its
+//! adjoint, summed over the variables that stay free: the axes it broadcasts along, the taps of overlapping
+//! windows. What is left, such as edges that repeat, adds up by index.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::{Code, Result};
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::{Atom, Index, linearize};
+use tensorc_ir::params::{ParamValue, Params};
+use tensorc_ir::prim::View;
+use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
+use tensorc_ir::views::{in_bounds, keeps_linear_order, without_unit_vars};
+use tensorc_ir::{DType, DenseType};
+
+use super::emit;
+use super::solve::{Solution, solve};
+
+/// Most axes that are split or joined before the general form is taken.
+const MAX_REWRITES: usize = 8;
+
+/// The gradient of the operand, of shape `dims`, from that of the view's result.
+pub(super) fn adjoint(b: &mut Builder<'_>, view: &View, dims: &[u64], head: Value) -> Result<Value> {
+    let ty = b.ty(head)?;
+    let operand = DenseType::new(ty.dtype, dims);
+    if ty.is_empty() || operand.is_empty() {
+        return b.filled(&operand, 0.0);
+    }
+    if keeps_linear_order(view, &operand, &ty.dims) {
+        return emit::reshape(b, head, dims);
+    }
+    let (mut map, mut head) = without_broadcast(b, view, head)?;
+    let bounded = view.fill.is_none() || in_bounds(&view.map, dims, &ty.dims);
+    for _ in 0..MAX_REWRITES {
+        let out = b.ty(head)?.dims;
+        if let Some(solution) = solve(&map, dims, &out) {
+            return read_back(b, head, solution, dims.len());
+        }
+        let flat = linearize(&map, dims).recombine(&out[..]);
+        if bounded && flat.is_affine() {
+            let len = dims.iter().product::<u64>();
+            if let Some(solution) = solve(&[flat], &[len], &out) {
+                let flat = read_back(b, head, solution, 1)?;
+                return emit::reshape(b, flat, dims);
+            }
+        }
+        match rewrite(b, &map, head)? {
+            Some((rewritten, reshaped)) => (map, head) = (rewritten, reshaped),
+            None => break,
+        }
+    }
+    by_index(b, &map, bounded, dims, head)
+}
+
+/// Sums over the axes that no index mentions, which are left out of the map's variables.
+fn without_broadcast(b: &mut Builder<'_>, view: &View, head: Value) -> Result<(Vec<Index>, Value)> {
+    let ty = b.ty(head)?;
+    let map: Vec<Index> = view.map.iter().map(|m| without_unit_vars(m, &ty.dims)).collect();
+    let mentioned = |v: &usize| map.iter().any(|m| m.mentions(*v as u32));
+    let (kept, axes): (Vec<usize>, Vec<usize>) = (0..ty.rank()).partition(mentioned);
+    let head = emit::sum_axes(b, head, &axes, ty.dtype)?;
+    let extents: Vec<u64> = kept.iter().map(|v| ty.dims[*v]).collect();
+    let place =
+        |v: u32| kept.iter().position(|k| *k == v as usize).map_or(Index::default(), |at| Index::var(at as u32));
+    Ok((map.iter().map(|m| m.substitute(&place, &extents[..])).collect(), head))
+}
+
+/// Reads the gradient at the points of a solution, summed over the free variables.
+fn read_back(b: &mut Builder<'_>, head: Value, s: Solution, rank: usize) -> Result<Value> {
+    let ty = b.ty(head)?;
+    let mut dims = ty.dims.clone();
+    let mut map = s.vars;
+    // An axis of one element is left wherever its residual is not zero.
+    dims.extend(s.residuals.iter().map(|_| 1));
+    map.extend(s.residuals);
+    let head = emit::reshape(b, head, &dims)?;
+    let fill = (!in_bounds(&map, &dims, &s.extents)).then(|| Scalar::zero(ty.dtype));
+    let points = emit::view(b, head, View { map, fill }, &s.extents)?;
+    let free: Vec<usize> = (rank..s.extents.len()).collect();
+    emit::sum_axes(b, points, &free, ty.dtype)
+}
+
+/// Splits an axis whose quotient and remainder are used, or joins two axes that are used as one.
+fn rewrite(b: &mut Builder<'_>, map: &[Index], head: Value) -> Result<Option<(Vec<Index>, Value)>> {
+    let ty = b.ty(head)?;
+    let Some((inner, divisor)) = map.iter().find_map(innermost) else { return Ok(None) };
+    let mut dims = ty.dims.clone();
+    let with: Box<dyn Fn(u32) -> Index> = match (&inner.terms[..], inner.constant) {
+        ([(Atom::Var(v), 1)], 0) => {
+            let (at, extent) = (*v as usize, dims[*v as usize]);
+            dims.splice(at..=at, [extent.div_ceil(divisor as u64), divisor as u64]);
+            let split = *v;
+            Box::new(move |v| match v {
+                v if v < split => Index::var(v),
+                v if v > split => Index::var(v + 1),
+                v => Index::var(v).scale(divisor).add(&Index::var(v + 1)),
+            })
+        }
+        ([(Atom::Var(v), c), (Atom::Var(w), 1)], 0) if *w == v + 1 && *c == dims[*w as usize] as i64 => {
+            let (at, inner) = (*v as usize, *c);
+            let joined = dims[at] * dims[at + 1];
+            dims.splice(at..=at + 1, [joined]);
+            let (join, extents) = (*v, dims.clone());
+            Box::new(move |v| match v {
+                v if v < join => Index::var(v),
+                v if v > join + 1 => Index::var(v - 1),
+                v if v == join => Index::var(join).floor_div(inner, &extents[..]),
+                _ => Index::var(join).modulo(inner, &extents[..]),
+            })
+        }
+        _ => return Ok(None),
+    };
+    let map = map.iter().map(|m| m.substitute(&*with, &dims[..]).recombine(&dims[..])).collect();
+    let whole = dims.iter().product::<u64>() == ty.len();
+    let head = if whole { emit::reshape(b, head, &dims)? } else { padded(b, head, &dims)? };
+    Ok(Some((map, head)))
+}
+
+/// Splits one axis into two that do not divide it, with zeros beyond its end.
+fn padded(b: &mut Builder<'_>, head: Value, dims: &[u64]) -> Result<Value> {
+    let ty = b.ty(head)?;
+    let at = (0..ty.rank()).find(|i| ty.dims[*i] != dims[*i]).unwrap_or(0);
+    let place = |i: usize| match i {
+        i if i < at => Index::var(i as u32),
+        i if i > at => Index::var(i as u32 + 1),
+        i => Index::var(i as u32).scale(dims[at + 1] as i64).add(&Index::var(i as u32 + 1)),
+    };
+    let map = (0..ty.rank()).map(place).collect();
+    emit::view(b, head, View { map, fill: Some(Scalar::zero(ty.dtype)) }, dims)
+}
+
+/// What is divided, and by what, in the first quotient or remainder of an affine index.
+fn innermost(index: &Index) -> Option<(Index, i64)> {
+    index.terms.iter().find_map(|(atom, _)| match atom {
+        Atom::Div(x, d) | Atom::Mod(x, d) => {
+            if x.is_affine() {
+                Some(((**x).clone(), *d))
+            } else {
+                innermost(x)
+            }
+        }
+        _ => None,
+    })
+}
+
+/// Adds every element of the gradient to the place its index names; those outside go to a place of their own.
+fn by_index(b: &mut Builder<'_>, map: &[Index], bounded: bool, dims: &[u64], head: Value) -> Result<Value> {
+    let ty = b.ty(head)?;
+    let len = dims.iter().product::<u64>();
+    let place = ScalarFn::build(&[], |s, _| {
+        let at: Vec<Ex> = map.iter().map(|m| expression(s, m)).collect();
+        let int = |n: u64| s.constant(Scalar::i64(n as i64));
+        let flat = at.iter().zip(dims).fold(int(0), |sum, (i, n)| sum * int(*n) + i);
+        let inside = at
+            .iter()
+            .zip(dims)
+            .fold(s.constant(Scalar::bool(true)), |all, (i, n)| all & i.ge(&int(0)) & i.lt(&int(*n)));
+        vec![if bounded { flat } else { inside.select(&flat, &int(len)) }]
+    });
+    let place = place.map_err(|why| b.error(Code::Internal, why))?;
+    let indices = emit::map(b, &place, &[], &ty.dims)?;
+    let (indices, updates) = (emit::reshape(b, indices, &[ty.len()])?, emit::reshape(b, head, &[ty.len()])?);
+    let extent = if bounded { len } else { len + 1 };
+    let params = Params::new().with("axis", ParamValue::Int(0)).with("extent", ParamValue::Int(extent as i64));
+    let sums = b.op(emit::SCATTER, &[updates, indices], params)?;
+    let sums = emit::slice(b, sums, 0, 0, len)?;
+    emit::reshape(b, sums, dims)
+}
+
+/// An index as an expression over coordinates.
+fn expression(s: &ScalarBuilder, index: &Index) -> Ex {
+    let int = |n: i64| s.constant(Scalar::i64(n));
+    index.terms.iter().fold(int(index.constant), |sum, (atom, c)| {
+        let value = match atom {
+            Atom::Var(v) => s.coord(*v as usize),
+            Atom::Div(x, d) => {
+                let x = expression(s, x);
+                let rest = euclid(&x, &int(*d));
+                (x - rest) / int(*d)
+            }
+            Atom::Mod(x, d) => euclid(&expression(s, x), &int(*d)),
+            Atom::Min(x, y) => expression(s, x).min(&expression(s, y)),
+            Atom::Max(x, y) => expression(s, x).max(&expression(s, y)),
+        };
+        sum + value * int(*c)
+    })
+}
+
+/// The remainder that is not negative.
+fn euclid(x: &Ex, d: &Ex) -> Ex {
+    let rest = x % d;
+    rest.lt(&rest.builder().constant(Scalar::zero(DType::I64))).select(&(&rest + d), &rest)
+}

@@ -1,0 +1,220 @@
+//! What a run takes from its caller: which tensors, and where their addresses go.
+//!
+//! A plan of two phases has three interfaces: of the whole run, and of each phase, which leaves out
+//! what it does not use.
+
+use std::ops::Range;
+
+use tensorc_abi::{Buffer, BufferId, DType, Home, Plan};
+
+use super::error::{RunError, Side};
+use super::executable::Prepared;
+use crate::{TensorMut, TensorRef};
+
+/// A part of a run of a plan with a boundary. What the first leaves in the arena, the second finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    First,
+    Second,
+}
+
+/// The caller's tensors, in the order of the plan's lists.
+#[derive(Debug)]
+pub struct Bindings<'a, 's, 'o> {
+    /// Read. A phase takes the states it only reads behind its inputs.
+    pub inputs: &'a [TensorRef<'a>],
+    /// Read, written or both.
+    pub states: &'a mut [TensorMut<'s>],
+    /// Written.
+    pub outputs: &'a mut [TensorMut<'o>],
+}
+
+impl<'a, 'o> Bindings<'a, '_, 'o> {
+    /// Of a plan without states.
+    pub fn new(inputs: &'a [TensorRef<'a>], outputs: &'a mut [TensorMut<'o>]) -> Self {
+        Bindings { inputs, states: &mut [], outputs }
+    }
+}
+
+/// What a phase takes from the caller: ascending positions in the lists of the plan. The tensors
+/// are given in this order: `inputs` and behind them `read_states` as [`Bindings::inputs`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// In [`Plan::inputs`].
+    pub inputs: Vec<usize>,
+    /// In [`Plan::states`]: those that are read and not written.
+    pub read_states: Vec<usize>,
+    /// In [`Plan::states`]: those that are written, and perhaps read.
+    pub states: Vec<usize>,
+    /// In [`Plan::outputs`].
+    pub outputs: Vec<usize>,
+}
+
+/// An entry of the argument table whose address the caller provides with each run.
+struct Patch {
+    slot: usize,
+    /// Position among the tensors of its kind.
+    index: usize,
+}
+
+/// Tensors of one kind.
+#[derive(Default)]
+struct Group {
+    buffers: Vec<(Side, BufferId)>,
+    patches: Vec<Patch>,
+}
+
+/// The tensors of a run or a phase, and the entries of the argument table they fill.
+pub(super) struct Interface {
+    pub needs: Needs,
+    /// Positions of its calls.
+    pub calls: Range<usize>,
+    inputs: Group,
+    states: Group,
+    outputs: Group,
+}
+
+impl Interface {
+    /// The interface of the whole run, then, where there are two, those of the phases.
+    pub fn all(plan: &Plan, calls: &[Prepared], slots: &[BufferId]) -> Vec<Interface> {
+        let everything = Needs {
+            inputs: (0..plan.inputs.len()).collect(),
+            read_states: vec![],
+            states: (0..plan.states.len()).collect(),
+            outputs: (0..plan.outputs.len()).collect(),
+        };
+        let mut all = vec![Interface::new(plan, everything, 0..calls.len(), (0..).zip(slots.iter().copied()))];
+        if plan.boundary.is_some() {
+            let middle = calls.partition_point(|call| !plan.in_second_phase(call.step));
+            for range in [0..middle, middle..calls.len()] {
+                let first = calls.get(range.start).map_or(slots.len(), |call| call.first_slot);
+                let end = calls.get(range.end).map_or(slots.len(), |call| call.first_slot);
+                let used = (first..end).zip(slots[first..end].iter().copied());
+                let needs = Needs::of(plan, &calls[range.clone()]);
+                all.push(Interface::new(plan, needs, range, used));
+            }
+        }
+        all
+    }
+
+    fn new(
+        plan: &Plan,
+        needs: Needs,
+        calls: Range<usize>,
+        slots: impl Iterator<Item = (usize, BufferId)>,
+    ) -> Interface {
+        let listed = |side, list: &[BufferId], some: &[usize]| -> Vec<(Side, BufferId)> {
+            some.iter().map(|i| (side, list[*i])).collect()
+        };
+        let mut read = listed(Side::Input, &plan.inputs, &needs.inputs);
+        read.extend(listed(Side::State, &plan.states, &needs.read_states));
+        let group = |buffers| Group { buffers, patches: vec![] };
+        let mut interface = Interface {
+            inputs: group(read),
+            states: group(listed(Side::State, &plan.states, &needs.states)),
+            outputs: group(listed(Side::Output, &plan.outputs, &needs.outputs)),
+            needs,
+            calls,
+        };
+        for (slot, id) in slots {
+            let needs = &interface.needs;
+            let place = |list: &[usize], index: u32| list.binary_search(&(index as usize)).ok();
+            let (group, index) = match plan.buffer(id).home {
+                Home::Input(i) => (&mut interface.inputs, place(&needs.inputs, i)),
+                Home::Output(i) => (&mut interface.outputs, place(&needs.outputs, i)),
+                Home::State(i) => match place(&needs.states, i) {
+                    Some(at) => (&mut interface.states, Some(at)),
+                    None => {
+                        let behind = needs.inputs.len();
+                        (&mut interface.inputs, place(&needs.read_states, i).map(|at| behind + at))
+                    }
+                },
+                Home::Weight(_) | Home::Arena(_) => continue,
+            };
+            group.patches.extend(index.map(|index| Patch { slot, index }));
+        }
+        interface
+    }
+
+    /// Checks the caller's tensors and enters their addresses into the argument table.
+    pub fn bind(&self, plan: &Plan, table: &mut [*mut u8], bindings: Bindings<'_, '_, '_>) -> Result<(), RunError> {
+        let Bindings { inputs, states, outputs } = bindings;
+        self.inputs.check(plan, Side::Input, inputs.iter().map(|t| (t.dtype, t.dims, t.data)))?;
+        self.states.check(plan, Side::State, states.iter().map(|t| (t.dtype, t.dims, &*t.data)))?;
+        self.outputs.check(plan, Side::Output, outputs.iter().map(|t| (t.dtype, t.dims, &*t.data)))?;
+        for patch in &self.inputs.patches {
+            table[patch.slot] = inputs[patch.index].data.as_ptr().cast_mut();
+        }
+        for patch in &self.states.patches {
+            table[patch.slot] = states[patch.index].data.as_mut_ptr();
+        }
+        for patch in &self.outputs.patches {
+            table[patch.slot] = outputs[patch.index].data.as_mut_ptr();
+        }
+        Ok(())
+    }
+}
+
+impl Needs {
+    /// What some steps use.
+    fn of(plan: &Plan, calls: &[Prepared]) -> Needs {
+        let mut inputs = vec![false; plan.inputs.len()];
+        let mut outputs = vec![false; plan.outputs.len()];
+        let mut states = vec![(false, false); plan.states.len()];
+        for arg in calls.iter().flat_map(|call| plan.steps[call.step].op.args()) {
+            match plan.buffer(arg.buffer).home {
+                Home::Input(i) => inputs[i as usize] = true,
+                Home::Output(i) => outputs[i as usize] = true,
+                Home::State(i) => {
+                    let (used, written) = &mut states[i as usize];
+                    (*used, *written) = (true, *written || arg.writes);
+                }
+                Home::Weight(_) | Home::Arena(_) => {}
+            }
+        }
+        let places = |flags: Vec<bool>| (0..flags.len()).filter(|i| flags[*i]).collect();
+        Needs {
+            inputs: places(inputs),
+            read_states: places(states.iter().map(|(used, written)| *used && !*written).collect()),
+            states: places(states.iter().map(|(_, written)| *written).collect()),
+            outputs: places(outputs),
+        }
+    }
+}
+
+impl Group {
+    fn check<'t>(
+        &self,
+        plan: &Plan,
+        side: Side,
+        tensors: impl ExactSizeIterator<Item = (DType, &'t [u64], &'t [u8])>,
+    ) -> Result<(), RunError> {
+        let (expected, actual) = (self.buffers.len(), tensors.len());
+        if expected != actual {
+            return Err(RunError::Count { plan: plan.name.clone(), side, expected, actual });
+        }
+        self.buffers
+            .iter()
+            .zip(tensors)
+            .try_for_each(|((side, id), (dtype, dims, data))| check_tensor(*side, plan.buffer(*id), dtype, dims, data))
+    }
+}
+
+fn check_tensor(side: Side, buffer: &Buffer, dtype: DType, dims: &[u64], data: &[u8]) -> Result<(), RunError> {
+    let name = || buffer.name.clone();
+    if dtype != buffer.dtype {
+        return Err(RunError::DType { side, name: name(), expected: buffer.dtype, actual: dtype });
+    }
+    if dims != buffer.dims {
+        return Err(RunError::Shape { side, name: name(), expected: buffer.dims.clone(), actual: dims.to_vec() });
+    }
+    let (expected, actual) = (buffer.bytes(), data.len() as u64);
+    if expected != actual {
+        return Err(RunError::Bytes { side, name: name(), expected, actual });
+    }
+    let align = dtype.size();
+    if actual > 0 && !(data.as_ptr() as usize).is_multiple_of(align) {
+        return Err(RunError::Alignment { side, name: name(), dtype, align });
+    }
+    Ok(())
+}

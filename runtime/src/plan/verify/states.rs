@@ -1,0 +1,66 @@
+//! States change after the last use of their old value, and phases do not share the caller's memory.
+//!
+//! The old value of a state is live from the start of the run to the last step that reads it, the
+//! new one from the step that writes it first. They may meet in one step only in place: a generated
+//! kernel that reads the one and writes the other, element by element.
+
+use tensorc_abi::{Home, Plan, StepOp};
+
+use super::super::error::PlanError;
+use super::{byte_size, uses};
+
+pub(super) fn check(plan: &Plan) -> Result<(), PlanError> {
+    let mut last_read: Vec<Option<usize>> = vec![None; plan.states.len()];
+    let mut output_phase: Vec<Option<bool>> = vec![None; plan.outputs.len()];
+    for (index, step) in plan.steps.iter().enumerate() {
+        let second = plan.in_second_phase(index);
+        for use_ in uses(&step.op) {
+            let shared = match plan.buffer(use_.buffer).home {
+                Home::State(state) => {
+                    if plan.states[state as usize] == use_.buffer {
+                        last_read[state as usize] = Some(index);
+                    }
+                    use_.writes && plan.boundary.is_some() && !second
+                }
+                Home::Output(output) => *output_phase[output as usize].get_or_insert(second) != second,
+                Home::Input(_) | Home::Weight(_) | Home::Arena(_) => false,
+            };
+            if shared {
+                let phase = if second { "second" } else { "first" };
+                let buffer = plan.buffer(use_.buffer).name.clone();
+                return Err(PlanError::Phase { step: step.name.clone(), phase, buffer });
+            }
+        }
+    }
+    check_new_values(plan, &last_read)
+}
+
+/// Each state has one new value at most, born when the old one is dead.
+fn check_new_values(plan: &Plan, last_read: &[Option<usize>]) -> Result<(), PlanError> {
+    let mut written: Vec<Option<usize>> = vec![None; plan.states.len()];
+    for (index, step) in plan.steps.iter().enumerate() {
+        for use_ in uses(&step.op).into_iter().filter(|use_| use_.writes) {
+            let buffer = plan.buffer(use_.buffer);
+            let Home::State(state) = buffer.home else { continue };
+            let state = state as usize;
+            let id = use_.buffer.0 as usize;
+            let another = *written[state].get_or_insert(id) != id;
+            let early =
+                last_read[state].is_some_and(|read| read > index || read == index && !in_place(plan, index, id));
+            if byte_size(buffer) != Some(0) && (another || early) {
+                return Err(PlanError::StateInUse { step: step.name.clone(), buffer: buffer.name.clone() });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a step that writes buffer `new` may read the old value of the same state: a generated
+/// kernel, which takes the old value once, and elements of the same size.
+fn in_place(plan: &Plan, step: usize, new: usize) -> bool {
+    let StepOp::Launch { args, .. } = &plan.steps[step].op else { return false };
+    let new = &plan.buffers[new];
+    let old = args.iter().filter(|arg| !arg.writes && plan.buffer(arg.buffer).home == new.home);
+    let sizes: Vec<usize> = old.map(|arg| plan.buffer(arg.buffer).dtype.size()).collect();
+    sizes == [new.dtype.size()]
+}

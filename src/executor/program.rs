@@ -1,0 +1,354 @@
+//! A joint graph compiled and run over arrays: one piece, or one for each device.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tensorc_ir::DenseType;
+use tensorc_ir::graph::{Graph, Value};
+use tensorc_runtime::array::{self, Extents, Source, Target};
+use tensorc_runtime::engine::{Failure, Name, Property};
+use tensorc_runtime::plan::{Needs, Phase as Part};
+use tensorc_runtime::{Bindings, Context, Device, Executable, TensorMut, TensorRef};
+
+use super::binder::Bound;
+use super::joint::{Feed, Joint, Product};
+use super::memory::SharedMemory;
+use super::place::{Piece, Placement, Slot, place};
+use crate::compile::compile;
+use crate::ndarray::{NDArray, Runtime};
+use crate::{Compiler, Error};
+
+/// Which part of a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// All of it.
+    Whole,
+    Forward,
+    Backward,
+}
+
+/// The keys of random nodes for one forward pass and the backward pass after it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Keys(Bytes);
+
+/// The arrays a run works on.
+#[derive(Clone, Copy)]
+pub(super) struct Arrays<'a> {
+    pub bound: &'a Bound,
+    pub outputs: &'a [NDArray],
+    pub heads: &'a [&'a NDArray],
+    pub step: Option<&'a Step>,
+}
+
+/// What a step of the optimizer works on besides.
+#[derive(Clone, Debug)]
+pub(super) struct Step {
+    /// States by argument.
+    pub states: Vec<Vec<NDArray>>,
+    /// Bytes of the table of numbers, `f32[arguments, numbers]`.
+    pub numbers: Bytes,
+}
+
+/// A graph with the meaning of its inputs and outputs, compiled when it first runs.
+pub(super) struct Program {
+    compiler: Compiler,
+    feeds: Vec<Feed>,
+    feed_types: Vec<DenseType>,
+    products: Vec<Product>,
+    heads: Vec<usize>,
+    outputs: Vec<(String, DenseType)>,
+    parts: Vec<(Piece, Name, Mutex<Option<Arc<Ready>>>)>,
+    /// Arrays that pieces pass on to each other, on the device of the piece that makes them.
+    crossings: Vec<NDArray>,
+    /// Copies of arrays on the devices of pieces that use them there.
+    copies: Mutex<BTreeMap<(Slot, Device), NDArray>>,
+}
+
+/// Compiled code of a piece, and its place to run.
+struct Ready {
+    executable: Arc<Executable>,
+    compiler: Compiler,
+    context: Mutex<Context>,
+    /// Positions among the piece's inputs of the plan's inputs, and of its states.
+    inputs: Vec<usize>,
+    states: Vec<usize>,
+}
+
+/// One operation of the engine, being put together.
+struct Work {
+    inputs: Vec<Source>,
+    targets: Vec<Target>,
+    states: usize,
+    outputs: usize,
+    /// Results to be copied to where they belong afterwards.
+    deliveries: Vec<(NDArray, NDArray)>,
+}
+
+impl Program {
+    /// Divides the graph if its nodes belong to several devices.
+    pub fn new(
+        rt: &Runtime,
+        joint: Joint,
+        node_devices: &BTreeMap<String, Device>,
+        device: Device,
+    ) -> Result<Program, Error> {
+        let graph = &joint.graph;
+        let outputs = graph.outputs().iter().map(|(name, v)| Ok((name.to_string(), graph.dense(*v)?)));
+        let outputs = outputs.collect::<Result<Vec<_>, Error>>()?;
+        let types = graph.inputs().iter().map(|n| graph.dense(Value { node: *n, port: 0 }));
+        let feed_types = types.collect::<Result<Vec<_>, _>>()?;
+        let placement = match node_devices.values().any(|d| *d != device) {
+            true => place(&joint, node_devices, device)?,
+            false => Placement::single(joint.graph, device),
+        };
+        let mut crossings = vec![];
+        for (ty, device) in &placement.crossings {
+            crossings.push(rt.empty(*device, ty.dtype, &ty.dims)?);
+        }
+        let part = |piece: Piece| {
+            let name = Name::from(piece.graph.name.clone());
+            (piece, name, Mutex::default())
+        };
+        Ok(Program {
+            compiler: rt.compiler().clone(),
+            feeds: joint.feeds,
+            feed_types,
+            products: joint.products,
+            heads: joint.heads,
+            outputs,
+            parts: placement.pieces.into_iter().map(part).collect(),
+            crossings,
+            copies: Mutex::default(),
+        })
+    }
+
+    /// Outputs whose gradients must be given.
+    pub fn heads(&self) -> &[usize] {
+        &self.heads
+    }
+
+    /// Names and types of the graph's outputs.
+    pub fn outputs(&self) -> &[(String, DenseType)] {
+        &self.outputs
+    }
+
+    /// New keys for all random nodes.
+    pub fn draw_keys(&self, rt: &Runtime, device: Device) -> Keys {
+        let at = self.feeds.iter().position(|feed| *feed == Feed::Keys);
+        let nodes = at.map_or(0, |at| self.feed_types[at].dims[0]);
+        let words = (0..nodes).flat_map(|_| rt.next_key(device));
+        Keys(words.flat_map(u32::to_le_bytes).collect())
+    }
+
+    /// Pushes a run, or a phase of one.
+    pub fn launch(
+        &self,
+        rt: &Runtime,
+        arrays: Arrays<'_>,
+        keys: &Keys,
+        phase: Phase,
+        memory: &SharedMemory,
+    ) -> Result<(), Error> {
+        let alone = self.parts.len() == 1;
+        for (piece, name, code) in &self.parts {
+            if piece.phase.is_some_and(|of| of != phase) {
+                continue;
+            }
+            let ready = self.ready(piece, code, alone.then_some(memory))?;
+            let part = match (piece.graph.boundary(), phase) {
+                (Some(_), Phase::Forward) => Some(Part::First),
+                (Some(_), Phase::Backward) => Some(Part::Second),
+                _ => None,
+            };
+            let mut work = self.gather(rt, piece, &ready, part, arrays, keys)?;
+            if alone {
+                work.targets.push(Target::update(memory.token(rt)?.view().clone()));
+            }
+            let Work { inputs, targets, states, outputs, deliveries } = work;
+            let request = array::Launch {
+                name,
+                device: piece.device,
+                property: Property::Normal,
+                priority: 0,
+                inputs,
+                outputs: targets,
+            };
+            array::launch(rt.space(), request, move |inputs, targets| {
+                let (states, rest) = targets.split_at_mut(states);
+                ready.run(part, inputs, states, &mut rest[..outputs])
+            })?;
+            for (from, to) in deliveries {
+                from.copy_into(&to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compiles a piece at its first run.
+    fn ready(
+        &self,
+        piece: &Piece,
+        code: &Mutex<Option<Arc<Ready>>>,
+        memory: Option<&SharedMemory>,
+    ) -> Result<Arc<Ready>, Error> {
+        let mut code = lock(code);
+        if let Some(ready) = &*code {
+            return Ok(ready.clone());
+        }
+        let executable = compile(&self.compiler, piece.graph.clone())?.executable;
+        let context = match memory {
+            Some(memory) => Context::in_arena(executable.clone(), self.compiler.pool(), memory.arena())?,
+            None => Context::new(executable.clone(), self.compiler.pool())?,
+        };
+        let graph = &piece.graph;
+        let updated = |at: &usize| graph.updates().iter().any(|(of, _)| *of == graph.inputs()[*at]);
+        let (states, inputs) = (0..graph.inputs().len()).partition(updated);
+        let compiler = self.compiler.clone();
+        let ready = Arc::new(Ready { executable, compiler, context: Mutex::new(context), inputs, states });
+        Ok(code.insert(ready).clone())
+    }
+
+    fn gather(
+        &self,
+        rt: &Runtime,
+        piece: &Piece,
+        ready: &Ready,
+        part: Option<Part>,
+        arrays: Arrays<'_>,
+        keys: &Keys,
+    ) -> Result<Work, Error> {
+        let all = || Needs {
+            inputs: (0..ready.inputs.len()).collect(),
+            read_states: vec![],
+            states: (0..ready.states.len()).collect(),
+            outputs: (0..piece.outputs.len()).collect(),
+        };
+        let needs = part.and_then(|part| ready.executable.needs(part).cloned()).unwrap_or_else(all);
+        let mut work = Work { inputs: vec![], targets: vec![], states: 0, outputs: 0, deliveries: vec![] };
+        let read = needs.inputs.iter().map(|i| ready.inputs[*i]);
+        for at in read.chain(needs.read_states.iter().map(|s| ready.states[*s])) {
+            let slot = piece.inputs[at];
+            work.inputs.push(match self.source(slot, keys, arrays)? {
+                Some(source) => source,
+                None => {
+                    let array = self.array(slot, arrays)?;
+                    let array = self.brought(rt, slot, array, piece.device)?;
+                    Source::View(array.view().clone())
+                }
+            });
+        }
+        for s in &needs.states {
+            let array = self.array(piece.inputs[ready.states[*s]], arrays)?;
+            if array.device() != piece.device {
+                let (first, second) = (array.device(), piece.device);
+                return Err(Error::Devices { op: format!("update of {array:?}"), first, second });
+            }
+            array.settle()?;
+            work.targets.push(Target::update(array.view().clone()));
+        }
+        for o in &needs.outputs {
+            let slot = piece.outputs[*o];
+            let array = self.array(slot, arrays)?;
+            array.settle()?;
+            let target = match array.device() == piece.device {
+                true => array.clone(),
+                false => {
+                    let made = self.copy_of(rt, slot, array, piece.device)?;
+                    work.deliveries.push((made.clone(), array.clone()));
+                    made
+                }
+            };
+            work.targets.push(Target::write(target.view().clone()));
+        }
+        (work.states, work.outputs) = (needs.states.len(), needs.outputs.len());
+        Ok(work)
+    }
+
+    /// What is handed over by value.
+    fn source(&self, slot: Slot, keys: &Keys, arrays: Arrays<'_>) -> Result<Option<Source>, Error> {
+        let Slot::Input(at) = slot else { return Ok(None) };
+        let data = match (self.feeds[at], arrays.step) {
+            (Feed::Keys, _) => keys.0.clone(),
+            (Feed::Numbers, Some(step)) => step.numbers.clone(),
+            _ => return Ok(None),
+        };
+        let DenseType { dtype, dims } = &self.feed_types[at];
+        if data.len() as u64 != self.feed_types[at].len() * dtype.size() as u64 {
+            return Err(Error::Internal(format!("{} bytes are given for {}", data.len(), self.feed_types[at])));
+        }
+        Ok(Some(Source::Host { dtype: *dtype, dims: Extents::from_slice(dims), data }))
+    }
+
+    fn array<'a>(&'a self, slot: Slot, arrays: Arrays<'a>) -> Result<&'a NDArray, Error> {
+        let found = match slot {
+            Slot::Crossing(at) => self.crossings.get(at),
+            Slot::Output(at) => match self.products[at] {
+                Product::Output(at) => arrays.outputs.get(at),
+                Product::Gradient(at) => arrays.bound.gradients[at].as_ref(),
+            },
+            Slot::Input(at) => match self.feeds[at] {
+                Feed::Argument(at) => Some(&arrays.bound.arguments[at].1),
+                Feed::Auxiliary(at) => Some(&arrays.bound.auxiliaries[at].1),
+                Feed::Head(at) => arrays.heads.get(at).copied(),
+                Feed::Gradient(at) => arrays.bound.gradients[at].as_ref(),
+                Feed::State(at, state) => arrays.step.and_then(|step| step.states.get(at)?.get(state)),
+                Feed::Keys | Feed::Numbers => None,
+            },
+        };
+        found.ok_or_else(|| Error::Internal(format!("no array is bound to {slot:?} of a program")))
+    }
+
+    /// The array on a device: itself, or a copy made by an operation of the engine.
+    fn brought(&self, rt: &Runtime, slot: Slot, array: &NDArray, device: Device) -> Result<NDArray, Error> {
+        if array.device() == device {
+            array.settle()?;
+            return Ok(array.clone());
+        }
+        let copy = self.copy_of(rt, slot, array, device)?;
+        array.copy_into(&copy)?;
+        Ok(copy)
+    }
+
+    /// An array like another, on a device, for one slot.
+    fn copy_of(&self, rt: &Runtime, slot: Slot, like: &NDArray, device: Device) -> Result<NDArray, Error> {
+        let mut copies = lock(&self.copies);
+        if let Some(copy) = copies.get(&(slot, device)) {
+            return Ok(copy.clone());
+        }
+        let made = rt.empty(device, like.dtype(), like.dims())?;
+        copies.insert((slot, device), made.clone());
+        Ok(made)
+    }
+}
+
+impl Ready {
+    fn run(
+        &self,
+        part: Option<Part>,
+        inputs: &[TensorRef<'_>],
+        states: &mut [TensorMut<'_>],
+        outputs: &mut [TensorMut<'_>],
+    ) -> Result<(), Failure> {
+        let (mut context, pool) = (lock(&self.context), self.compiler.pool());
+        let bindings = Bindings { inputs, states, outputs };
+        match part {
+            Some(part) => context.run_phase(part, pool, bindings)?,
+            None => context.run(pool, bindings)?,
+        }
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Placement {
+    /// Everything on one device.
+    fn single(graph: Graph, device: Device) -> Placement {
+        let inputs = (0..graph.inputs().len()).map(Slot::Input).collect();
+        let outputs = (0..graph.outputs().len()).map(Slot::Output).collect();
+        Placement { pieces: vec![Piece { graph, device, phase: None, inputs, outputs }], crossings: vec![] }
+    }
+}
