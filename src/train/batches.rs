@@ -41,6 +41,18 @@ pub struct Batch {
     pub pad: usize,
 }
 
+impl Batch {
+    /// Examples, those that fill it up included.
+    pub fn size(&self) -> usize {
+        self.data.first().and_then(|tensor| tensor.dims().first()).map_or(0, |n| *n as usize)
+    }
+
+    /// Examples that do not fill it up.
+    pub fn examples(&self) -> usize {
+        self.size().saturating_sub(self.pad)
+    }
+}
+
 impl Batches {
     /// Batches of `batch` examples. Every array has the same number of them.
     ///

@@ -9,6 +9,7 @@ mod error;
 mod idx;
 mod init;
 pub mod metric;
+mod module;
 mod optimizer;
 mod schedule;
 
@@ -17,5 +18,6 @@ pub use error::TrainError;
 pub use idx::read_idx;
 pub use init::{FanFactor, Initializer, Number, RandomKind, Variable};
 pub use metric::Metric;
+pub use module::{Buckets, EpochReport, Fit, Input, Module, ModuleBuilder, Network, Params, load_checkpoint};
 pub use optimizer::{Clock, Emitted, Optimizer, Rule, State, Update, Updater, scalar_at};
 pub use schedule::{Decay, Schedule, WarmUp, WarmUpMode};

@@ -1,6 +1,7 @@
 //! Training: what stands around the executor, against values of MXNet (`tests/training/reference.json`).
 
 mod optimizers;
+mod parity;
 mod settings;
 
 use serde_json::Value;

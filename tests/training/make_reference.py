@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes reference.json: what MXNet 1.9.1 computes for schedules, optimizers and metrics.
+"""Writes reference.json: what MXNet 1.9.1 computes for schedules, optimizers and metrics; and
+parity-NAME: short training runs on digits, to be repeated step by step.
 
   python make_reference.py      needs mxnet==1.9.1 and numpy==1.23.5
 """
@@ -113,6 +114,48 @@ def metrics():
     return out
 
 
+def network(kind):
+    x = mx.sym.Variable("data")
+    if kind == "conv":
+        x = mx.sym.Convolution(x, kernel=(3, 3), num_filter=6, name="conv1")
+        x = mx.sym.BatchNorm(x, fix_gamma=False, eps=1e-3, name="bn1")
+        x = mx.sym.Pooling(mx.sym.Activation(x, act_type="relu"), kernel=(2, 2), stride=(2, 2), pool_type="max")
+        x = mx.sym.Flatten(x)
+    else:
+        x = mx.sym.Activation(mx.sym.FullyConnected(x, num_hidden=24, name="fc1"), act_type="tanh")
+    return mx.sym.SoftmaxOutput(mx.sym.FullyConnected(x, num_hidden=10, name="fc2"), name="softmax")
+
+
+def parity(name, kind, batches, optimizer, settings):
+    folder = os.path.join(here, "parity-" + name)
+    os.makedirs(folder, exist_ok=True)
+    net, batch = network(kind), batches[0][0].shape[0]
+    mx.random.seed(4)
+    module = mx.mod.Module(net)
+    module.bind([("data", batches[0][0].shape)], [("softmax_label", (batch,))])
+    module.init_params(mx.init.Xavier())
+    net.save(os.path.join(folder, "model-symbol.json"))
+    module.save_params(os.path.join(folder, "init.params"))
+    module.init_optimizer(optimizer=optimizer, optimizer_params=dict(settings, rescale_grad=1.0 / batch))
+    losses = []
+    for x, y in batches:
+        module.forward_backward(mx.io.DataBatch([mx.nd.array(x)], [mx.nd.array(y)]))
+        p = module.get_outputs()[0].asnumpy()
+        losses.append(float(-np.log(np.maximum(p[np.arange(batch), y.astype(int)], 1e-12)).mean()))
+        module.update()
+    module.save_params(os.path.join(folder, "final.params"))
+    np.savez_compressed(os.path.join(folder, "batches.npz"), **{f"data_{i}": b[0] for i, b in enumerate(batches)}, **{f"label_{i}": b[1] for i, b in enumerate(batches)})
+    np.savez(os.path.join(folder, "losses.npz"), losses=np.array(losses))
+    config = {"optimizer": optimizer, "settings": settings, "rescale_grad": 1.0 / batch, "steps": len(batches), "label": "softmax_label"}
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump(config, f, indent=1)
+
+
 here = os.path.dirname(os.path.abspath(__file__))
 with open(os.path.join(here, "reference.json"), "w") as f:
     json.dump({"schedules": schedules(), "optimizers": optimizers(), "metrics": metrics()}, f, separators=(",", ":"))
+digits = np.load(os.path.join(here, os.pardir, os.pardir, "examples", "digits", "all.npz"))
+pixels, labels = (digits["x"].astype("f") - 8) / 8, digits["y"].astype("f")
+batches = lambda shape, n, size: [(pixels[i * size:][:size].reshape((size,) + shape), labels[i * size:][:size]) for i in range(n)]
+parity("mlp-adam", "mlp", batches((64,), 12, 16), "adam", {"learning_rate": 0.01, "wd": 0.001})
+parity("conv-momentum", "conv", batches((1, 8, 8), 12, 12), "sgd", {"learning_rate": 0.05, "momentum": 0.9, "wd": 0.001})

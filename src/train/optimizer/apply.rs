@@ -75,7 +75,7 @@ impl Optimizer {
             return Err(wrong(format!("`{name}` takes `{unknown}`, which the rule does not have")).into());
         }
         let number_type = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
-        let params = self.rule.params(self.rescale_grad, self.clip_gradient);
+        let params = self.rule.params(self.rescale_grad.unwrap_or(1.0), self.clip_gradient);
         Ok(Update { def: def.clone(), params, states, numbers, number_type })
     }
 

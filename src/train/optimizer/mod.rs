@@ -6,6 +6,7 @@
 //! compiles anything again.
 
 mod apply;
+mod fused;
 mod rule;
 mod updater;
 
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use apply::{Emitted, State, Update, scalar_at};
+pub use fused::FusedUpdate;
 pub use rule::Rule;
 pub use updater::Updater;
 
@@ -28,8 +30,8 @@ pub struct Optimizer {
     pub rule: Rule,
     pub schedule: Schedule,
     pub weight_decay: f64,
-    /// Factor of gradients: usually 1 / batch size.
-    pub rescale_grad: f64,
+    /// Factor of gradients; 1 if not given, and 1 / batch size in a module.
+    pub rescale_grad: Option<f64>,
     /// Gradients are bounded by ± this after rescaling.
     pub clip_gradient: Option<f64>,
     /// Keep f32 copies of 16-bit parameters, and compute on those.
@@ -58,7 +60,7 @@ impl Optimizer {
             schedule: Schedule::constant(rule.default_rate()),
             rule,
             weight_decay: 0.0,
-            rescale_grad: 1.0,
+            rescale_grad: None,
             clip_gradient: None,
             multi_precision: false,
             begin_update: 0,
@@ -105,7 +107,7 @@ impl Optimizer {
 
     #[must_use]
     pub fn rescale_grad(mut self, factor: f64) -> Optimizer {
-        self.rescale_grad = factor;
+        self.rescale_grad = Some(factor);
         self
     }
 

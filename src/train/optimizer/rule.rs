@@ -213,8 +213,7 @@ struct Common {
     learning_rate: Option<f64>,
     #[serde(default)]
     wd: f64,
-    #[serde(default = "one")]
-    rescale_grad: f64,
+    rescale_grad: Option<f64>,
     clip_gradient: Option<f64>,
     #[serde(default)]
     multi_precision: bool,
