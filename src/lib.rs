@@ -22,6 +22,7 @@ pub mod executor;
 mod model;
 pub mod ndarray;
 mod session;
+pub mod symbol;
 mod tensor;
 pub mod train;
 
@@ -34,7 +35,6 @@ pub use tensor::Tensor;
 
 pub use tensorc_abi as abi;
 pub use tensorc_abi::DType;
-pub use tensorc_frontend::symbol;
 pub use tensorc_ir as ir;
 pub use tensorc_ir::graph::Graph;
 pub use tensorc_ops as ops;

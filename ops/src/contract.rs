@@ -279,6 +279,7 @@ fn fully_connected() -> OpDef {
         .required("num_hidden", tensorc_ir::params::ParamKind::Int, "Number of columns of the result.")
         .param("flatten", ParamValue::Bool(true), "Join all axes but the first; otherwise apply to the last axis.")
         .param("no_bias", ParamValue::Bool(false), "")
+        .present(|params, _| params.bool("no_bias") != Some(true))
         .mxnet("FullyConnected")
         .ulp(1.0)
 }

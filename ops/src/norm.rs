@@ -83,8 +83,8 @@ fn softmaxes() -> Vec<OpDef> {
             .onnx(onnx, 13)
     };
     vec![
-        entry("softmax", "eˣ / Σ eˣ along an axis.", softmax, "Softmax").mxnet("softmax").ulp(6.0),
-        entry("log_softmax", "x - ln Σ eˣ along an axis.", log_softmax, "LogSoftmax").mxnet("log_softmax").ulp(6.0),
+        entry("softmax", "eˣ / Σ eˣ along an axis.", softmax, "Softmax").ulp(6.0),
+        entry("log_softmax", "x - ln Σ eˣ along an axis.", log_softmax, "LogSoftmax").ulp(6.0),
         entry("hardmax", "1 at the first greatest element along an axis, else 0.", hardmax, "Hardmax"),
     ]
 }
@@ -214,7 +214,6 @@ fn layer_norm() -> OpDef {
         .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
         .param("stash_type", ParamValue::Int(1), "ONNX type of the statistics; at least f32 is used")
         .onnx("LayerNormalization", 17)
-        .mxnet("LayerNorm")
         .ulp(8.0)
 }
 
@@ -243,7 +242,6 @@ fn channels() -> Vec<OpDef> {
         .operand("bias", FLOATS)
         .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
         .onnx("InstanceNormalization", 6)
-        .mxnet("InstanceNorm")
         .ulp(8.0),
         group_norm(),
         channel_windows(),
@@ -283,7 +281,6 @@ fn group_norm() -> OpDef {
     .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
     .param("stash_type", ParamValue::Int(1), "ONNX type computed in; at least f32 is used")
     .onnx("GroupNormalization", 21)
-    .mxnet("GroupNorm")
     .ulp(8.0)
 }
 

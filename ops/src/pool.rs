@@ -45,7 +45,7 @@ fn window_of(params: &Params) -> Result<Window, OpError> {
 }
 
 /// All windows of [n, c, spatial…] as [n, c, count…, kernel…], with `fill` outside the operand.
-fn windows(b: &mut Builder<'_>, x: Value, window: &Window, count: &[u64], fill: Scalar) -> Result<Value> {
+pub(crate) fn windows(b: &mut Builder<'_>, x: Value, window: &Window, count: &[u64], fill: Scalar) -> Result<Value> {
     let d = b.dims(x)?;
     let rank = count.len();
     let dims = [&d[..2], count, &window.kernel].concat();
@@ -62,7 +62,7 @@ fn windows(b: &mut Builder<'_>, x: Value, window: &Window, count: &[u64], fill: 
 }
 
 /// The axes of the kernel in the result of [`windows`].
-fn kernel_axes(rank: usize) -> Vec<usize> {
+pub(crate) fn kernel_axes(rank: usize) -> Vec<usize> {
     (2 + rank..2 + 2 * rank).collect()
 }
 
@@ -114,7 +114,7 @@ fn max_pool() -> OpDef {
 }
 
 /// Maximum and its position in the operand; the lowest position among equals.
-fn max_with_index(x: &DenseType, window: &Window, params: &Params) -> Result<Reduction, OpError> {
+pub(crate) fn max_with_index(x: &DenseType, window: &Window, params: &Params) -> Result<Reduction, OpError> {
     let (wide, rank) = (compute_type(x.dtype), window.kernel.len());
     let spatial = &x.dims[2..];
     let mut strides = vec![1i64; rank];
@@ -152,7 +152,7 @@ fn max_with_index(x: &DenseType, window: &Window, params: &Params) -> Result<Red
 }
 
 /// How many kernel positions of every window along a spatial axis fall into what is counted.
-fn counted(window: &Window, axis: usize, n: u64, count: u64, include_pad: bool) -> Vec<u64> {
+pub(crate) fn counted(window: &Window, axis: usize, n: u64, count: u64, include_pad: bool) -> Vec<u64> {
     let lead = window.lead(axis, n);
     let after = match window.auto {
         AutoPad::Explicit => window.after[axis],
@@ -169,12 +169,37 @@ fn counted(window: &Window, axis: usize, n: u64, count: u64, include_pad: bool) 
 fn average_pool_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
     let x = operand(b, args, 0)?;
     let window = window_of(cx.params).or_fail(b)?;
-    let (ty, out) = (b.ty(x)?, &cx.outputs[0]);
-    let rank = window.kernel.len();
     let include_pad = cx.params.bool("count_include_pad").unwrap_or(false);
+    mean_of_windows(b, x, &window, &cx.outputs[0], include_pad)
+}
+
+/// The number of elements that count in every window: for each spatial axis a vector that broadcasts with
+/// the result.
+pub(crate) fn window_sizes(b: &mut Builder<'_>, counts: &[Vec<u64>], wide: DType) -> Vec<Value> {
+    let vector = |(i, list): (usize, &Vec<u64>)| {
+        let mut dims = vec![1; counts.len() - i];
+        dims[0] = list.len() as u64;
+        let data = tensorc_ir::TensorData::from_fn(DenseType::new(wide, &dims), |j| {
+            Scalar::from_f64(wide, list[j as usize] as f64)
+        });
+        b.constant(data)
+    };
+    counts.iter().enumerate().map(vector).collect()
+}
+
+/// The mean of every window of a result type, over the elements that count.
+pub(crate) fn mean_of_windows(
+    b: &mut Builder<'_>,
+    x: Value,
+    window: &Window,
+    out: &DenseType,
+    include_pad: bool,
+) -> Result<Value> {
+    let ty = b.ty(x)?;
+    let rank = window.kernel.len();
     let counts: Vec<Vec<u64>> =
-        (0..rank).map(|i| counted(&window, i, ty.dims[2 + i], out.dims[2 + i], include_pad)).collect();
-    let y = windows(b, x, &window, &out.dims[2..], Scalar::zero(ty.dtype))?;
+        (0..rank).map(|i| counted(window, i, ty.dims[2 + i], out.dims[2 + i], include_pad)).collect();
+    let y = windows(b, x, window, &out.dims[2..], Scalar::zero(ty.dtype))?;
     let uniform = counts.iter().all(|c| c.windows(2).all(|w| w[0] == w[1]));
     let wide = compute_type(ty.dtype);
     if uniform {
@@ -185,14 +210,7 @@ fn average_pool_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value
     }
     let reduction = sum_of(ty.dtype, &kernel_axes(rank), false, Ex::clone, Ex::clone).or_fail(b)?;
     let mut inputs = vec![b.reduced(y, reduction)?];
-    for (i, list) in counts.iter().enumerate() {
-        let mut dims = vec![1; rank - i];
-        dims[0] = list.len() as u64;
-        let data = tensorc_ir::TensorData::from_fn(DenseType::new(wide, &dims), |j| {
-            Scalar::from_f64(wide, list[j as usize] as f64)
-        });
-        inputs.push(b.constant(data));
-    }
+    inputs.extend(window_sizes(b, &counts, wide));
     b.map_as(&inputs, ty.dtype, &out.dims, |_, a| {
         let n = a[2..].iter().fold(a[1].clone(), |n, c| n * c);
         &a[0] / n
@@ -209,7 +227,7 @@ fn average_pool() -> OpDef {
 }
 
 /// `|x|ᵖ`.
-fn power(x: &Ex, p: i64) -> Ex {
+pub(crate) fn power(x: &Ex, p: i64) -> Ex {
     match p {
         1 => x.abs(),
         2 => x * x,
@@ -218,7 +236,7 @@ fn power(x: &Ex, p: i64) -> Ex {
 }
 
 /// The p-th root of a sum of powers.
-fn root(x: &Ex, p: i64) -> Ex {
+pub(crate) fn root(x: &Ex, p: i64) -> Ex {
     match p {
         1 => x.clone(),
         2 => x.sqrt(),

@@ -14,12 +14,12 @@ use tensorc::passes::stage::split;
 use tensorc::passes::{PassCx, Phase, Pipeline, plan_memory};
 use tensorc_codegen::lower::lower;
 
-use super::{CompileArgs, Failure, arrays, binding, drawing, print};
+use super::{CompileArgs, Failure, ModelArgs, arrays, binding, drawing, print};
 
 #[derive(Args)]
 pub struct InspectArgs {
-    /// The model: .onnx, or .tc text
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Extents of an input or a named dimension: `x=1,3,224,224` or `batch=4`; others are 1
     #[arg(long = "shape", value_name = "NAME=N,…")]
     shapes: Vec<String>,
@@ -39,7 +39,7 @@ const DEFAULT_EXTENT: u64 = 1;
 pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     let shapes = arrays::shapes(&args.shapes)?;
     let compiler = args.compile.compiler(None)?;
-    let graph = compiler.load_graph(&args.model)?;
+    let graph = args.model.load(&compiler)?.graph().clone();
     let model = Contents::of(&graph, &compiler);
     let mut bound = graph.clone();
     binding::bind(&mut bound, &shapes)?;

@@ -14,5 +14,6 @@ mod operators;
 mod profiler;
 mod random;
 mod support;
+mod symbols;
 mod tidy;
 mod training;

@@ -19,6 +19,7 @@ mod sequence;
 mod shape;
 mod sort;
 mod spatial;
+mod support;
 mod update;
 
 use tensorc_ir::op::OpDef;

@@ -4,11 +4,12 @@ use tensorc_ir::op::Registry;
 
 use super::VERSION;
 use super::file::{File, FileEntry, FileNode};
-use crate::symbol::compose::set_initializer;
+use crate::symbol::compose::asked_initializer;
 use crate::symbol::error::SymbolError;
 use crate::symbol::node::Attrs;
 use crate::symbol::operator::Operator;
 use crate::symbol::scope::HIDDEN;
+use crate::symbol::variable::INIT;
 
 /// Since this version auxiliary states are operands.
 const STATES_ARE_OPERANDS: u32 = 900;
@@ -33,7 +34,9 @@ pub fn upgrade(file: &mut File, registry: &Registry) -> Result<(), SymbolError> 
             let Some(operator) = Operator::find(registry, &file.nodes[i].op) else { continue };
             for (position, entry) in file.nodes[i].inputs.clone().into_iter().enumerate() {
                 if let Some(variable) = file.nodes.get_mut(entry.node).filter(|n| n.is_variable()) {
-                    set_initializer(operator.name(), position, &mut variable.attrs);
+                    if let Some(value) = asked_initializer(operator.name(), position) {
+                        variable.attrs.entry(INIT.to_owned()).or_insert_with(|| value.to_owned());
+                    }
                 }
             }
         }

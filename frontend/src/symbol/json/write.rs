@@ -97,10 +97,11 @@ impl Writer {
         self.string(node.op.as_ref().map_or("null", |op| op.operator.name()));
         self.key("name");
         self.string(&node.name);
-        if !node.attrs.is_empty() {
+        let attrs = node.attributes();
+        if !attrs.is_empty() {
             self.key("attrs");
-            self.begin('{', node.attrs.len() > 1);
-            for (name, value) in &node.attrs {
+            self.begin('{', attrs.len() > 1);
+            for (name, value) in attrs.iter() {
                 self.key(name);
                 self.string(value);
             }

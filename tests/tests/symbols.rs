@@ -1,0 +1,4 @@
+//! Symbols of MXNet: their inference, and saved ones as models.
+
+mod inference;
+mod load;
