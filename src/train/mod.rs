@@ -19,5 +19,5 @@ pub use idx::read_idx;
 pub use init::{FanFactor, Initializer, Number, RandomKind, Variable};
 pub use metric::Metric;
 pub use module::{Buckets, EpochReport, Fit, Input, Module, ModuleBuilder, Network, Params, load_checkpoint};
-pub use optimizer::{Clock, Emitted, Optimizer, Rule, State, Update, Updater, scalar_at};
+pub use optimizer::{Clock, Emitted, FusedUpdate, Optimizer, Rule, State, Update, Updater, scalar_at};
 pub use schedule::{Decay, Schedule, WarmUp, WarmUpMode};

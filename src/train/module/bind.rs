@@ -6,7 +6,7 @@ use tensorc_frontend::symbol::Symbol;
 use tensorc_runtime::Device;
 
 use super::{Input, Module};
-use crate::executor::{Binder, Executor, GradReq};
+use crate::executor::{Executor, GradReq};
 use crate::ndarray::Runtime;
 use crate::train::Batches;
 use crate::{DType, Error};
@@ -106,17 +106,16 @@ impl ModuleBuilder {
         for (name, dtype, dims) in self.data.iter().chain(&labels) {
             binder = binder.shape(name, dims).dtype(name, *dtype);
         }
-        let requests = |mut binder: Binder<'_>| {
-            binder = binder.grad_req(self.grad_req);
-            for (name, ..) in &labels {
-                binder = binder.grad_req_of(name, GradReq::Null);
-            }
-            for (name, ..) in &self.data {
-                binder = binder.grad_req_of(name, if self.inputs_need_grad { GradReq::Write } else { GradReq::Null });
-            }
-            self.fixed.iter().fold(binder, |binder, name| binder.grad_req_of(name, GradReq::Null))
-        };
-        let mut binder = requests(binder);
+        binder = binder.grad_req(self.grad_req);
+        for (name, ..) in &labels {
+            binder = binder.grad_req_of(name, GradReq::Null);
+        }
+        for (name, ..) in &self.data {
+            binder = binder.grad_req_of(name, if self.inputs_need_grad { GradReq::Write } else { GradReq::Null });
+        }
+        for name in &self.fixed {
+            binder = binder.grad_req_of(name, GradReq::Null);
+        }
         if let Some(other) = other {
             let names = self.symbol.list_inputs();
             let known = |name: &&str| names.iter().any(|n| n == name);

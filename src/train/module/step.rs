@@ -1,12 +1,27 @@
 //! Passes and updates: one by one, or a whole step as one compiled plan.
 
+use std::sync::PoisonError;
+
 use super::{Module, no_optimizer};
 use crate::Error;
+use crate::executor::{FusedStep, GradReq};
 use crate::ndarray::NDArray;
-use crate::train::Batch;
+use crate::train::optimizer::FusedUpdate;
+use crate::train::{Batch, Optimizer, Updater};
 
-/// The plan of a whole step, and what it was made for.
-pub(super) struct Fused {}
+/// The plan of a whole step, and the optimizer whose constants it holds.
+pub(super) struct Fused {
+    step: FusedStep,
+    optimizer: Optimizer,
+}
+
+impl Fused {
+    /// Whether the plan is that of an optimizer: numbers that are operands may differ.
+    fn suits(&self, optimizer: &Optimizer) -> bool {
+        let constants = |o: &Optimizer| (o.rule.clone(), o.rescale_grad, o.clip_gradient, o.multi_precision);
+        constants(&self.optimizer) == constants(optimizer)
+    }
+}
 
 impl Module {
     /// Copies a batch to the arguments it is for.
@@ -58,6 +73,49 @@ impl Module {
             updater.update(name, self.executor.argument(name)?, gradient)?;
         }
         Ok(())
+    }
+
+    /// A whole training step: outputs, gradients and updates as one plan, in which gradients are never stored. The
+    /// same as [`Module::forward`], [`Module::backward`] and [`Module::update`], which run one after the other
+    /// where gradients are added up or those of the data are wanted.
+    ///
+    /// # Errors
+    /// As those of the three.
+    pub fn step(&mut self, batch: &Batch) -> Result<(), Error> {
+        if self.inputs_need_grad || self.grad_req != GradReq::Write {
+            self.forward(batch, true)?;
+            self.backward(&[])?;
+            return self.update();
+        }
+        self.feed(batch)?;
+        let shared = self.updater.clone();
+        let mut updater = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let updater = updater.as_mut().ok_or_else(no_optimizer)?;
+        if !self.fused.as_ref().is_some_and(|fused| fused.suits(&updater.optimizer)) {
+            self.fused = Some(self.fuse(updater)?);
+        }
+        let Some(fused) = &self.fused else { return Err(Error::Internal("no plan of a step".into())) };
+        let mut table = vec![0.0; fused.step.parameters().len() * fused.step.numbers()];
+        for (row, of) in table.chunks_mut(fused.step.numbers().max(1)).zip(fused.step.parameters()) {
+            if let Some(numbers) = updater.next_numbers(&of.parameter) {
+                row.iter_mut().zip(numbers).for_each(|(to, number)| *to = number as f32);
+            }
+        }
+        self.executor.step(&fused.step, &table)?;
+        Ok(())
+    }
+
+    fn fuse(&self, updater: &mut Updater) -> Result<Fused, Error> {
+        let optimizer = updater.optimizer.clone();
+        let types = self.learned().map(|(name, array)| (name, array.dtype()));
+        let rule = FusedUpdate::new(&optimizer, self.rt.compiler().registry(), types)?;
+        let mut step = self.executor.fuse(&rule, None)?;
+        for (name, array) in self.learned() {
+            updater.prepare(name, array)?;
+            let states = updater.state(name).map_or(&[][..], |(_, arrays)| arrays);
+            step.set_states(name, states)?;
+        }
+        Ok(Fused { step, optimizer })
     }
 
     /// The gradient of an argument, for example of data if [`super::ModuleBuilder::inputs_need_grad`] asked for it.

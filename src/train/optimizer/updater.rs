@@ -86,6 +86,13 @@ impl Updater {
         Ok(())
     }
 
+    /// Counts an update of a parameter that has states and gives its numbers, in the order of
+    /// [`Update::numbers`].
+    pub fn next_numbers(&mut self, parameter: &str) -> Option<Vec<f64>> {
+        let kept = self.states.get(parameter)?;
+        Some(self.optimizer.numbers(&kept.update, parameter, &mut self.clock))
+    }
+
     /// The operator that updates a parameter, and its states, once there are any.
     pub fn state(&self, parameter: &str) -> Option<(&Update, &[NDArray])> {
         self.states.get(parameter).map(|kept| (&kept.update, &kept.arrays[..]))
