@@ -170,6 +170,37 @@ fn numpy_shapes_keep_their_meaning() {
     fails(&text("(0, 3)"), "an extent of 0");
 }
 
+/// Every `model-symbol.json` of MXNet 1.9.1 below the folder `TENSORC_MXNET_MODELS`, byte for byte.
+#[test]
+fn files_written_by_mxnet_stay_the_same() {
+    let Some(folder) = std::env::var_os("TENSORC_MXNET_MODELS") else {
+        return println!("skipped: TENSORC_MXNET_MODELS names no folder with networks of MXNet");
+    };
+    let (mut same, mut refused) = (0, vec![]);
+    let mut open = vec![std::path::PathBuf::from(folder)];
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(std::fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()));
+        } else if path.ends_with("model-symbol.json") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            match Symbol::from_json(&text) {
+                Ok(symbol) => {
+                    let written = symbol.to_json();
+                    let differs = written.lines().zip(text.lines()).find(|(a, b)| a != b);
+                    match written == text {
+                        true => same += 1,
+                        false => refused.push(format!("{}: {differs:?}", path.display())),
+                    }
+                }
+                Err(SymbolError::Subgraphs { .. }) => {}
+                Err(error) => refused.push(format!("{}: {error}", path.display())),
+            }
+        }
+    }
+    assert!(same > 0 && refused.is_empty(), "{same} files are the same; not:\n{}", refused.join("\n"));
+    println!("{same} files");
+}
+
 /// What random nets are made of: an operator and its number of operands.
 const PARTS: [(&str, usize); 6] =
     [("relu", 1), ("_Plus", 2), ("_copy", 1), ("broadcast_mul", 2), ("Concat", 3), ("BatchNorm", 1)];

@@ -32,6 +32,7 @@ pub(crate) fn sigmoid(x: &Ex) -> Ex {
 fn rectifiers() -> Vec<OpDef> {
     vec![
         elementwise("relu", "max(x, 0).", NUMBERS, &["data"], |_, a| at_least(&a[0], 0.0))
+            .slope(|y, g| y.gt(&y.lit(0.0)).select(g, &g.lit(0.0)))
             .onnx("Relu", 1)
             .mxnet("relu"),
         elementwise("leaky_relu", "x, below 0 alpha·x.", FLOATS, &["x"], |cx, a| {
@@ -97,6 +98,7 @@ fn exponentials() -> Vec<OpDef> {
 fn sigmoids() -> Vec<OpDef> {
     vec![
         elementwise("sigmoid", "1 / (1 + e⁻ˣ).", FLOATS, &["data"], |_, a| sigmoid(&a[0]))
+            .slope(|y, g| g * (y * (y.lit(1.0) - y)))
             .onnx("Sigmoid", 1)
             .mxnet("sigmoid")
             .ulp(4.0),

@@ -146,6 +146,7 @@ fn rounding() -> Vec<OpDef> {
             let below = if x.dtype().is_unsigned_int() { x.clone() } else { x.lt(&zero).select(&x.lit(-1.0), x) };
             x.gt(&zero).select(&x.lit(1.0), &below)
         })
+        .no_gradient()
         .onnx("Sign", 9)
         .mxnet("sign"),
         elementwise("floor", "The greatest integer at most x.", NUMBERS, &["data"], |_, a| {
@@ -199,7 +200,9 @@ fn functions() -> Vec<OpDef> {
         function("tan", "tan x.", "Tan", 7, MathFn::Tan, 1.0).mxnet("tan"),
         function("sinh", "(eˣ - e⁻ˣ) / 2.", "Sinh", 9, MathFn::Sinh, 2.0).mxnet("sinh"),
         function("cosh", "(eˣ + e⁻ˣ) / 2.", "Cosh", 9, MathFn::Cosh, 2.0).mxnet("cosh"),
-        function("tanh", "(eˣ - e⁻ˣ) / (eˣ + e⁻ˣ).", "Tanh", 1, MathFn::Tanh, 2.0).mxnet("tanh"),
+        function("tanh", "(eˣ - e⁻ˣ) / (eˣ + e⁻ˣ).", "Tanh", 1, MathFn::Tanh, 2.0)
+            .slope(|y, g| g * (y.lit(1.0) - y * y))
+            .mxnet("tanh"),
         function("erf", "2/√π ∫₀ˣ e^(-t²) dt.", "Erf", 9, MathFn::Erf, 2.0).mxnet("erf"),
         elementwise("expm1", "eˣ - 1, without cancellation.", FLOATS, &["data"], |_, a| a[0].expm1())
             .mxnet("expm1")

@@ -6,7 +6,7 @@ use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::kir::{KernelBuilder, LoopKind, Operand};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
+use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::prim::{Prim, Reduction, View};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarFn};
@@ -110,19 +110,60 @@ fn max_pool() -> OpDef {
         .param("ceil_mode", ParamValue::Bool(false), "Count windows that reach past the end.")
         .param("storage_order", ParamValue::Int(0), "1: positions count spatial axes in column-major order.")
         .outputs(1, 2)
+        .gradient(max_pool_gradient)
         .onnx("MaxPool", 1)
 }
 
-/// Maximum and its position in the operand; the lowest position among equals.
-pub(crate) fn max_with_index(x: &DenseType, window: &Window, params: &Params) -> Result<Reduction, OpError> {
-    let (wide, rank) = (compute_type(x.dtype), window.kernel.len());
-    let spatial = &x.dims[2..];
+/// What a step along each spatial axis adds to a position in a plane.
+fn position_strides(params: &Params, spatial: &[u64]) -> Vec<i64> {
+    let rank = spatial.len();
     let mut strides = vec![1i64; rank];
     if params.int("storage_order") == Some(1) {
         (1..rank).for_each(|i| strides[i] = strides[i - 1] * spatial[i - 1] as i64);
     } else {
         (1..rank).rev().for_each(|i| strides[i - 1] = strides[i] * spatial[i] as i64);
     }
+    strides
+}
+
+/// Every element gets the gradients of the windows whose first maximum it is.
+fn max_pool_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
+    let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
+    let window = window_of(cx.node.params).or_fail(b)?;
+    let indices = match cx.outputs {
+        [_, indices] => *indices,
+        _ => b.op_multi("max_pool", &[Some(x)], cx.node.params.clone(), 2)?[1],
+    };
+    let (ty, out) = (b.ty(x)?, b.dims(head)?);
+    let rank = window.kernel.len();
+    let dims = [&ty.dims[..], &window.kernel].concat();
+    let v = vars(dims.len());
+    let mut map = v[..2].to_vec();
+    for i in 0..rank {
+        let from = v[2 + i].sub(&v[2 + rank + i].scale(window.dilations[i])).offset(window.lead(i, ty.dims[2 + i]));
+        map.push(from.exact_quotient(window.strides[i], out[2 + i], &dims[..]));
+    }
+    let wide = compute_type(ty.dtype);
+    let zero = Scalar::zero(ty.dtype);
+    let reaching = b.view(head, View { map: map.clone(), fill: Some(zero) }, &dims)?;
+    let winner = b.view(indices, View { map, fill: Some(Scalar::i64(-1)) }, &dims)?;
+    let strides = position_strides(cx.node.params, &ty.dims[2..]);
+    let plane: u64 = ty.dims[2..].iter().product();
+    let parts = b.map_as(&[winner, reaching], wide, &dims, |s, a| {
+        let int = |n: i64| s.constant(Scalar::i64(n));
+        let start = (s.coord(0) * int(ty.dims[1] as i64) + s.coord(1)) * int(plane as i64);
+        let own = (0..rank).fold(start, |at, i| at + s.coord(2 + i) * int(strides[i]));
+        a[0].eq(&own).select(&a[1], &a[1].lit(0.0))
+    })?;
+    let axes: Vec<usize> = (2 + rank..2 + 2 * rank).collect();
+    let sum = sum_of(wide, &axes, false, Ex::clone, |s| s.cast(ty.dtype)).or_fail(b)?;
+    Ok(vec![Some(b.reduced(parts, sum)?)])
+}
+
+/// Maximum and its position in the operand; the lowest position among equals.
+pub(crate) fn max_with_index(x: &DenseType, window: &Window, params: &Params) -> Result<Reduction, OpError> {
+    let (wide, rank) = (compute_type(x.dtype), window.kernel.len());
+    let (spatial, strides) = (&x.dims[2..], position_strides(params, &x.dims[2..]));
     let plane: u64 = spatial.iter().product();
     let map = ScalarFn::build(&[x.dtype], |b, a| {
         let int = |n: i64| b.constant(Scalar::i64(n));
@@ -363,5 +404,10 @@ fn max_unpool() -> OpDef {
     .optional("output_shape", TypeRule::OneOf(INDICES))
     .static_value()
     .edit(|d| d.params.retain(|p| p.name == "kernel_shape" || p.name == "strides" || p.name == "pads"))
+    .gradient(|b, cx| {
+        let window = window_of(cx.node.params).or_fail(b)?;
+        let natural = unpooled(&window, &cx.node.input(0).or_fail(b)?.dims);
+        crate::adjoint::of_max_unpool(b, cx, &natural)
+    })
     .onnx("MaxUnpool", 9)
 }

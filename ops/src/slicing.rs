@@ -289,6 +289,12 @@ fn split() -> OpDef {
         .param("axis", ParamValue::Int(0), "")
         .maybe("num_outputs", ParamKind::Int, "Number of equal parts (the last may be smaller).")
         .outputs(1, usize::from(u16::MAX))
+        .gradient(|b, cx| {
+            let heads = (0..cx.outputs.len()).map(|i| cx.head(b, i)).collect::<Result<Vec<_>, _>>()?;
+            let axis = normalize_axis(cx.node.params.int("axis").unwrap_or(0), cx.node.outputs[0].rank())
+                .map_err(|OpError(why)| b.fail(why))?;
+            Ok(vec![Some(b.concat(&heads, axis)?)])
+        })
         .onnx("Split", 1)
 }
 

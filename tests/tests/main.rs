@@ -8,6 +8,7 @@
 mod differential;
 mod executor;
 mod models;
+mod mxnet_ops;
 mod ndarray;
 mod onnx;
 mod operators;
@@ -17,3 +18,4 @@ mod support;
 mod symbols;
 mod tidy;
 mod training;
+mod user_operators;

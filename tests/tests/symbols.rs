@@ -2,3 +2,4 @@
 
 mod inference;
 mod load;
+mod nets;

@@ -149,7 +149,7 @@ impl Application {
     fn compose(self, inputs: &[Symbol], keywords: &[(String, Symbol)]) -> Result<Symbol, SymbolError> {
         let wrong = |problem| SymbolError::Param { op: self.op(), node: self.name.clone(), problem };
         let params = self.operator.params(&self.attrs, false).map_err(wrong)?;
-        let stated = self.attrs.get(NUM_ARGS).and_then(|n| n.parse().ok()).unwrap_or(0);
+        let stated = self.attrs.get(NUM_ARGS).and_then(|n| n.parse::<u16>().ok()).map_or(0, usize::from);
         let operands = self.operator.operands(&params, inputs.len().max(stated));
         if inputs.len() > operands.len() {
             let (most, given) = (operands.len(), inputs.len());
@@ -211,6 +211,7 @@ fn names(operands: &[Operand]) -> String {
 /// Makes a node. A variable that it writes counts one writer more, and each use remembers how many there
 /// were.
 fn apply(name: Arc<str>, attrs: Attrs, op: Applied, mut inputs: Vec<Entry>) -> Result<Arc<Node>, SymbolError> {
+    op.check_results(&name)?;
     let count = inputs.len();
     for (position, entry) in inputs.iter_mut().enumerate().filter(|(_, e)| e.node.is_variable()) {
         entry.version = entry.node.version();

@@ -25,6 +25,8 @@ pub enum SymbolError {
     Subgraphs { op: String, node: String },
     #[error("operator `{op}`, node `{node}`: {problem}")]
     Param { op: String, node: String, problem: ParamProblem },
+    #[error("operator `{op}`, node `{node}` has {results} results, at most {most} are supported")]
+    TooManyResults { op: String, node: String, results: usize, most: usize },
     #[error("operator `{op}`, node `{node}` takes at most {most} operands, {given} are given")]
     TooManyOperands { op: String, node: String, most: usize, given: usize },
     #[error("operator `{op}`, node `{node}` has {given} operands, needs {needed}: {names}")]

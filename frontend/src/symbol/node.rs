@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use tensorc_ir::op::ResultCount;
 use tensorc_ir::params::Params;
 
+use super::error::SymbolError;
 use super::operator::Operator;
 use super::variable::INIT;
 
@@ -52,6 +53,15 @@ pub(super) struct Uses {
     writers: AtomicU32,
     /// The first value an operator asks for.
     initializer: OnceLock<&'static str>,
+}
+
+impl Applied {
+    /// Refuses numbers of results that no graph can have.
+    pub fn check_results(&self, node: &str) -> Result<(), SymbolError> {
+        let (results, most) = (self.operator.def().result_count(&self.params).listed, usize::from(u16::MAX));
+        let (op, node) = (self.operator.name().to_string(), node.to_owned());
+        if results > most { Err(SymbolError::TooManyResults { op, node, results, most }) } else { Ok(()) }
+    }
 }
 
 impl Node {

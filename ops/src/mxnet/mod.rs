@@ -12,7 +12,6 @@ mod linalg;
 mod loss;
 mod norm;
 mod pool;
-mod random;
 mod recurrent;
 mod reduce;
 mod sequence;
@@ -34,7 +33,6 @@ pub fn ops() -> Vec<OpDef> {
         loss::ops(),
         norm::ops(),
         pool::ops(),
-        random::ops(),
         recurrent::ops(),
         reduce::ops(),
         sequence::ops(),

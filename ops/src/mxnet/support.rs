@@ -1,11 +1,11 @@
 //! What the entries for MXNet have in common: names, inference rules of operands that agree, axis lists.
 
 use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{OpDef, OpError};
+use tensorc_ir::op::{OpDef, OpError, TypeRule};
 use tensorc_ir::params::ParamValue;
 use tensorc_ir::{Dim, Shape};
 
-use crate::def::Define;
+use crate::def::{Define, NUMBERS};
 
 /// Short forms of parameters and names.
 pub trait Describe: Sized {
@@ -13,6 +13,9 @@ pub trait Describe: Sized {
     fn named(self, names: &[&'static str]) -> Self;
     /// Parameters that steer MXNet's implementation only.
     fn ignored(self, specs: &[(&'static str, ParamValue)]) -> Self;
+    /// The label of a loss: an operand that only the gradient uses. A network that is run for inference may go
+    /// without it.
+    fn label(self) -> Self;
 }
 
 impl Describe for OpDef {
@@ -22,6 +25,10 @@ impl Describe for OpDef {
 
     fn ignored(self, specs: &[(&'static str, ParamValue)]) -> OpDef {
         specs.iter().fold(self, |def, (name, default)| def.param(name, default.clone(), "No effect."))
+    }
+
+    fn label(self) -> OpDef {
+        self.optional("label", TypeRule::OneOf(NUMBERS)).present(|_, _| true)
     }
 }
 

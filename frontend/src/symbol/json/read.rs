@@ -119,8 +119,9 @@ fn node(file: &FileNode, made: &[Option<Arc<Node>>], registry: &Registry) -> Res
         return Err(SymbolError::StateNotVariable { op, node: name, operand: operand.name.clone() });
     }
     let control = file.control.iter().filter_map(|id| made[*id].clone()).collect();
-    let (op, attrs) = (Some(Applied { operator, params }), file.attrs.clone());
-    Ok(Arc::new(Node { name: name.into(), attrs, op, inputs, control, uses: Uses::default() }))
+    let (op, attrs) = (Applied { operator, params }, file.attrs.clone());
+    op.check_results(&name)?;
+    Ok(Arc::new(Node { name: name.into(), attrs, op: Some(op), inputs, control, uses: Uses::default() }))
 }
 
 /// A shape where -1 is unknown, in the form where 0 is.

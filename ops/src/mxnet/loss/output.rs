@@ -11,7 +11,7 @@ use tensorc_ir::scalar::Ex;
 use tensorc_ir::{Dim, Shape};
 
 use crate::compose::{cast, compute_type, reshape};
-use crate::def::{Define, FLOATS, NUMBERS, composite, define, operand, rule};
+use crate::def::{Define, FLOATS, composite, define, operand, rule};
 use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes};
 use crate::rules::ranked;
 use crate::views::Build;
@@ -99,7 +99,7 @@ fn regression(name: &'static str, doc: &'static str, forward: &'static str, slop
     };
     define(name, doc, compute, rule(regression_rule))
         .operand("data", FLOATS)
-        .operand("label", NUMBERS)
+        .label()
         .param("grad_scale", ParamValue::Float(1.0), "Factor of the gradient.")
         .gradient(gradient)
         .loss()
@@ -142,7 +142,7 @@ fn svm_output() -> OpDef {
     });
     define("mx_svm_output", "The data; the gradient is that of the squared or plain hinge loss.", compute, infer)
         .operand("data", FLOATS)
-        .operand("label", NUMBERS)
+        .label()
         .param("margin", ParamValue::Float(1.0), "Distance a score must keep.")
         .param("regularization_coefficient", ParamValue::Float(1.0), "Factor of the gradient.")
         .param("use_linear", ParamValue::Bool(false), "The plain hinge loss.")

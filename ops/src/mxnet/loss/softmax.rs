@@ -167,7 +167,7 @@ fn softmax_output() -> OpDef {
                p - onehot(label), whatever the head, or p - label if the label has the shape of the data.";
     define("mx_softmax_output", doc, compute, infer)
         .operand("data", FLOATS)
-        .operand("label", NUMBERS)
+        .label()
         .param("grad_scale", ParamValue::Float(1.0), "Factor of the gradient.")
         .param("ignore_label", ParamValue::Float(-1.0), "The label that is ignored, or not valid.")
         .param("multi_output", ParamValue::Bool(false), "Axis 1 holds classes, and further axes positions.")

@@ -28,11 +28,6 @@ struct Frame {
 }
 
 impl Frame {
-    /// Extents of the statistics that broadcast with [`Frame::dims`].
-    fn kept(&self) -> Vec<u64> {
-        self.dims.iter().enumerate().map(|(i, &n)| if self.axes.contains(&i) { 1 } else { n }).collect()
-    }
-
     fn count(&self) -> f64 {
         self.axes.iter().map(|&a| self.dims[a]).product::<u64>() as f64
     }
@@ -53,7 +48,7 @@ fn one_axis(cx: &NodeCtx<'_>, ty: &DenseType) -> std::result::Result<Frame, OpEr
 fn groups(cx: &NodeCtx<'_>, ty: &DenseType) -> std::result::Result<Frame, OpError> {
     let groups = cx.params.int("num_groups").unwrap_or(1).max(1) as u64;
     let d = &ty.dims;
-    if d.len() < 3 || d[1] % groups != 0 {
+    if d.len() < 3 || !d[1].is_multiple_of(groups) {
         return Err(OpError(format!(
             "operand `data`: {} channels do not divide into {groups} groups",
             d.get(1).unwrap_or(&0)
@@ -124,18 +119,10 @@ fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, framing: Framing) -> Result<V
     let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
     let (x, head) = (cast(b, x, wide)?, cast(b, head, wide)?);
     let (x, head) = (reshape(b, x, &frame.dims)?, reshape(b, head, &frame.dims)?);
-    let (centred, inverse) = match cx.outputs {
-        [_, mean, deviation, ..] => {
-            let kept = frame.kept();
-            let (mean, deviation) = (cast(b, *mean, wide)?, cast(b, *deviation, wide)?);
-            let (mean, deviation) = (reshape(b, mean, &kept)?, reshape(b, deviation, &kept)?);
-            (b.call("sub", &[x, mean])?, b.call("reciprocal", &[deviation])?)
-        }
-        _ => {
-            let (_, centred, variance) = normalised(b, x, &frame, epsilon(cx.node))?;
-            (centred, b.call("rsqrt", &[variance])?)
-        }
-    };
+    // Not from the results that show the statistics: what the gradient does not compute from the data, it could
+    // not be differentiated by. The same nodes in the forward pass merge with these.
+    let (_, centred, variance) = normalised(b, x, &frame, epsilon(cx.node))?;
+    let inverse = b.call("rsqrt", &[variance])?;
     let normal = b.call("mul", &[centred, inverse])?;
     let along = b.call("mul", &[head, normal])?;
     let summed: Vec<usize> = (0..frame.dims.len()).filter(|&a| frame.affine[a] == 1).collect();

@@ -10,7 +10,7 @@ use tensorc_ir::{Dim, Dims, Shape};
 
 use crate::compose::reshape;
 use crate::def::{Define, NUMBERS, composite, define, elementwise, operand, rule};
-use crate::mxnet::support::{Describe, agree, agree_dtypes};
+use crate::mxnet::support::{Describe, agree, agree_dtypes, agree_shapes};
 use crate::rules::{output_dims, partial};
 use crate::slicing::joined;
 use crate::views::{Build, OrFail};
@@ -115,7 +115,7 @@ fn slice_channel() -> OpDef {
         }
         let outputs: Vec<usize> = (0..cx.output_count()).collect();
         agree_dtypes(cx, &[0], &outputs)?;
-        crate::mxnet::support::agree_shapes(cx, &[], &outputs)?;
+        agree_shapes(cx, &[], &outputs)?;
         let (axis, squeeze) = (cx.params.int("axis").unwrap_or(1), squeezed(cx.params));
         if cx.input_dims(0).is_none()
             && let Shape::Ranked(out) = cx.output(0).shape
@@ -143,10 +143,12 @@ fn slice_channel() -> OpDef {
         if squeeze {
             dims.remove(at);
             cx.unify_dims(Dim::Const(count as u64), x[at], &format!("operand `data`, axis {at}"))?;
-            return partial(cx, 0, &dims);
+            partial(cx, 0, &dims)?;
+            return agree_shapes(cx, &[], &outputs);
         }
         dims[at] = None;
         partial(cx, 0, &dims)?;
+        agree_shapes(cx, &[], &outputs)?;
         let part = output_dims(cx, 0)[at];
         cx.relate(Equation::Affine { out: x[at], input: part, mul: count as i64, add: 0, div: 1 })
     });

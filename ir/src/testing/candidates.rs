@@ -2,23 +2,23 @@
 
 use std::fmt;
 
-use tensorc::Error;
-use tensorc::ndarray::{NDArray, Operand, Runtime};
-use tensorc_ir::graph::{Graph, Value};
-use tensorc_ir::op::{Compute, OpRef, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::Scalar;
-use tensorc_ir::testing::Rng;
-use tensorc_ir::{DType, DenseType, TensorData};
+use tensorc_abi::DType;
 
-use crate::support::compare::tensor;
+use super::Rng;
+use crate::graph::{Graph, Value};
+use crate::op::{Compute, OpRef, TypeRule};
+use crate::params::{ParamKind, ParamValue, Params};
+use crate::scalar::Scalar;
+use crate::tensor::TensorData;
+use crate::types::DenseType;
 
 /// Operands of one node. Operands whose values decide shapes are constants.
 pub struct Candidate {
-    /// By formal position; `None` is absent.
-    operands: Vec<Option<(TensorData, bool)>>,
-    params: Params,
-    outputs: usize,
+    /// By formal position, `None` where absent; with whether the operand is a constant of the graph.
+    pub operands: Vec<Option<(TensorData, bool)>>,
+    pub params: Params,
+    /// Number of results.
+    pub outputs: usize,
     /// Values of the operands that are inputs of the graph.
     pub inputs: Vec<TensorData>,
 }
@@ -59,23 +59,6 @@ impl Candidate {
             graph.add_output(format!("y{port}"), Value { node, port });
         }
         Some(graph)
-    }
-
-    /// Calls the operator on arrays.
-    pub fn invoke(&self, rt: &Runtime, op: &OpRef) -> Result<Vec<NDArray>, Error> {
-        let device = rt.options().device;
-        let arrays: Vec<NDArray> =
-            self.inputs.iter().map(|data| rt.from_tensor(&tensor(data), device)).collect::<Result<_, _>>()?;
-        let mut next = arrays.iter();
-        let mut call = rt.op(op.name)?.outputs(self.outputs);
-        for operand in &self.operands {
-            call = match operand {
-                None => call.arg(Operand::Absent),
-                Some((data, true)) => call.arg(tensor(data)),
-                Some((_, false)) => call.arg(next.next().expect("an input for every operand")),
-            };
-        }
-        self.params.iter().fold(call, |call, (name, value)| call.param(name, value.clone())).invoke_all()
     }
 }
 
@@ -249,6 +232,11 @@ fn window_params(op: &OpRef, params: &Params) -> Option<Params> {
 
 /// Candidates for an operator. Those it takes are found by asking the interpreter.
 pub fn candidates(op: &OpRef) -> Vec<Candidate> {
+    element_types(op).into_iter().flat_map(|first| candidates_of(op, first)).collect()
+}
+
+/// Candidates whose first operand has a given element type.
+pub fn candidates_of(op: &OpRef, first: DType) -> Vec<Candidate> {
     let required = op.inputs.iter().filter(|s| !s.optional).count();
     let mut counts = vec![required];
     if op.inputs.len() > required {
@@ -261,14 +249,12 @@ pub fn candidates(op: &OpRef) -> Vec<Candidate> {
     let outputs =
         if op.outputs.0 == op.outputs.1 { vec![op.outputs.0] } else { vec![op.outputs.0.max(1), op.outputs.1.min(3)] };
     let mut found = vec![];
-    for first in element_types(op) {
-        for &count in &counts {
-            let all = if elementwise(op) { elementwise_shapes(count, first) } else { shapes(count) };
-            for dims in all {
-                for choice in 0..choices {
-                    for &outputs in &outputs {
-                        add_candidates(op, first, &dims[..count], params(op, choice), outputs, &mut found);
-                    }
+    for &count in &counts {
+        let all = if elementwise(op) { elementwise_shapes(count, first) } else { shapes(count) };
+        for dims in all {
+            for choice in 0..choices {
+                for &outputs in &outputs {
+                    add_candidates(op, first, &dims[..count], params(op, choice), outputs, &mut found);
                 }
             }
         }
