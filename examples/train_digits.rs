@@ -51,7 +51,12 @@ fn lenet() -> std::result::Result<Symbol, SymbolError> {
     for (i, filters) in [20, 50].into_iter().enumerate() {
         let conv = op("Convolution").input(&x).param("kernel", [5, 5]).param("num_filter", filters);
         x = relu(&conv.name(&format!("conv{}", i + 1)).build()?)?;
-        x = op("Pooling").input(&x).param("pool_type", "max").param("kernel", [2, 2]).param("stride", [2, 2]).build()?;
+        x = op("Pooling")
+            .input(&x)
+            .param("pool_type", "max")
+            .param("kernel", [2, 2])
+            .param("stride", [2, 2])
+            .build()?;
     }
     let x = relu(&op("FullyConnected").input(&x).param("num_hidden", 500).name("fc1").build()?)?;
     let scores = op("FullyConnected").input(&x).param("num_hidden", 10).name("fc2").build()?;
@@ -116,7 +121,10 @@ fn idx(folder: &Path, part: &str) -> Result<Digits> {
     let images = read_idx(folder.join(format!("{part}-images-idx3-ubyte")))?;
     let labels = read_idx(folder.join(format!("{part}-labels-idx1-ubyte")))?;
     let dims = [images.dims()[0], 1, 28, 28];
-    Ok(Digits { images: images.to_scaled(0.13 * 255.0, 1.0 / (0.31 * 255.0))?.reshape(&dims)?, labels: labels.to_scaled(0.0, 1.0)? })
+    Ok(Digits {
+        images: images.to_scaled(0.13 * 255.0, 1.0 / (0.31 * 255.0))?.reshape(&dims)?,
+        labels: labels.to_scaled(0.0, 1.0)?,
+    })
 }
 
 /// The 8×8 digits, each pixel three times as wide and high, with a border of 2. The last fifth is held out.
