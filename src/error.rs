@@ -13,6 +13,8 @@ use tensorc_runtime::resource::EntropyError;
 use tensorc_runtime::storage::AllocError as StorageError;
 use tensorc_runtime::{AllocError, Device, PoolError, WeightError};
 
+use crate::train::TrainError;
+
 /// Why a model could not be loaded, compiled or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -91,6 +93,8 @@ pub enum Error {
     Lend(#[from] LendError),
     #[error(transparent)]
     Params(#[from] ParamsError),
+    #[error(transparent)]
+    Train(#[from] TrainError),
     #[error(transparent)]
     Random(#[from] EntropyError),
     #[error(transparent)]

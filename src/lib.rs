@@ -25,6 +25,7 @@ pub mod op;
 mod session;
 pub mod symbol;
 mod tensor;
+pub mod train;
 
 pub use compile::{Compiled, Report};
 pub use compiler::{Compiler, Options};

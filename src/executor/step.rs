@@ -36,6 +36,25 @@ impl FusedStep {
         &self.parameters
     }
 
+    /// Lets the states of a parameter be these arrays, in order, in place of those that the step has.
+    ///
+    /// # Errors
+    /// The parameter is not trained, or a type is not that of the state.
+    pub fn set_states(&mut self, parameter: &str, arrays: &[NDArray]) -> Result<(), Error> {
+        let Some(of) = self.parameters.iter_mut().find(|p| p.parameter == parameter) else {
+            return Err(Error::Bind(format!("the step has no parameter `{parameter}`")));
+        };
+        let fits = |((_, old), new): (&(String, NDArray), &NDArray)| {
+            (old.dtype(), old.dims(), old.device()) == (new.dtype(), new.dims(), new.device())
+        };
+        if of.states.len() != arrays.len() || !of.states.iter().zip(arrays).all(fits) {
+            let why = format!("`{parameter}` keeps {:?}, {arrays:?} are given", of.states);
+            return Err(Error::Bind(why));
+        }
+        of.states.iter_mut().zip(arrays).for_each(|((_, old), new)| *old = new.clone());
+        Ok(())
+    }
+
     /// Numbers for each argument.
     pub fn numbers(&self) -> usize {
         self.numbers

@@ -17,4 +17,5 @@ mod random;
 mod support;
 mod symbols;
 mod tidy;
+mod training;
 mod user_operators;

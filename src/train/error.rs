@@ -1,0 +1,27 @@
+//! What can be wrong with the settings and the data of a training run.
+
+use std::path::PathBuf;
+
+/// A setting or data that training cannot work with.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    #[error("variable `{variable}`: {why}")]
+    Initial { variable: String, why: String },
+    #[error("`{text}` names no initialiser: {why}")]
+    Initializer { text: String, why: String },
+    #[error("learning rate schedule: {why}")]
+    Schedule { why: String },
+    #[error("parameter `{parameter}`: {why}")]
+    Update { parameter: String, why: String },
+    #[error("optimizer: {why}")]
+    Optimizer { why: String },
+    #[error("metric `{metric}`: {why}")]
+    Metric { metric: String, why: String },
+    #[error("there is no metric `{name}`; there are: {known}")]
+    UnknownMetric { name: String, known: String },
+    #[error("batches of {source_name}: {why}")]
+    Batches { source_name: String, why: String },
+    #[error("{path}: {why}", path = path.display())]
+    Idx { path: PathBuf, why: String },
+}

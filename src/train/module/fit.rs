@@ -1,0 +1,224 @@
+//! Training over epochs, scoring and predicting.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use super::Module;
+use super::progress::Progress;
+use crate::train::metric::{self, Metric};
+use crate::train::{Batch, Batches};
+use crate::{Error, Tensor};
+
+/// How a module is trained.
+pub struct Fit<'a> {
+    begin: u32,
+    end: u32,
+    metric: Box<dyn Metric>,
+    evaluate: Option<&'a mut Batches>,
+    checkpoint: Option<PathBuf>,
+    progress: bool,
+    step_by_step: bool,
+    on_epoch: Option<Box<dyn FnMut(&EpochReport) + 'a>>,
+}
+
+/// What an epoch gave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EpochReport {
+    /// From 0.
+    pub epoch: u32,
+    /// Metrics over the training batches, as they were before each update.
+    pub train: Vec<(String, f64)>,
+    /// Metrics over the evaluation batches, after the epoch.
+    pub evaluation: Vec<(String, f64)>,
+    /// Examples per second of training.
+    pub speed: f64,
+}
+
+impl std::fmt::Display for EpochReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "epoch {}:", self.epoch + 1)?;
+        for (name, value) in &self.train {
+            write!(f, " {name} {value:.4}")?;
+        }
+        for (name, value) in &self.evaluation {
+            write!(f, ", held out {name} {value:.4}")?;
+        }
+        write!(f, ", {:.0} examples/s", self.speed)
+    }
+}
+
+impl<'a> Fit<'a> {
+    /// That many epochs, measuring accuracy.
+    pub fn epochs(count: u32) -> Fit<'a> {
+        Fit {
+            begin: 0,
+            end: count,
+            metric: Box::new(metric::Accuracy::default()),
+            evaluate: None,
+            checkpoint: None,
+            progress: true,
+            step_by_step: false,
+            on_epoch: None,
+        }
+    }
+
+    /// The first epoch, where a run goes on.
+    #[must_use]
+    pub fn begin(mut self, epoch: u32) -> Fit<'a> {
+        self.begin = epoch;
+        self
+    }
+
+    #[must_use]
+    pub fn metric(mut self, metric: Box<dyn Metric>) -> Fit<'a> {
+        self.metric = metric;
+        self
+    }
+
+    /// Batches to score after every epoch.
+    #[must_use]
+    pub fn evaluate(mut self, batches: &'a mut Batches) -> Fit<'a> {
+        self.evaluate = Some(batches);
+        self
+    }
+
+    /// Saves parameters and optimizer states under this prefix after every epoch, which counts from 1 there.
+    #[must_use]
+    pub fn checkpoint(mut self, prefix: impl Into<PathBuf>) -> Fit<'a> {
+        self.checkpoint = Some(prefix.into());
+        self
+    }
+
+    /// Shows no line on the terminal.
+    #[must_use]
+    pub fn quiet(mut self) -> Fit<'a> {
+        self.progress = false;
+        self
+    }
+
+    /// Runs forward, backward and updates one by one instead of as one plan, so that gradients can be seen.
+    #[must_use]
+    pub fn step_by_step(mut self) -> Fit<'a> {
+        self.step_by_step = true;
+        self
+    }
+
+    /// Called after every epoch.
+    #[must_use]
+    pub fn on_epoch(mut self, f: impl FnMut(&EpochReport) + 'a) -> Fit<'a> {
+        self.on_epoch = Some(Box::new(f));
+        self
+    }
+}
+
+impl Module {
+    /// Trains over epochs, and returns what the last one gave.
+    ///
+    /// # Errors
+    /// There is no optimizer, batches do not fit, or what computes fails.
+    pub fn fit(&mut self, batches: &mut Batches, mut fit: Fit<'_>) -> Result<Option<EpochReport>, Error> {
+        let mut last = None;
+        for epoch in fit.begin..fit.end {
+            let report = self.epoch(epoch, batches, &mut fit)?;
+            if let Some(prefix) = &fit.checkpoint {
+                self.save_checkpoint(prefix, epoch + 1)?;
+                self.save_optimizer_states(prefix, epoch + 1)?;
+            }
+            if let Some(report_to) = &mut fit.on_epoch {
+                report_to(&report);
+            }
+            last = Some(report);
+        }
+        Ok(last)
+    }
+
+    fn epoch(&mut self, epoch: u32, batches: &mut Batches, fit: &mut Fit<'_>) -> Result<EpochReport, Error> {
+        let progress = Progress::new(fit.progress, epoch, batches);
+        let (start, mut examples) = (Instant::now(), 0);
+        fit.metric.reset();
+        for batch in batches.epoch() {
+            match fit.step_by_step {
+                true => {
+                    self.forward(&batch, true)?;
+                    self.backward(&[])?;
+                    self.update()?;
+                }
+                false => self.step(&batch)?,
+            }
+            self.measure(fit.metric.as_mut(), &batch)?;
+            examples += batch.examples();
+            progress.advance(&batch, fit.metric.as_ref());
+        }
+        let train = fit.metric.values();
+        let speed = examples as f64 / start.elapsed().as_secs_f64();
+        progress.clear();
+        let evaluation = match &mut fit.evaluate {
+            Some(held_out) => self.score(held_out, fit.metric.as_mut())?,
+            None => vec![],
+        };
+        Ok(EpochReport { epoch, train, evaluation, speed })
+    }
+
+    /// Takes the outputs for a batch into a metric. What fills up a last batch does not count.
+    fn measure(&self, metric: &mut dyn Metric, batch: &Batch) -> Result<(), Error> {
+        let labels = batch.labels.iter().map(|tensor| unpadded(tensor, batch)).collect::<Result<Vec<_>, _>>()?;
+        metric.update(&labels, &self.output_tensors(batch)?)
+    }
+
+    /// The outputs on the host, without those of examples that fill up a last batch.
+    fn output_tensors(&self, batch: &Batch) -> Result<Vec<Tensor>, Error> {
+        self.outputs().iter().map(|array| unpadded(&array.to_tensor()?, batch)).collect()
+    }
+
+    /// Measures the outputs over an epoch of batches.
+    ///
+    /// # Errors
+    /// The batches or the metric do not fit.
+    pub fn score(&mut self, batches: &mut Batches, metric: &mut dyn Metric) -> Result<Vec<(String, f64)>, Error> {
+        metric.reset();
+        for batch in batches.epoch() {
+            self.forward(&batch, false)?;
+            self.measure(metric, &batch)?;
+        }
+        Ok(metric.values())
+    }
+
+    /// The outputs for all examples of an epoch, joined along their first axis.
+    ///
+    /// # Errors
+    /// The batches do not fit.
+    pub fn predict(&mut self, batches: &mut Batches) -> Result<Vec<Tensor>, Error> {
+        let mut parts: Vec<Vec<Tensor>> = vec![];
+        for batch in batches.epoch() {
+            self.forward(&batch, false)?;
+            parts.push(self.output_tensors(&batch)?);
+        }
+        let outputs = parts.first().map_or(0, Vec::len);
+        (0..outputs).map(|i| joined(parts.iter().map(|part| &part[i]))).collect()
+    }
+}
+
+/// The part of an array that belongs to examples which do not fill up the batch. The first axis counts
+/// examples, or steps of examples.
+fn unpadded(tensor: &Tensor, batch: &Batch) -> Result<Tensor, Error> {
+    let (kept, size) = (batch.examples() as u64, batch.size() as u64);
+    match tensor.dims().first() {
+        Some(rows) if batch.pad > 0 && rows % size == 0 => {
+            let mut dims = tensor.dims().to_vec();
+            dims[0] = rows / size * kept;
+            let bytes = tensor.bytes().len() as u64 / size * kept;
+            Tensor::from_bytes(tensor.dtype(), &dims, tensor.0.bytes().slice(..bytes as usize))
+        }
+        _ => Ok(tensor.clone()),
+    }
+}
+
+fn joined<'t>(parts: impl Iterator<Item = &'t Tensor> + Clone) -> Result<Tensor, Error> {
+    let Some(first) = parts.clone().next() else { return Err(Error::Internal("no outputs to join".into())) };
+    let mut dims = first.dims().to_vec();
+    if let Some(rows) = dims.first_mut() {
+        *rows = parts.clone().filter_map(|part| part.dims().first()).sum();
+    }
+    let bytes: Vec<u8> = parts.flat_map(|part| part.bytes().iter().copied()).collect();
+    Tensor::from_bytes(first.dtype(), &dims, bytes)
+}

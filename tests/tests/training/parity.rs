@@ -1,0 +1,133 @@
+//! Training runs of MXNet, repeated from the same parameters on the same batches.
+//!
+//! Small runs are in `tests/training`. `TENSORC_MXNET_TRAINING` may name a folder with more: folders
+//! `parity-NAME` of the same form.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+use tensorc::Tensor;
+use tensorc::symbol::Symbol;
+use tensorc::train::{Batch, Module, Optimizer, Params};
+
+use super::runtime;
+
+/// A run as MXNet wrote it down.
+struct Run {
+    name: String,
+    folder: PathBuf,
+    config: Json,
+    batches: Vec<Batch>,
+    losses: Vec<f64>,
+}
+
+fn arrays(path: &Path) -> BTreeMap<String, Tensor> {
+    let mut file = npyz::npz::NpzArchive::new(File::open(path).unwrap()).unwrap();
+    let names: Vec<String> = file.array_names().map(str::to_owned).collect();
+    let read = |name: String| {
+        let array = file.by_name(&name).unwrap().unwrap();
+        let dims = array.shape().to_vec();
+        let tensor = match array.dtype().descr().as_str() {
+            "'<f4'" => Tensor::from_slice::<f32>(&dims, &array.into_vec().unwrap()),
+            "'<f8'" => Tensor::from_slice::<f64>(&dims, &array.into_vec().unwrap()),
+            other => panic!("{name} in {} holds {other}", path.display()),
+        };
+        (name, tensor.unwrap())
+    };
+    names.into_iter().map(read).collect()
+}
+
+impl Run {
+    fn read(folder: PathBuf) -> Run {
+        let text = std::fs::read_to_string(folder.join("config.json")).unwrap();
+        let config: Json = serde_json::from_str(&text).unwrap();
+        let mut file = arrays(&folder.join("batches.npz"));
+        let mut take = |name: String| file.remove(&name).unwrap_or_else(|| panic!("no {name} in {}", folder.display()));
+        let steps = config["steps"].as_u64().unwrap();
+        let batch =
+            |i: u64| Batch { data: vec![take(format!("data_{i}"))], labels: vec![take(format!("label_{i}"))], pad: 0 };
+        let batches = (0..steps).map(batch).collect();
+        let losses = arrays(&folder.join("losses.npz")).remove("losses").unwrap();
+        let losses = losses.bytes().as_chunks().0.iter().map(|b| f64::from_le_bytes(*b)).collect();
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        Run { name, folder, config, batches, losses }
+    }
+
+    fn module(&self) -> Module {
+        let rt = runtime();
+        let symbol = Symbol::load(self.folder.join("model-symbol.json")).unwrap();
+        let label = self.config["label"].as_str().unwrap();
+        let first = &self.batches[0];
+        let builder = Module::of(&rt, &symbol).data("data", first.data[0].dims()).label(label, first.labels[0].dims());
+        let mut module = builder.bind().unwrap();
+        module.set_params(&Params::load(self.folder.join("init.params")).unwrap(), false).unwrap();
+        let optimizer = Optimizer::from_settings(self.config["optimizer"].as_str().unwrap(), &self.config["settings"]);
+        let optimizer = optimizer.unwrap().rescale_grad(self.config["rescale_grad"].as_f64().unwrap());
+        module.init_optimizer(optimizer).unwrap();
+        module
+    }
+
+    /// Trains, and fails if a loss is further from MXNet's than a thousandth of it.
+    fn check(&self, how: &str, mut step: impl FnMut(&mut Module, &Batch)) {
+        let mut module = self.module();
+        for (i, (batch, expected)) in self.batches.iter().zip(&self.losses).enumerate() {
+            step(&mut module, batch);
+            let loss = cross_entropy(&module.outputs()[0].to_tensor().unwrap(), &batch.labels[0]);
+            let error = (loss - expected).abs() / expected;
+            assert!(error < 1e-3, "{} {how}, step {i}: loss {loss}, MXNet's is {expected}", self.name);
+        }
+        let (found, expected) = (module.params().unwrap(), Params::load(self.folder.join("final.params")).unwrap());
+        let both = |p: Params| p.arguments.into_iter().chain(p.auxiliary).collect::<BTreeMap<_, _>>();
+        let found = both(found);
+        for (name, expected) in both(expected) {
+            let (found, expected) = (found[&name].to_f32().unwrap(), expected.to_f32().unwrap());
+            let norm = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x * x)).sum::<f64>().sqrt();
+            let distance = norm(&mut found.iter().zip(&expected).map(|(a, b)| a - b));
+            let size = norm(&mut expected.iter().copied());
+            assert!(distance <= 5e-3 * size.max(1e-2), "{} {how}: `{name}` ends {distance} away of {size}", self.name);
+        }
+    }
+}
+
+/// The mean negative logarithm of the labels' probabilities.
+fn cross_entropy(output: &Tensor, label: &Tensor) -> f64 {
+    let (p, y) = (output.to_f32().unwrap(), label.to_f32().unwrap());
+    let classes = output.dims()[1] as usize;
+    let sum: f64 = y.iter().enumerate().map(|(i, y)| f64::from(p[i * classes + *y as usize].max(1e-12)).ln()).sum();
+    -sum / y.len() as f64
+}
+
+fn runs(folder: &Path) -> Vec<Run> {
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.retain(|path| path.file_name().unwrap().to_string_lossy().starts_with("parity-"));
+    folders.sort();
+    folders.into_iter().map(Run::read).collect()
+}
+
+fn check_all(folder: &Path) -> usize {
+    let runs = runs(folder);
+    for run in &runs {
+        run.check("as one plan", |module, batch| module.step(batch).unwrap());
+        run.check("step by step", |module, batch| {
+            module.forward(batch, true).unwrap();
+            module.backward(&[]).unwrap();
+            module.update().unwrap();
+        });
+    }
+    runs.len()
+}
+
+#[test]
+fn small_runs_give_mxnets_losses() {
+    assert_eq!(check_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("training")), 2);
+}
+
+#[test]
+fn runs_of_mxnet_elsewhere_give_its_losses() {
+    match std::env::var_os("TENSORC_MXNET_TRAINING") {
+        Some(folder) => println!("{} runs of MXNet repeated", check_all(Path::new(&folder))),
+        None => println!("skipped: TENSORC_MXNET_TRAINING names no folder"),
+    }
+}
