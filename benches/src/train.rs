@@ -5,20 +5,17 @@ use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
-use tensorc::executor::{Emission, Executor, FusedStep, GradReq, UpdateRule};
-use tensorc::ir::DenseType;
-use tensorc::ir::build::Builder;
-use tensorc::ir::diag::Diagnostic;
-use tensorc::ir::graph::Value;
+use tensorc::Options;
+use tensorc::executor::{Executor, FusedStep, GradReq};
 use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::runtime::Profiler;
 use tensorc::runtime::engine::EngineConfig;
-use tensorc::{DType, Options};
+use tensorc::train::{FusedUpdate, Optimizer};
 
 use crate::summary::summarize;
 use tensorc_bench::nets::{self, Net};
 
-const RATE: f32 = 0.01;
+const RATE: f64 = 0.01;
 const MOMENTUM: f64 = 0.9;
 
 #[derive(Args)]
@@ -57,34 +54,6 @@ const TABLE: [(&str, u64); 7] = [
     ("densenet121", 8),
     ("lstm", 32),
 ];
-
-/// v ← µ·v + g; w ← w − η·v.
-struct Momentum;
-
-impl UpdateRule for Momentum {
-    fn states(&self, weight: &DenseType) -> Vec<(&'static str, DenseType)> {
-        vec![("momentum", weight.clone())]
-    }
-
-    fn numbers(&self) -> usize {
-        1
-    }
-
-    fn emit(
-        &self,
-        b: &mut Builder<'_>,
-        weight: Value,
-        gradient: Value,
-        states: &[Value],
-        numbers: &[Value],
-    ) -> Result<Emission, Diagnostic> {
-        let factor = b.filled(&DenseType::new(DType::F32, &[]), MOMENTUM)?;
-        let kept = b.call("mul", &[states[0], factor])?;
-        let velocity = b.call("add", &[kept, gradient])?;
-        let moved = b.call("mul", &[velocity, numbers[0]])?;
-        Ok(Emission { weight: b.call("sub", &[weight, moved])?, states: vec![velocity] })
-    }
-}
 
 /// A network with random weights and data, and its training step.
 struct Training {
@@ -138,8 +107,14 @@ impl Training {
             };
             rt.array(&array.dims().to_vec(), &values)?.copy_into(array)?;
         }
-        let step = executor.fuse(&Momentum, None)?;
-        let numbers = vec![RATE; step.parameters().len() * step.numbers()];
+        // The gradient of the mean over the samples, as the peers compute it.
+        let samples = net.inputs.first().map_or(1, |(_, dims)| dims[0]);
+        let optimizer = Optimizer::sgd(RATE, MOMENTUM).rescale_grad(1.0 / samples as f64);
+        let parameters = executor.arguments().iter().map(|(name, array)| (name.as_str(), array.dtype()));
+        let rule = FusedUpdate::new(&optimizer, rt.compiler().registry(), parameters)?;
+        let step = executor.fuse(&rule, None)?;
+        // Learning rate and weight decay of every parameter.
+        let numbers = [RATE as f32, 0.0].repeat(step.parameters().len());
         rt.wait_all()?;
         Ok(Training { rt, executor, step, numbers, labels })
     }

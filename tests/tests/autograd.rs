@@ -119,7 +119,8 @@ fn gradients_of_gradients_through_a_network() {
     let at = [0.2, -0.5, 0.9, 0.1];
     let penalty = |x: &NDArray, keep: bool| -> Result<NDArray, Error> {
         let scope = autograd::record();
-        let soft = rt.op("softmax")?.arg(&x.matmul(&w)?).param("axis", -1).invoke()?;
+        let product = x.matmul(&w)?;
+        let soft = rt.op("softmax")?.arg(&product).param("axis", -1).invoke()?;
         let y = (&soft * &soft)?;
         let g = autograd::grad(&[&y], &[x], &[], keep)?.remove(0);
         let penalty = &g * &g;

@@ -181,7 +181,6 @@ impl Lowering<'_> {
     }
 
     fn fused(&mut self, node: NodeId, fused: &Fused) -> Result<()> {
-        let inputs = self.graph.args(node);
         let types = (0..self.graph.node(node).types.len() as u16).map(|port| self.graph.dense(Value { node, port }));
         if types.collect::<Result<Vec<_>>>()?.iter().all(DenseType::is_empty) {
             self.results(node)?;
@@ -189,7 +188,6 @@ impl Lowering<'_> {
         }
         let flops = flops(&fused.body)?;
         if fused.class == FusionClass::Contract {
-            let graph = self.graph;
             if let Some(library) = library_form(&fused.body)? {
                 return self.library(node, fused, library, flops);
             }

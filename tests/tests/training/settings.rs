@@ -77,7 +77,7 @@ fn metrics_compose_and_refuse_what_does_not_fit() {
     });
     halves.update(&[label.clone()], &[output.clone()]).unwrap();
     assert_eq!(halves.values(), [("halves".to_owned(), 0.5)]);
-    let mut why = |name: &str, label: &Tensor, outputs: &[Tensor]| {
+    let why = |name: &str, label: &Tensor, outputs: &[Tensor]| {
         metric::create(name).and_then(|mut m| Ok(m.update(&[label.clone()], outputs).unwrap_err().to_string())).unwrap()
     };
     let three = Tensor::from_f32(&[3], &[0.0, 1.0, 2.0]).unwrap();
