@@ -8,6 +8,7 @@
 mod differential;
 mod executor;
 mod models;
+mod mxnet_ops;
 mod ndarray;
 mod onnx;
 mod operators;
