@@ -9,6 +9,7 @@ mod autograd;
 mod differential;
 mod executor;
 mod models;
+mod mxnet_ops;
 mod ndarray;
 mod onnx;
 mod operators;
