@@ -8,7 +8,7 @@ use tensorc_frontend::mxnet::params::{self, Checkpoint};
 use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import};
 use tensorc_frontend::symbol::Symbol;
 use tensorc_ir::graph::Graph;
-use tensorc_ir::op::Registry;
+use tensorc_ir::op::{OpDef, Registry};
 use tensorc_passes::Phase;
 use tensorc_runtime::profiler::Task;
 use tensorc_runtime::threads::resolve_threads;
@@ -53,7 +53,20 @@ impl Compiler {
         Compiler::with_registry(registry, options)
     }
 
-    /// A compiler with operators of the caller's.
+    /// A compiler with every operator of [`tensorc_ops`] and those of the caller's; see [`crate::op`].
+    ///
+    /// # Errors
+    /// An operator's name is taken, its entry contradicts itself, or no thread could be started.
+    pub fn with_operators(
+        options: Options,
+        operators: impl IntoIterator<Item = impl Into<OpDef>>,
+    ) -> Result<Compiler, Error> {
+        let mut registry = tensorc_ops::registry().map_err(Error::Internal)?;
+        operators.into_iter().try_for_each(|op| registry.add(op.into())).map_err(Error::Operator)?;
+        Compiler::with_registry(registry, options)
+    }
+
+    /// A compiler with a registry of the caller's.
     ///
     /// # Errors
     /// No thread could be started.

@@ -46,10 +46,15 @@ pub enum Error {
     TensorSize { elements: usize, dims: Vec<u64> },
     #[error("the tensor holds {found}, not {expected}")]
     TensorType { found: tensorc_abi::DType, expected: tensorc_abi::DType },
+    /// An operator of the caller's cannot be registered.
+    #[error("{0}")]
+    Operator(String),
     #[error("there is no operator `{name}`")]
     UnknownOperator { name: String },
     #[error("`{op}` has no parameter `{name}`; it takes: {known}")]
     UnknownParameter { op: String, name: String, known: String },
+    #[error("`{op}` is given `{name}` twice: as an operand and by name")]
+    TwoScalars { op: String, name: String },
     #[error("`{op}` uses arrays of {first} and {second}; copy one to the other's device")]
     Devices { op: String, first: Device, second: Device },
     #[error("`{op}` uses arrays of different runtimes")]

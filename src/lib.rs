@@ -21,6 +21,7 @@ mod error;
 pub mod executor;
 mod model;
 pub mod ndarray;
+pub mod op;
 mod session;
 pub mod symbol;
 mod tensor;

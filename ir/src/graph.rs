@@ -262,7 +262,7 @@ impl Graph {
     }
 
     /// The given nodes and all they depend on.
-    fn ancestors(&self, nodes: impl IntoIterator<Item = NodeId>) -> BTreeSet<NodeId> {
+    pub fn ancestors(&self, nodes: impl IntoIterator<Item = NodeId>) -> BTreeSet<NodeId> {
         let mut found = BTreeSet::new();
         let mut stack: Vec<NodeId> = nodes.into_iter().collect();
         while let Some(node) = stack.pop() {

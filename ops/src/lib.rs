@@ -40,6 +40,8 @@ mod sort;
 mod views;
 mod window;
 
+pub use rules::same as same_type;
+
 use tensorc_ir::op::{OpDef, Registry};
 
 /// Every entry, family by family.

@@ -157,6 +157,7 @@ fn kind(plan: &Plan, op: &StepOp) -> String {
             call.groups,
             if epilogue.is_some() { " + epilogue" } else { "" }
         ),
+        StepOp::Extern { operator, .. } => format!("function of `{operator}`"),
         StepOp::Copy { src, .. } => format!("copy {} B", plan.buffer(*src).bytes()),
     }
 }

@@ -39,7 +39,8 @@ enum Command {
     Opt(opt::OptArgs),
     /// Show a model's signature, operators, cost and planned memory
     Inspect(inspect::InspectArgs),
-    /// List the operators
+    /// Describe the operators
+    #[command(alias = "operators")]
     Ops(operators::OpsArgs),
 }
 

@@ -41,6 +41,7 @@ use tensorc_ir::DenseType;
 use tensorc_runtime::Device;
 
 pub use binder::Binder;
+pub use program::PlannedMemory;
 pub use request::GradReq;
 pub use reshape::Reshape;
 pub use step::{FusedStep, ParameterStates};
@@ -195,6 +196,17 @@ impl Executor {
     /// Bytes of memory that intermediate values take, shared memory counted whole.
     pub fn intermediate_bytes(&self) -> usize {
         self.memory.bytes()
+    }
+
+    /// Memory planned for forward and backward together; compiles them. Gradient arrays are not part of it.
+    ///
+    /// # Errors
+    /// The graph does not compile.
+    pub fn planned_memory(&self) -> Result<PlannedMemory, Error> {
+        match &self.training {
+            Some(program) => program.planned(&self.memory),
+            None => Ok(PlannedMemory::default()),
+        }
     }
 
     /// Copies arrays to the arguments and auxiliary states of these names.

@@ -75,6 +75,14 @@ impl Executor {
         Ok(FusedStep { program: Arc::new(self.program(joint)?), parameters, numbers: rule.numbers() })
     }
 
+    /// Memory planned for a step, gradients included; compiles it.
+    ///
+    /// # Errors
+    /// The graph does not compile.
+    pub fn planned_step_memory(&self, step: &FusedStep) -> Result<super::PlannedMemory, Error> {
+        step.program.planned(&self.memory)
+    }
+
     /// Runs a training step: computes the outputs and updates parameters, optimizer states and auxiliary
     /// states. `numbers` is the table `f32[arguments, rule.numbers()]`, row by row, of what the step depends on.
     ///

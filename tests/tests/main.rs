@@ -8,6 +8,7 @@
 mod differential;
 mod executor;
 mod models;
+mod mxnet_ops;
 mod ndarray;
 mod onnx;
 mod operators;
@@ -16,3 +17,4 @@ mod random;
 mod support;
 mod symbols;
 mod tidy;
+mod user_operators;

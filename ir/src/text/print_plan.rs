@@ -2,7 +2,7 @@
 
 use tensorc_abi::{Arg, BatchedGemm, BufferId, Conv2d, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, StepOp};
 
-use super::names::{Numbered, sigiled, word};
+use super::names::{Numbered, quote, sigiled, word};
 use super::print::{Out, join, list};
 
 struct Names {
@@ -92,6 +92,9 @@ impl Names {
                 format!("conv({}, {}, mut {}) {}{epilogue}", b(x), b(w), b(y), conv(call))
             }
             StepOp::Copy { src, dst } => format!("copy({}, mut {})", b(src), b(dst)),
+            StepOp::Extern { operator, function, args } => {
+                format!("extern {} {function} ({})", quote(operator), self.args(args))
+            }
         }
     }
 }

@@ -107,11 +107,12 @@ impl Active {
 
 /// The operands a node's results can be differentiated by.
 fn operands(graph: &Graph, node: NodeId) -> Vec<Value> {
+    let fixed = |i: usize| match &graph.node(node).kind {
+        NodeKind::Op(op) => op.def.static_inputs.contains(&i),
+        _ => false,
+    };
     let given = graph.operands(node).into_iter().enumerate();
-    match &graph.node(node).kind {
-        NodeKind::Op(op) => given.filter(|(i, _)| !op.def.static_inputs.contains(i)).filter_map(|(_, v)| v).collect(),
-        _ => given.filter_map(|(_, v)| v).collect(),
-    }
+    given.filter(|(i, _)| !fixed(*i)).filter_map(|(_, v)| v).collect()
 }
 
 /// Whether a node's results vary with an operand.

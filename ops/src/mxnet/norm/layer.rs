@@ -48,7 +48,7 @@ fn one_axis(cx: &NodeCtx<'_>, ty: &DenseType) -> std::result::Result<Frame, OpEr
 fn groups(cx: &NodeCtx<'_>, ty: &DenseType) -> std::result::Result<Frame, OpError> {
     let groups = cx.params.int("num_groups").unwrap_or(1).max(1) as u64;
     let d = &ty.dims;
-    if d.len() < 3 || d[1] % groups != 0 {
+    if d.len() < 3 || !d[1].is_multiple_of(groups) {
         return Err(OpError(format!(
             "operand `data`: {} channels do not divide into {groups} groups",
             d.get(1).unwrap_or(&0)

@@ -129,7 +129,7 @@ fn resized(params: &Params, from: [u64; 2]) -> std::result::Result<[u64; 2], OpE
         let scale =
             || scales[i].ok_or_else(|| OpError("parameters `scale_height` and `scale_width` are needed".into()));
         out[i] = match params.str("mode") {
-            Some("odd_scale") if n % 2 == 0 => (n as f64 * scale()?) as u64,
+            Some("odd_scale") if n.is_multiple_of(2) => (n as f64 * scale()?) as u64,
             Some("odd_scale") => ((n - 1) as f64 * scale()?) as u64 + 1,
             Some("to_even_down") => n - n % 2,
             Some("to_even_up") => n + n % 2,
