@@ -59,7 +59,8 @@ fn shared_state() -> Symbol {
 /// saving.
 #[test]
 fn a038_texts_are_those_of_mxnet() {
-    let nets: [(fn() -> Symbol, &str); 4] = [
+    type Make = fn() -> Symbol;
+    let nets: [(Make, &str); 4] = [
         (residual, include_str!("data/symbols/residual.json")),
         (attributes, include_str!("data/symbols/attributes.json")),
         (lists, include_str!("data/symbols/lists.json")),

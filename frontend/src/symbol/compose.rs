@@ -147,7 +147,10 @@ impl Application {
     }
 
     fn compose(self, inputs: &[Symbol], keywords: &[(String, Symbol)]) -> Result<Symbol, SymbolError> {
-        let wrong = |problem| SymbolError::Param { op: self.op(), node: self.name.clone(), problem };
+        let wrong = |problem| {
+            let (op, node, problem) = (self.op(), self.name.clone(), Box::new(problem));
+            SymbolError::Param { op, node, problem }
+        };
         let params = self.operator.params(&self.attrs, false).map_err(wrong)?;
         let stated = self.attrs.get(NUM_ARGS).and_then(|n| n.parse::<u16>().ok()).map_or(0, usize::from);
         let operands = self.operator.operands(&params, inputs.len().max(stated));

@@ -100,7 +100,8 @@ impl Forward {
         let always: BTreeSet<NodeId> = self.facts.iter().filter(|(_, f)| small(f)).map(|(n, _)| *n).collect();
         let expensive = self.facts.iter().filter(|(_, f)| f.kind == Kind::Expensive).map(|(n, _)| *n);
         let expensive: BTreeSet<NodeId> = expensive.chain(always.iter().copied()).collect();
-        let mut choices: Vec<BTreeSet<NodeId>> = CHAINS.iter().map(|length| self.chains(&expensive, *length)).collect();
+        let mut choices: Vec<BTreeSet<NodeId>> =
+            CHAINS.iter().flat_map(|length| [self.frugal_chains(*length), self.chains(&expensive, *length)]).collect();
         for segments in SEGMENTS {
             let checkpoints = self.checkpoints(total, segments);
             choices.push(&checkpoints | &expensive);
@@ -126,6 +127,31 @@ impl Forward {
                 _ => behind + 1,
             };
             level.insert(*node, own);
+        }
+        kept
+    }
+
+    /// What the backward pass reads, except for cheap nodes behind no more than `length` of them in a
+    /// row from inputs or from other values it reads. So nothing is kept that would not be otherwise.
+    fn frugal_chains(&self, length: u64) -> BTreeSet<NodeId> {
+        let mut kept = self.crossing.clone();
+        // Of nodes that are kept or can be computed again: the longest way there.
+        let mut level: BTreeMap<NodeId, u64> = BTreeMap::new();
+        for node in &self.order {
+            let fact = &self.facts[node];
+            let mut args = fact.args.iter().filter(|n| self.contains(**n)).map(|n| level.get(n).copied());
+            let behind = args.try_fold(0, |most, own| own.map(|own| most.max(own)));
+            let own = match (fact.kind, behind) {
+                (Kind::Alias, Some(behind)) => Some(behind),
+                (Kind::Cheap, Some(behind)) if behind < length => Some(behind + 1),
+                _ => kept.contains(node).then_some(0),
+            };
+            if let Some(own) = own {
+                level.insert(*node, own);
+                if own > 0 || fact.kind == Kind::Alias {
+                    kept.remove(node);
+                }
+            }
         }
         kept
     }

@@ -50,7 +50,7 @@ pub struct Recompute {
 }
 
 /// Choices looked at more closely, by fusing and ordering the graph they lead to.
-const TRIALS: usize = 24;
+const TRIALS: usize = 32;
 
 impl Pass for Recompute {
     fn name(&self) -> &'static str {

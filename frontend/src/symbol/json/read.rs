@@ -102,7 +102,7 @@ fn node(file: &FileNode, made: &[Option<Arc<Node>>], registry: &Registry) -> Res
     };
     let params = match operator.params(&file.attrs, true) {
         Ok(params) => params,
-        Err(problem) => return Err(SymbolError::Param { op, node: name, problem }),
+        Err(problem) => return Err(SymbolError::Param { op, node: name, problem: Box::new(problem) }),
     };
     let inputs: Vec<Entry> = file.inputs.iter().map(|e| entry(&place, e, made)).collect::<Result<_, _>>()?;
     let operands = operator.operands(&params, inputs.len());

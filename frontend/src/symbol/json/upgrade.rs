@@ -33,10 +33,10 @@ pub fn upgrade(file: &mut File, registry: &Registry) -> Result<(), SymbolError> 
         for i in 0..file.nodes.len() {
             let Some(operator) = Operator::find(registry, &file.nodes[i].op) else { continue };
             for (position, entry) in file.nodes[i].inputs.clone().into_iter().enumerate() {
-                if let Some(variable) = file.nodes.get_mut(entry.node).filter(|n| n.is_variable()) {
-                    if let Some(value) = asked_initializer(operator.name(), position) {
-                        variable.attrs.entry(INIT.to_owned()).or_insert_with(|| value.to_owned());
-                    }
+                if let Some(value) = asked_initializer(operator.name(), position)
+                    && let Some(variable) = file.nodes.get_mut(entry.node).filter(|n| n.is_variable())
+                {
+                    variable.attrs.entry(INIT.to_owned()).or_insert_with(|| value.to_owned());
                 }
             }
         }
@@ -94,7 +94,10 @@ fn append_states(file: &mut File, registry: &Registry) -> Result<(), SymbolError
     for i in 0..file.nodes.len() {
         let node = &file.nodes[i];
         let Some(operator) = Operator::find(registry, &node.op) else { continue };
-        let wrong = |problem| SymbolError::Param { op: node.op.clone(), node: node.name.clone(), problem };
+        let wrong = |problem| {
+            let (op, node, problem) = (node.op.clone(), node.name.clone(), Box::new(problem));
+            SymbolError::Param { op, node, problem }
+        };
         let params = operator.params(&node.attrs, true).map_err(wrong)?;
         let operands = operator.operands(&params, node.inputs.len());
         let (name, attrs): (String, Attrs) = (node.name.clone(), node.attrs.clone());

@@ -124,8 +124,8 @@ fn counted_results(node: &Node) -> usize {
     let Some(op) = &node.op else { return listed };
     let word = |name: &str| op.params.str(name);
     let counted = match &**op.operator.name() {
-        "InstanceNorm" => 3,
-        "L2Normalization" | "LRN" | "sort" => 2,
+        "InstanceNorm" | "Correlation" | "SpatialTransformer" => 3,
+        "L2Normalization" | "LRN" | "sort" | "ROIPooling" | "GridGenerator" | "BilinearSampler" => 2,
         "topk" if word("ret_typ") == Some("value") => 2,
         "Pooling" => {
             let windows = op.params.ints("kernel").is_some_and(|k| (1..=3).contains(&k.len()));

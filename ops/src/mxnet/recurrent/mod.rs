@@ -277,7 +277,7 @@ fn rnn() -> OpDef {
         })
         .outputs(1, 3)
         .results(results)
-        .result_names(&["output", "state", "state_cell"])
+        .result_names(&["output", "state_output", "statecell_output"])
         .ulp(256.0)
         .mxnet("RNN")
 }
