@@ -1,12 +1,26 @@
-//! Recognition of library contractions: which index maps are a batched matrix product or a
-//! two-dimensional convolution.
+//! Recognition of library contractions: which index maps are a batched matrix product, a
+//! two-dimensional convolution or a gradient of one.
+
+mod gradient;
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
-use tensorc_abi::{BatchedGemm, Conv2d, DType, MatrixLayout};
+use tensorc_abi::{BatchedGemm, Conv2d, ConvPass, DType, MatrixLayout};
 
 use crate::index::{Index, linearize};
 use crate::prim::Contraction;
 use crate::types::DenseType;
+
+pub use gradient::{as_conv_data_gradient, as_conv_filter_gradient};
+
+/// Whether a library kernel computes the contraction.
+pub fn is_library(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> bool {
+    as_gemm(c, lhs, rhs, None).is_some() || as_convolution(c, lhs, rhs).is_some()
+}
+
+/// The contraction as a convolution, with filters of the run, or as a gradient of one.
+pub fn as_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
+    as_conv(c, lhs, rhs).or_else(|| as_conv_filter_gradient(c, lhs, rhs)).or_else(|| as_conv_data_gradient(c, lhs, rhs))
+}
 
 /// A contraction expressed as a matrix product.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,7 +162,8 @@ fn strides(map: &[Index], ty: &DenseType, extents: &[u64]) -> Option<(Vec<i64>, 
     flat.is_affine().then(|| strides.collect::<Option<Vec<_>>>())?.map(|s| (s, flat.constant))
 }
 
-/// The contraction as a convolution over NCHW f32 (one- or two-dimensional, grouped or not).
+/// The contraction as a convolution over NCHW f32 (one- or two-dimensional, grouped or not), with
+/// filters as they are.
 ///
 /// Axes `[n, oc, out…, ic, kernel…]`, where `oc` counts output channels of all groups; left operand
 /// `(n, floordiv(oc, oc per group)·ic per group + ic, out·stride + kernel·dilation - pad, …)`, right
@@ -184,7 +199,8 @@ pub fn as_conv(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv
         && same(&c.rhs[0], &var(1), &c.extents)
         && same(&c.rhs[1], &var(ic), &c.extents)
         && (0..spatial).all(|s| same(&c.rhs[2 + s], &var(kernel + s), &c.extents));
-    if !canonical || rhs.dims[2..] != c.extents[kernel..] || lhs.dims[0] != c.extents[0] {
+    let small = [lhs, rhs].iter().all(|ty| ty.len() <= i32::MAX as u64);
+    if !canonical || !small || rhs.dims[2..] != c.extents[kernel..] || lhs.dims[0] != c.extents[0] {
         return None;
     }
     let mut conv = Conv2d {
@@ -198,24 +214,35 @@ pub fn as_conv(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv
         strides: [1; 2],
         dilations: [1; 2],
         pads: [0; 2],
+        pass: ConvPass::Forward,
     };
     for s in 0..spatial {
         let (axis, index) = (2 - spatial + s, &c.lhs[2 + s]);
         let (o, k) = (out + s, kernel + s);
-        let stride = if c.extents[o] == 1 { 1 } else { index.coefficient(o as u32)? };
-        let dilation = if c.extents[k] == 1 { 1 } else { index.coefficient(k as u32)? };
-        let rebuilt = var(o).scale(stride).add(&var(k).scale(dilation)).offset(index.constant);
-        if stride < 1 || dilation < 1 || index.constant > 0 || !same(index, &rebuilt, &c.extents) {
-            return None;
-        }
+        (conv.strides[axis], conv.dilations[axis], conv.pads[axis]) = window(index, o, k, &c.extents)?;
         conv.input[axis] = lhs.dims[2 + s];
         conv.output[axis] = c.extents[o];
         conv.kernel[axis] = c.extents[k];
-        conv.strides[axis] = stride as u64;
-        conv.dilations[axis] = dilation as u64;
-        conv.pads[axis] = (-index.constant) as u64;
     }
     Some(conv)
+}
+
+/// Stride, dilation and padding of the index `o·stride + k·dilation - pad`.
+fn window(index: &Index, o: usize, k: usize, extents: &[u64]) -> Option<(u64, u64, u64)> {
+    let step = |v: usize| if extents[v] == 1 { Some(1) } else { index.coefficient(v as u32) };
+    let (stride, dilation) = (step(o)?, step(k)?);
+    let var = |v: usize, c: i64| Index::var(v as u32).scale(c);
+    let rebuilt = var(o, stride).add(&var(k, dilation)).offset(index.constant);
+    let fits = stride >= 1 && dilation >= 1 && index.constant <= 0 && same(index, &rebuilt, extents);
+    fits.then_some((stride as u64, dilation as u64, (-index.constant) as u64))
+}
+
+/// Joins axes `axis` and `axis + 1` of an operand.
+fn join_pair(map: &mut Vec<Index>, dims: &mut Vec<u64>, axis: usize, extents: &[u64]) {
+    let joined = linearize(&map[axis..axis + 2], &dims[axis..axis + 2]).recombine(extents);
+    map.splice(axis..axis + 2, [joined]);
+    let size = dims[axis] * dims[axis + 1];
+    dims.splice(axis..axis + 2, [size]);
 }
 
 /// The contraction with its axes 1 and 2 joined to one.

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use tensorc_abi::{BatchedGemm, Conv2d, MatrixLayout, Packing};
+use tensorc_abi::{BatchedGemm, Conv2d, ConvPass, MatrixLayout, Packing};
 use tensorc_kernels::{
     Isa, conv_run_with, conv_scratch, conv_tasks, gemm_run_with, gemm_scratch, gemm_tasks, isa, pack, packed_len,
 };
@@ -100,7 +100,7 @@ impl Report {
         );
     }
 
-    /// `form`: 'p' prepacked B, 'n' row-major B, 't' column-major B.
+    /// `form`: 'p' prepacked B, 'n' row-major B, 't' column-major B, 'g' column-major A.
     fn gemm(&self, batch: u64, [m, n, k]: [u64; 3], form: char) {
         let name = format!("gemm {batch}x{m}x{n}x{k} {form}");
         if !self.wants(&name) {
@@ -116,8 +116,11 @@ impl Report {
         if form == 't' {
             (b.row_stride, b.col_stride) = (1, k as i64);
         }
-        let call =
-            BatchedGemm { batch: [1, 1, batch], m, n, k, a: layout(m, k), b, c: layout(m, n), b_packed: form == 'p' };
+        let mut a = layout(m, k);
+        if form == 'g' {
+            (a.row_stride, a.col_stride) = (1, m as i64);
+        }
+        let call = BatchedGemm { batch: [1, 1, batch], m, n, k, a, b, c: layout(m, n), b_packed: form == 'p' };
         let a = numbers((batch * m * k) as usize);
         let mut b = numbers((batch * k * n) as usize);
         let mut c = vec![0.0f32; (batch * m * n) as usize];
@@ -151,10 +154,6 @@ impl Report {
 
     /// Square image, "same" padding; `groups == in_channels == out_channels` for depthwise.
     fn conv(&self, net: &str, [inputs, outputs, groups]: [u64; 3], size: u64, kernel: u64, stride: u64) {
-        let name = format!("{net} {kernel}x{kernel}s{stride} {inputs}-{outputs} {size}");
-        if !self.wants(&name) {
-            return;
-        }
         let call = Conv2d {
             batch: 1,
             groups,
@@ -166,14 +165,39 @@ impl Report {
             strides: [stride; 2],
             dilations: [1; 2],
             pads: [kernel / 2; 2],
+            pass: ConvPass::Packed,
         };
+        let name = format!("{net} {kernel}x{kernel}s{stride} {inputs}-{outputs} {size}");
+        self.pass(&name, call);
+    }
+
+    /// The three products of a layer in training.
+    fn training(&self, net: &str, call: Conv2d) {
+        let Conv2d { batch, in_channels, out_channels, input, kernel, strides, .. } = call;
+        let layer =
+            format!("{net} {}x{}s{} {in_channels}-{out_channels} {}", kernel[0], kernel[1], strides[0], input[0]);
+        for (what, pass) in [("y", ConvPass::Forward), ("dx", ConvPass::DataGradient), ("dw", ConvPass::FilterGradient)]
+        {
+            self.pass(&format!("{layer} b{batch} {what}"), Conv2d { pass, ..call });
+        }
+    }
+
+    fn pass(&self, name: &str, call: Conv2d) {
+        if !self.wants(name) {
+            return;
+        }
+        let [x, w, y] = call.sizes().map(|size| numbers(size.unwrap_or(0) as usize));
         let packing = Packing::Conv(call);
-        let w = numbers(packed_len(&packing));
         let mut packed = vec![0.0; w.len()];
         // SAFETY: `w` has as many filters as the call.
         unsafe { pack(&packing, w.as_ptr().cast(), &mut packed) };
-        let x = numbers((inputs * size * size) as usize);
-        let mut y = vec![0.0f32; (outputs * call.output[0] * call.output[1]) as usize];
+        let bytes = 4.0 * (x.len() + w.len() + y.len()) as f64;
+        let (x, packed, mut y) = match call.pass {
+            ConvPass::Packed => (x, packed, y),
+            ConvPass::Forward => (x, w, y),
+            ConvPass::DataGradient => (y, w, x),
+            ConvPass::FilterGradient => (x, y, w),
+        };
         let mut scratch = vec![0.0f32; conv_scratch(&call) / 4 + 1];
         let tasks = conv_tasks(&call);
         let seconds = best(|| {
@@ -191,8 +215,7 @@ impl Report {
                 );
             }
         });
-        let bytes = 4.0 * (x.len() + w.len() + y.len()) as f64;
-        self.line(&name, call.flops() as f64, bytes, seconds, tasks);
+        self.line(name, call.flops() as f64, bytes, seconds, tasks);
     }
 }
 
@@ -285,4 +308,45 @@ fn main() {
     report.conv("unet", [256, 256, 1], 64, 1, 1);
     report.conv("unet", [64, 64, 1], 128, 3, 1);
     report.conv("grouped", [128, 128, 32], 56, 3, 1);
+    training(&report);
+}
+
+/// The products of an MLP, LeNet, ResNet-18 on 32×32 images and a small transformer in training.
+fn training(report: &Report) {
+    for [batch, inputs, outputs] in [
+        [64, 784, 512],
+        [64, 512, 512],
+        [64, 512, 10],
+        [64, 800, 500],
+        [1024, 128, 384],
+        [1024, 128, 512],
+        [1024, 512, 128],
+    ] {
+        report.gemm(1, [batch, outputs, inputs], 't');
+        report.gemm(1, [batch, inputs, outputs], 'n');
+        report.gemm(1, [outputs, inputs, batch], 'g');
+    }
+    let layer = |batch, [inputs, outputs]: [u64; 2], size: u64, kernel: u64, stride: u64, pad: u64| Conv2d {
+        batch,
+        groups: 1,
+        in_channels: inputs,
+        out_channels: outputs,
+        input: [size; 2],
+        output: [(size + 2 * pad - kernel) / stride + 1; 2],
+        kernel: [kernel; 2],
+        strides: [stride; 2],
+        dilations: [1; 2],
+        pads: [pad; 2],
+        pass: ConvPass::Forward,
+    };
+    report.training("lenet", layer(64, [1, 20], 28, 5, 1, 0));
+    report.training("lenet", layer(64, [20, 50], 12, 5, 1, 0));
+    report.training("cifar", layer(8, [3, 64], 32, 3, 1, 1));
+    for (channels, size) in [(64, 32), (128, 16), (256, 8), (512, 4)] {
+        report.training("cifar", layer(8, [channels, channels], size, 3, 1, 1));
+        if channels > 64 {
+            report.training("cifar", layer(8, [channels / 2, channels], 2 * size, 3, 2, 1));
+            report.training("cifar", layer(8, [channels / 2, channels], 2 * size, 1, 2, 0));
+        }
+    }
 }

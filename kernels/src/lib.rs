@@ -1,11 +1,12 @@
-//! Library kernels: dense f32 matrix products and two-dimensional convolutions.
+//! Library kernels: dense f32 matrix products, two-dimensional convolutions and their gradients.
 //!
 //! A call is cut into tasks by its shape alone. Tasks are independent, each finishes its part of
 //! the output and applies the epilogue to it, so results do not depend on the number of threads.
 //!
 //! # Order of summation
 //! Every element of the result is one chain of fused multiply-adds in f32, starting from zero, over
-//! ascending k (for a convolution: input channel, then filter row, then filter column). No tier,
+//! ascending k (for a convolution: input channel, then filter row, then filter column; for its
+//! gradients see [`tensorc_abi::ConvPass`]). No tier,
 //! blocking or packing changes it, so all tiers give the same bits. Taps of a convolution that
 //! fall into the padding contribute a multiply-add with zero, or, for depthwise convolutions,
 //! nothing; the two differ for weights that are not finite.

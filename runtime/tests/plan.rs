@@ -6,7 +6,9 @@ mod common;
 
 use bytes::Bytes;
 use common::*;
-use tensorc_abi::{BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, KernelFn, MatrixLayout, Packing, Plan, StepOp};
+use tensorc_abi::{
+    BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, KernelFn, MatrixLayout, Packing, Plan, StepOp,
+};
 use tensorc_runtime::plan::{LoadError, PlanError, Side};
 use tensorc_runtime::{
     AllocError, Bindings, Context, Device, Pool, Profiler, RunError, TensorMut, TensorRef, WeightError, WeightStorage,

@@ -5,7 +5,9 @@
 mod common;
 
 use common::*;
-use tensorc_abi::{BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, KernelId, MatrixLayout, Packing, Plan, StepOp};
+use tensorc_abi::{
+    BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, KernelId, MatrixLayout, Packing, Plan, StepOp,
+};
 use tensorc_runtime::plan::{PlanError, Side, verify};
 
 const N: u64 = 100;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use tensorc_abi::Conv2d;
 use tensorc_abi::library::GEMM_BATCH_RANK;
+use tensorc_abi::{Conv2d, ConvPass};
 use tensorc_ir::DType;
-use tensorc_ir::contract::{Gemm, as_conv, as_gemm};
+use tensorc_ir::contract::{Gemm, as_convolution, as_gemm};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::index::Index;
@@ -23,7 +23,7 @@ use super::strips::{self, Strips};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Library {
     Gemm { gemm: Gemm, a: usize, b: usize },
-    Conv { conv: Conv2d, x: usize, w: usize },
+    Conv { conv: Conv2d, a: usize, b: usize },
 }
 
 /// A generated epilogue kernel: its parameters are the result, then these cluster inputs.
@@ -33,8 +33,8 @@ pub struct Epilogue {
 }
 
 /// How a library computes the cluster's contraction, if one can: operands must be cluster inputs,
-/// filters constant, and everything after the contraction element-wise on its shape.
-pub fn library_form(body: &Graph, is_constant: &dyn Fn(usize) -> bool) -> Result<Option<Library>> {
+/// and everything after the contraction element-wise on its shape.
+pub fn library_form(body: &Graph) -> Result<Option<Library>> {
     let (node, c) = contraction(body)?;
     let [(_, output)] = body.outputs() else { return Ok(None) };
     let (result, moved) = split_final_view(body, *output)?;
@@ -51,11 +51,10 @@ pub fn library_form(body: &Graph, is_constant: &dyn Fn(usize) -> bool) -> Result
     let args = body.args(node);
     let (Some(l), Some(r), true) = (position(args[0]), position(args[1]), element_wise) else { return Ok(None) };
     let (lhs, rhs) = (body.dense(args[0])?, body.dense(args[1])?);
-    if is_constant(r)
-        && strides.is_none()
-        && let Some(conv) = as_conv(&c, &lhs, &rhs)
+    if strides.is_none()
+        && let Some(conv) = as_convolution(&c, &lhs, &rhs)
     {
-        return Ok(Some(Library::Conv { conv, x: l, w: r }));
+        return Ok(Some(Library::Conv { conv, a: l, b: r }));
     }
     Ok(as_gemm(&c, &lhs, &rhs, strides.as_deref()).map(|gemm| {
         let (a, b) = if gemm.swapped { (r, l) } else { (l, r) };
@@ -163,9 +162,24 @@ impl Block {
                 row_stride: gemm.call.c.row_stride,
                 cols: gemm.call.n,
             },
+            Library::Conv { conv, .. } if conv.pass == ConvPass::FilterGradient => {
+                let taps: u64 = dims[1..].iter().product();
+                Block {
+                    batch_axes: Default::default(),
+                    row_axes: vec![0],
+                    col_axes: (1..dims.len()).collect(),
+                    batch_strides: [0; GEMM_BATCH_RANK],
+                    row_stride: taps as i64,
+                    cols: taps,
+                }
+            }
             Library::Conv { conv, .. } => {
                 // Channels are one axis, or a group axis and one within the group.
-                let channels = conv.groups * conv.out_channels;
+                let channels = conv.groups
+                    * match conv.pass {
+                        ConvPass::DataGradient => conv.in_channels,
+                        _ => conv.out_channels,
+                    };
                 let first_pixel = if dims[1] == channels { 2 } else { 3 };
                 let pixels: u64 = dims[first_pixel..].iter().product();
                 Block {

@@ -4,7 +4,9 @@ mod deliver;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tensorc_abi::{Arg, Buffer, BufferId, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, Step, StepOp, Weight};
+use tensorc_abi::{
+    Arg, Buffer, BufferId, ConvPass, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, Step, StepOp, Weight,
+};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::kir::Kernel;
@@ -158,19 +160,16 @@ impl Lowering<'_> {
     }
 
     fn fused(&mut self, node: NodeId, fused: &Fused) -> Result<()> {
-        let inputs = self.graph.args(node);
         let types = (0..self.graph.node(node).types.len() as u16).map(|port| self.graph.dense(Value { node, port }));
         if types.collect::<Result<Vec<_>>>()?.iter().all(DenseType::is_empty) {
             self.results(node)?;
             return Ok(());
         }
         let flops = flops(&fused.body)?;
-        if fused.class == FusionClass::Contract {
-            let graph = self.graph;
-            let is_constant = |i: usize| inputs.get(i).is_some_and(|v| graph.constant(*v).is_some());
-            if let Some(library) = library_form(&fused.body, &is_constant)? {
-                return self.library(node, fused, library, flops);
-            }
+        if fused.class == FusionClass::Contract
+            && let Some(library) = library_form(&fused.body)?
+        {
+            return self.library(node, fused, library, flops);
         }
         let Emitted { kernel, in_place } =
             emit::emit(fused.class, &fused.body, &self.graph.node(node).name, self.math)?;
@@ -231,13 +230,16 @@ impl Lowering<'_> {
         let epilogue = emit_epilogue(&fused.body, &library, &name, self.math)?;
         let constant = |i: usize| graph.constant(inputs[i]);
         let step: Box<dyn FnOnce(BufferId, Option<Epilogue>) -> StepOp> = match library {
-            Library::Conv { conv: call, x, w } => {
-                let Some(data) = constant(w) else {
-                    return Err(Diagnostic::new(Code::Internal, "convolution filters are not constant"));
+            Library::Conv { conv: mut call, a, b } => {
+                let b = match constant(b) {
+                    Some(data) if call.pass == ConvPass::Forward => {
+                        call.pass = ConvPass::Packed;
+                        self.weight(inputs[b].node, data, Packing::Conv(call), &data.ty)
+                    }
+                    _ => self.operand(inputs[b])?,
                 };
-                let (x, w) =
-                    (self.operand(inputs[x])?, self.weight(inputs[w].node, data, Packing::Conv(call), &data.ty));
-                Box::new(move |y, epilogue| StepOp::Conv { call, x, w, y, epilogue })
+                let a = self.operand(inputs[a])?;
+                Box::new(move |c, epilogue| StepOp::Conv { call, a, b, c, epilogue })
             }
             Library::Gemm { gemm, a, b } => {
                 let mut call = gemm.call;

@@ -1,8 +1,8 @@
 //! Random plans that obey the structural rules; their memory is not laid out sensibly.
 
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, DType, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, Step,
-    StepOp, Weight,
+    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, DType, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan,
+    Step, StepOp, Weight,
 };
 
 use super::Rng;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, Step, StepOp,
-    Weight,
+    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, Step,
+    StepOp, Weight,
 };
 
 use super::lex::{Name, Pos};

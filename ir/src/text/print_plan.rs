@@ -1,6 +1,8 @@
 //! Printing of plans.
 
-use tensorc_abi::{Arg, BatchedGemm, BufferId, Conv2d, ConvPass, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, StepOp};
+use tensorc_abi::{
+    Arg, BatchedGemm, BufferId, Conv2d, ConvPass, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, StepOp,
+};
 
 use super::names::{Numbered, sigiled, word};
 use super::print::{Out, join, list};

@@ -26,7 +26,7 @@ const TASK_FLOPS: f64 = 4e6;
 /// Tasks wanted of a large convolution.
 const TASKS: usize = 16;
 /// Tasks wanted where every task fetches all patches anew.
-const FEW_TASKS: usize = 6;
+const FEW_TASKS: usize = 4;
 /// Most elements of fetched patches kept for the following tasks.
 const KEPT_ELEMENTS: usize = 1 << 20;
 /// Most elements of packed filters kept for the following tasks.

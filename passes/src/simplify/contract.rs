@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use tensorc_ir::DenseType;
-use tensorc_ir::contract::{as_conv, as_gemm};
+use tensorc_ir::contract::{as_gemm, is_library};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::index::Index;
@@ -28,10 +27,6 @@ pub fn run(graph: &mut Graph) -> Result<bool> {
         }
     }
     Ok(changed)
-}
-
-fn is_library(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> bool {
-    as_gemm(c, lhs, rhs, None).is_some() || as_conv(c, lhs, rhs).is_some()
 }
 
 /// Reads through a view of an operand, unless a library kernel would be lost by it.

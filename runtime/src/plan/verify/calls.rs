@@ -215,8 +215,6 @@ pub fn packing_fits(packing: &Packing, elements: u64) -> bool {
         Packing::GemmB { k, n, offset, row_stride, col_stride } => {
             strided_fits(*offset, &[(*k, *row_stride), (*n, *col_stride)], elements)
         }
-        Packing::Conv(call) => {
-            call.pass == ConvPass::Packed && call.sizes()[1] == Some(elements)
-        }
+        Packing::Conv(call) => call.pass == ConvPass::Packed && call.sizes()[1] == Some(elements),
     }
 }

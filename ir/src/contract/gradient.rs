@@ -1,0 +1,235 @@
+//! Recognition of the gradients of convolutions.
+//!
+//! Maps are compared by what they say, not by how they are written: channel indices up to equal normal
+//! forms, and where a gradient's windows lie by looking at every position and tap of an axis.
+
+use tensorc_abi::{Conv2d, ConvPass, DType};
+
+use super::{join_pair, same};
+use crate::index::Index;
+use crate::prim::Contraction;
+use crate::types::DenseType;
+
+/// Positions times taps of an axis above which its windows are not looked at one by one.
+const MOST_PAIRS: u64 = 1 << 20;
+
+/// The contraction as the gradient of a convolution's filters (one- or two-dimensional, grouped or
+/// not).
+///
+/// Axes `[oc, ic, kernel…, n, out…]`, where `oc` counts output channels of all groups; left operand
+/// `(n, floordiv(oc, oc per group)·ic per group + ic, out·stride + kernel·dilation - pad, …)`, right
+/// operand the gradient of y, `(n, oc, out…)`, whose channels may be split into groups.
+pub fn as_conv_filter_gradient(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
+    let spatial = axes(c, lhs, rhs)?;
+    let (n, out) = (2 + spatial, 3 + spatial);
+    if c.out_rank != n || c.extents.len() != out + spatial || lhs.rank() != spatial + 2 {
+        return None;
+    }
+    let (mut map, mut dims) = (c.rhs.clone(), rhs.dims.clone());
+    if rhs.rank() == spatial + 3 {
+        join_pair(&mut map, &mut dims, 1, &c.extents);
+    }
+    let (channels, per_group) = (c.extents[0], c.extents[1]);
+    let groups = lhs.dims[1] / per_group;
+    let filters = channels.checked_div(groups)?;
+    if lhs.dims[..2] != [c.extents[n], groups * per_group] || channels != groups * filters {
+        return None;
+    }
+    let var = |i: usize| Index::var(i as u32);
+    let group = var(0).floor_div(filters.max(1) as i64, &c.extents[..]);
+    let right = [&[n, 0][..], &(out..out + spatial).collect::<Vec<_>>()].concat();
+    let canonical = same(&c.lhs[0], &var(n), &c.extents)
+        && same(&c.lhs[1], &group.scale(per_group as i64).add(&var(1)), &c.extents)
+        && right.iter().zip(&map).all(|(v, m)| same(m, &var(*v), &c.extents))
+        && right.iter().zip(&dims).all(|(v, d)| c.extents[*v] == *d);
+    if !canonical || dims.len() != spatial + 2 {
+        return None;
+    }
+    let mut conv = unit(ConvPass::FilterGradient, [c.extents[n], groups, per_group, filters]);
+    for s in 0..spatial {
+        let (axis, o, k) = (2 - spatial + s, out + s, 2 + s);
+        (conv.input[axis], conv.output[axis], conv.kernel[axis]) = (lhs.dims[2 + s], c.extents[o], c.extents[k]);
+        let window = super::window(&c.lhs[2 + s], o, k, &c.extents)?;
+        (conv.strides[axis], conv.dilations[axis], conv.pads[axis]) = window;
+    }
+    Some(conv)
+}
+
+/// The contraction as the gradient of a convolution's operand (one- or two-dimensional, grouped or
+/// not).
+///
+/// Axes `[n, ic, in…, oc, kernel…]`, where `ic` counts input channels of all groups and `oc` output
+/// channels of one; left operand the gradient of y, `(n, floordiv(ic, ic per group)·oc per group + oc,
+/// (in + pad - kernel·dilation) / stride, …)`, which is out of range where the quotient is not exact,
+/// and whose channels may be split into groups; right operand the filters.
+pub fn as_conv_data_gradient(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
+    let spatial = axes(c, rhs, lhs)?;
+    let (oc, kernel) = (2 + spatial, 3 + spatial);
+    if c.out_rank != oc || c.extents.len() != kernel + spatial || rhs.rank() != spatial + 2 {
+        return None;
+    }
+    let (mut map, mut dims) = (c.lhs.clone(), lhs.dims.clone());
+    if lhs.rank() == spatial + 3 {
+        join_pair(&mut map, &mut dims, 1, &c.extents);
+    }
+    let (filters, per_group) = (c.extents[oc], rhs.dims[1]);
+    let groups = c.extents[1].checked_div(per_group)?;
+    let var = |i: usize| Index::var(i as u32);
+    let group = var(1).floor_div(per_group.max(1) as i64, &c.extents[..]);
+    let within = var(1).modulo(per_group.max(1) as i64, &c.extents[..]);
+    let channel = group.scale(filters as i64).add(&var(oc));
+    let canonical = dims.len() == spatial + 2
+        && dims[..2] == [c.extents[0], groups * filters]
+        && rhs.dims[0] == groups * filters
+        && c.extents[1] == groups * per_group
+        && rhs.dims[2..] == c.extents[kernel..]
+        && same(&map[0], &var(0), &c.extents)
+        && same(&map[1], &channel, &c.extents)
+        && same(&c.rhs[0], &channel, &c.extents)
+        && same(&c.rhs[1], &within, &c.extents);
+    if !canonical {
+        return None;
+    }
+    let mut conv = unit(ConvPass::DataGradient, [c.extents[0], groups, per_group, filters]);
+    for s in 0..spatial {
+        let (axis, h, k) = (2 - spatial + s, 2 + s, kernel + s);
+        let (last, tap) = (c.extents[k] as i64 - 1, &c.rhs[2 + s]);
+        let backwards = match () {
+            _ if same(tap, &var(k), &c.extents) => false,
+            _ if same(tap, &var(k).scale(-1).offset(last), &c.extents) => true,
+            _ => return None,
+        };
+        (conv.input[axis], conv.output[axis], conv.kernel[axis]) = (c.extents[h], dims[2 + s], c.extents[k]);
+        let window = reached(&map[2 + s], (h, k), backwards, dims[2 + s], &c.extents)?;
+        (conv.strides[axis], conv.dilations[axis], conv.pads[axis]) = window;
+    }
+    Some(conv)
+}
+
+/// The number of spatial axes of f32 operands, `image` of rank two more and `other` of that or, with
+/// channels split into groups, one more.
+fn axes(c: &Contraction, image: &DenseType, other: &DenseType) -> Option<usize> {
+    let spatial = image.rank().checked_sub(2)?;
+    let small = |ty: &DenseType| ty.len() <= i32::MAX as u64;
+    let result: u64 = c.extents[..c.out_rank].iter().product();
+    let fits = (1..=2).contains(&spatial)
+        && [image, other].iter().all(|ty| ty.dtype == DType::F32 && small(ty))
+        && (spatial + 2..=spatial + 3).contains(&other.rank())
+        && !c.extents.contains(&0)
+        && result <= i32::MAX as u64;
+    fits.then_some(spatial)
+}
+
+fn unit(pass: ConvPass, [batch, groups, in_channels, out_channels]: [u64; 4]) -> Conv2d {
+    Conv2d {
+        batch,
+        groups,
+        in_channels,
+        out_channels,
+        input: [1; 2],
+        output: [1; 2],
+        kernel: [1; 2],
+        strides: [1; 2],
+        dilations: [1; 2],
+        pads: [0; 2],
+        pass,
+    }
+}
+
+/// Stride, dilation and padding of the windows along one axis, if `index` is the position of the one of
+/// `n` windows whose tap lies at position `h`, and outside `0..n` where there is none.
+fn reached(index: &Index, (h, k): (usize, usize), backwards: bool, n: u64, extents: &[u64]) -> Option<(u64, u64, u64)> {
+    let (positions, taps, n) = (extents[h] as i64, extents[k] as i64, n as i64);
+    let mut own = true;
+    index.visit_vars(&mut |v| own &= [h, k].contains(&(v as usize)) || extents[v as usize] == 1);
+    if !own || (positions as u64).checked_mul(taps as u64)? > MOST_PAIRS {
+        return None;
+    }
+    let at = |position: i64, tap: i64| {
+        let tap = if backwards { taps - 1 - tap } else { tap };
+        let window = index.eval(&|v| match v as usize {
+            v if v == h => position,
+            v if v == k => tap,
+            _ => 0,
+        });
+        (0..n).contains(&window).then_some(window)
+    };
+    let pairs = || (0..taps).flat_map(move |tap| (0..positions).map(move |position| (position, tap)));
+    // position = window·stride + tap·dilation - pad
+    let (first_position, first_tap, first) =
+        pairs().find_map(|(position, tap)| Some((position, tap, at(position, tap)?)))?;
+    let stride = (0..positions)
+        .find_map(|p| at(p, first_tap).filter(|w| *w != first).map(|w| (p - first_position) / (w - first)))
+        .unwrap_or(1);
+    let dilation = pairs()
+        .find(|(p, tap)| *tap != first_tap && at(*p, *tap).is_some())
+        .and_then(|(p, tap)| Some((p - first_position - (at(p, tap)? - first) * stride) / (tap - first_tap)))
+        .unwrap_or(1);
+    let pad = first * stride + first_tap * dilation - first_position;
+    if stride < 1 || dilation < 1 || pad < 0 {
+        return None;
+    }
+    let fits = pairs().all(|(position, tap)| {
+        let reach = position + pad - tap * dilation;
+        let window = reach.div_euclid(stride);
+        at(position, tap) == (reach.rem_euclid(stride) == 0 && (0..n).contains(&window)).then_some(window)
+    });
+    fits.then_some((stride as u64, dilation as u64, pad as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ty(dims: &[u64]) -> DenseType {
+        DenseType::new(DType::F32, dims)
+    }
+
+    fn v(i: u32) -> Index {
+        Index::var(i)
+    }
+
+    #[test]
+    fn filter_gradients_of_groups() {
+        // x [2, 6, 9, 7], y [2, 8, 5, 4], two groups, stride 2, padding 1 before.
+        let extents = vec![8, 3, 3, 2, 2, 5, 4];
+        let group = v(0).floor_div(4, &extents[..]);
+        let c = Contraction {
+            out_rank: 4,
+            lhs: vec![
+                v(4),
+                group.scale(3).add(&v(1)),
+                v(5).scale(2).add(&v(2)).offset(-1),
+                v(6).scale(2).add(&v(3).scale(2)).offset(-1),
+            ],
+            rhs: vec![v(4), group.clone(), v(0).modulo(4, &extents[..]), v(5), v(6)],
+            extents,
+        };
+        let conv = as_conv_filter_gradient(&c, &ty(&[2, 6, 9, 7]), &ty(&[2, 2, 4, 5, 4])).expect("recognised");
+        assert_eq!((conv.batch, conv.groups, conv.in_channels, conv.out_channels), (2, 2, 3, 4));
+        assert_eq!((conv.strides, conv.dilations, conv.pads), ([2, 2], [1, 2], [1, 1]));
+        assert_eq!(as_conv_filter_gradient(&c, &ty(&[2, 6, 9, 7]), &ty(&[2, 4, 2, 5, 4])), None);
+    }
+
+    #[test]
+    fn data_gradients_with_strides() {
+        // x [2, 3, 10, 6], w [4, 3, 3, 2], y [2, 4, 5, 5].
+        let extents = vec![2, 3, 10, 6, 4, 3, 2];
+        let row = v(2).sub(&v(5)).offset(1).exact_quotient(2, 5, &extents[..]);
+        let c = |row: Index, tap: Index| Contraction {
+            extents: extents.clone(),
+            out_rank: 4,
+            lhs: vec![v(0), v(4), row, v(3).sub(&v(6))],
+            rhs: vec![v(4), v(1), tap, v(6)],
+        };
+        let find = |c: Contraction| as_conv_data_gradient(&c, &ty(&[2, 4, 5, 5]), &ty(&[4, 3, 3, 2]));
+        let conv = find(c(row.clone(), v(5))).expect("recognised");
+        assert_eq!((conv.strides, conv.dilations, conv.pads), ([2, 1], [1, 1], [1, 0]));
+        assert_eq!((conv.input, conv.output, conv.kernel), ([10, 6], [5, 5], [3, 2]));
+        // The filter read backwards from the other end is the same.
+        let other_end = v(2).add(&v(5)).offset(-1).exact_quotient(2, 5, &extents[..]);
+        assert_eq!(find(c(other_end, v(5).scale(-1).offset(2))), Some(conv));
+        // Floor division alone also reaches windows between the exact ones.
+        assert_eq!(find(c(v(2).sub(&v(5)).offset(1).floor_div(2, &extents[..]), v(5))), None);
+    }
+}
