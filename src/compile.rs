@@ -3,14 +3,16 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tensorc_abi::ExternFn;
 use tensorc_codegen::cranelift::compile_kernels;
 use tensorc_codegen::lower::lower;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::lowered::Lowered;
 use tensorc_kernels::{math64, vmath};
-use tensorc_passes::manager::{PassCx, Timing};
+use tensorc_passes::manager::{Pass, PassCx, Timing};
 use tensorc_passes::memory::plan_memory;
 use tensorc_passes::pipeline::{Phase, Pipeline};
+use tensorc_passes::recompute::Recompute;
 use tensorc_runtime::profiler::Span;
 use tensorc_runtime::{Executable, WeightStorage, pack_weight};
 
@@ -58,18 +60,24 @@ impl Report {
     }
 }
 
-/// Runs the graph passes of the default pipeline.
-pub(crate) fn optimize(compiler: &Compiler, graph: &mut Graph, report: &mut Report) -> Result<(), Error> {
+/// Runs the graph passes of the default pipeline; returns whether some values are recomputed.
+pub(crate) fn optimize(
+    compiler: &Compiler,
+    options: tensorc_passes::Options,
+    graph: &mut Graph,
+    report: &mut Report,
+) -> Result<bool, Error> {
     compiler.progress("optimize");
-    let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
+    let mut cx = PassCx::new(compiler.registry()).with_options(options);
     Pipeline::to(Phase::Fuse).run(graph, &mut cx)?;
+    let recomputes = cx.timings.iter().any(|timing| timing.pass == Recompute::default().name() && timing.changed);
     for Timing { pass, start, time, .. } in cx.timings {
         if let Some(profiler) = compiler.profiler() {
             profiler.record(Span::new(pass, COMPILE, start, start + time));
         }
         report.timings.push((pass.to_owned(), time));
     }
-    Ok(())
+    Ok(recomputes)
 }
 
 /// Lowers an optimized graph and plans its memory.
@@ -83,15 +91,26 @@ pub(crate) fn plan(compiler: &Compiler, graph: &Graph, report: &mut Report) -> R
 /// Compiles a graph of known types.
 pub(crate) fn compile(compiler: &Compiler, mut graph: Graph) -> Result<Compiled, Error> {
     let mut report = Report::default();
-    optimize(compiler, &mut graph, &mut report)?;
-    let lowered = plan(compiler, &graph, &mut report)?;
+    let options = compiler.options().passes;
+    let keeping = options.recompute.is_some().then(|| graph.clone());
+    let recomputes = optimize(compiler, options, &mut graph, &mut report)?;
+    let mut lowered = plan(compiler, &graph, &mut report)?;
+    if let (true, Some(mut graph)) = (recomputes, keeping) {
+        // What to recompute was chosen by an estimate; the plans have the last word.
+        let options = tensorc_passes::Options { recompute: None, ..options };
+        optimize(compiler, options, &mut graph, &mut report)?;
+        let other = plan(compiler, &graph, &mut report)?;
+        if other.plan.arena_bytes <= lowered.plan.arena_bytes {
+            lowered = other;
+        }
+    }
     drop(graph);
     link(compiler, lowered, report)
 }
 
 /// Generates code and packs weights.
 fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Compiled, Error> {
-    let Lowered { plan, kernels, constants, .. } = lowered;
+    let Lowered { plan, kernels, constants, externs, .. } = lowered;
     let threads = compiler.pool().threads();
     let resolve = |name: &str| math64::symbol(name).or_else(|| vmath::symbol(name));
     compiler.progress("generate code");
@@ -118,7 +137,7 @@ fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Com
         taken.map(|w| w.unwrap_or_else(|| Err(Error::Internal("a weight was not packed".into())))).collect()
     })?;
     let entries = (0..code.len()).filter_map(|i| code.entry(i)).collect();
-    let executable = report.timed(compiler, "load", || link_executable(plan, entries, code, weights))?;
+    let executable = report.timed(compiler, "load", || link_executable(plan, entries, code, weights, &externs))?;
     Ok(Compiled { executable: Arc::new(executable), report })
 }
 
@@ -128,8 +147,9 @@ fn link_executable(
     entries: Vec<tensorc_abi::KernelFn>,
     code: Arc<dyn std::any::Any + Send + Sync>,
     weights: Vec<WeightStorage>,
+    externs: &[ExternFn],
 ) -> Result<Executable, Error> {
     // SAFETY: the entries come from `code`, compiled from the kernels the plan was lowered with;
     // lowering bounds every access by the buffers' sizes and keeps parallel iterations disjoint.
-    unsafe { Executable::new(plan, entries, code, weights) }.map_err(Error::from)
+    unsafe { Executable::with_externs(plan, entries, code, weights, externs) }.map_err(Error::from)
 }

@@ -4,14 +4,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tensorc_codegen::cranelift::KernelCache;
+use tensorc_frontend::mxnet::params::{self, Checkpoint};
 use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import};
+use tensorc_frontend::symbol::Symbol;
 use tensorc_ir::graph::Graph;
-use tensorc_ir::op::Registry;
+use tensorc_ir::op::{OpDef, Registry};
 use tensorc_passes::Phase;
 use tensorc_runtime::profiler::Task;
 use tensorc_runtime::threads::resolve_threads;
 use tensorc_runtime::{Pool, Profiler};
 
+use crate::symbol::{Inference, inference};
 use crate::{Error, Model};
 
 /// Category of the phases of compilation in profiles.
@@ -50,7 +53,20 @@ impl Compiler {
         Compiler::with_registry(registry, options)
     }
 
-    /// A compiler with operators of the caller's.
+    /// A compiler with every operator of [`tensorc_ops`] and those of the caller's; see [`crate::op`].
+    ///
+    /// # Errors
+    /// An operator's name is taken, its entry contradicts itself, or no thread could be started.
+    pub fn with_operators(
+        options: Options,
+        operators: impl IntoIterator<Item = impl Into<OpDef>>,
+    ) -> Result<Compiler, Error> {
+        let mut registry = tensorc_ops::registry().map_err(Error::Internal)?;
+        operators.into_iter().try_for_each(|op| registry.add(op.into())).map_err(Error::Operator)?;
+        Compiler::with_registry(registry, options)
+    }
+
+    /// A compiler with a registry of the caller's.
     ///
     /// # Errors
     /// No thread could be started.
@@ -91,31 +107,56 @@ impl Compiler {
         }
     }
 
-    /// Loads a model file: ONNX, or the text IR if the name ends in `.tc`.
+    /// Loads a model file: ONNX; a symbol of MXNet if the name ends in `.json`; or the text IR if it ends in
+    /// `.tc`. The variables of a symbol are inputs of the model.
     ///
     /// # Errors
     /// The file cannot be read, is no model, or holds what is not supported; then the error lists
     /// everything unsupported at once.
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Model, Error> {
-        Ok(Model::new(self.clone(), self.load_graph(path)?))
+        self.load_with(path, None)
     }
 
-    /// The graph of a model file as imported.
+    /// Loads a symbol of MXNet with its parameters, which become constants of the model.
     ///
     /// # Errors
-    /// As [`Compiler::load`].
-    pub fn load_graph(&self, path: impl AsRef<Path>) -> Result<Graph, Error> {
+    /// As [`Compiler::load`]; or the parameters are not those of the symbol, or the model is none.
+    pub fn load_with(&self, path: impl AsRef<Path>, parameters: Option<&Path>) -> Result<Model, Error> {
         let path = path.as_ref();
+        let ends_in = |extension: &str| path.extension().is_some_and(|e| e == extension);
         self.progress(Phase::Import.name());
         let _span = self.span(Phase::Import.name());
-        if path.extension().is_some_and(|e| e == "tc") {
-            let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-            let mut module = tensorc_ir::text::parse_module(&text, self.registry())?;
-            return match module.graphs.len() {
-                0 => Err(Error::Internal(format!("{}: the file holds no graph", path.display()))),
-                _ => Ok(module.graphs.swap_remove(0)),
-            };
+        if ends_in("json") {
+            let Inference { graph, unused } = self.load_symbol(path, parameters)?;
+            return Ok(Model::new(self.clone(), graph).accepting(unused));
         }
+        if parameters.is_some() {
+            return Err(Error::NoSymbol { path: path.to_owned() });
+        }
+        let graph = if ends_in("tc") { self.load_text(path) } else { self.load_onnx(path) }?;
+        Ok(Model::new(self.clone(), graph))
+    }
+
+    fn load_symbol(&self, path: &Path, parameters: Option<&Path>) -> Result<Inference, Error> {
+        let fail = |source| Error::SymbolFile { path: path.to_owned(), source: Box::new(source) };
+        let symbol = Symbol::load_in(self.registry(), path).map_err(fail)?;
+        let read = |file: &Path| {
+            let fail = |source| Error::ParamsFile { path: file.to_owned(), source };
+            params::load(file).and_then(Checkpoint::from_list).map_err(fail)
+        };
+        inference(&symbol, parameters.map(read).transpose()?, self.registry())
+    }
+
+    fn load_text(&self, path: &Path) -> Result<Graph, Error> {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let mut module = tensorc_ir::text::parse_module(&text, self.registry())?;
+        match module.graphs.len() {
+            0 => Err(Error::Internal(format!("{}: the file holds no graph", path.display()))),
+            _ => Ok(module.graphs.swap_remove(0)),
+        }
+    }
+
+    fn load_onnx(&self, path: &Path) -> Result<Graph, Error> {
         let fail = |source| Error::Onnx { path: path.to_owned(), source: Box::new(source) };
         let model = OnnxModel::open(path).map_err(fail)?;
         let imported = import(model, self.registry(), &ImportOptions::default()).map_err(fail)?;

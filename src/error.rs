@@ -24,6 +24,20 @@ pub enum Error {
     /// The program or the model is wrong, or asks for what is not supported.
     #[error("{0}")]
     Diagnostic(#[from] Diagnostic),
+    #[error(transparent)]
+    Symbol(#[from] SymbolError),
+    #[error("{}", symbol_message(path, source))]
+    SymbolFile { path: PathBuf, source: Box<SymbolError> },
+    #[error("{}", params_message(path, source))]
+    ParamsFile { path: PathBuf, source: ParamsError },
+    #[error("parameters go with a symbol file (.json), not with {}", path.display())]
+    NoSymbol { path: PathBuf },
+    #[error("variable `{name}` has no value in the parameters")]
+    MissingParameter { name: String },
+    #[error("the parameters hold `{name}`, which is no variable of the symbol")]
+    UnknownVariable { name: String },
+    #[error("parameter `{name}` is {found}, the symbol states {expected}")]
+    ParameterType { name: String, expected: String, found: String },
     #[error("input `{name}` is missing; the model takes: {expected}")]
     MissingInput { name: String, expected: String },
     #[error("the model has no input `{name}`; it takes: {expected}")]
@@ -32,10 +46,15 @@ pub enum Error {
     TensorSize { elements: usize, dims: Vec<u64> },
     #[error("the tensor holds {found}, not {expected}")]
     TensorType { found: tensorc_abi::DType, expected: tensorc_abi::DType },
+    /// An operator of the caller's cannot be registered.
+    #[error("{0}")]
+    Operator(String),
     #[error("there is no operator `{name}`")]
     UnknownOperator { name: String },
     #[error("`{op}` has no parameter `{name}`; it takes: {known}")]
     UnknownParameter { op: String, name: String, known: String },
+    #[error("`{op}` is given `{name}` twice: as an operand and by name")]
+    TwoScalars { op: String, name: String },
     #[error("`{op}` uses arrays of {first} and {second}; copy one to the other's device")]
     Devices { op: String, first: Device, second: Device },
     #[error("`{op}` uses arrays of different runtimes")]
@@ -44,8 +63,6 @@ pub enum Error {
     Target { op: String, expected: String, found: String },
     #[error("`{op}` takes {expected} as {name}, {found} was given")]
     Operand { op: String, name: String, expected: String, found: String },
-    #[error(transparent)]
-    Symbol(#[from] SymbolError),
     /// A symbol and what it is to be bound to do not fit.
     #[error("cannot bind: {0}")]
     Bind(String),
@@ -95,6 +112,20 @@ impl From<ReadError> for Error {
             ReadError::Launch(error) => Error::Launch(error),
             ReadError::Failed(error) => Error::Wait(error),
         }
+    }
+}
+
+fn symbol_message(path: &std::path::Path, source: &SymbolError) -> String {
+    match source {
+        SymbolError::File { .. } => source.to_string(),
+        _ => format!("{}: {source}", path.display()),
+    }
+}
+
+fn params_message(path: &std::path::Path, source: &ParamsError) -> String {
+    match source {
+        ParamsError::File { .. } => source.to_string(),
+        _ => format!("{}: {source}", path.display()),
     }
 }
 

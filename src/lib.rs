@@ -21,7 +21,9 @@ mod error;
 pub mod executor;
 mod model;
 pub mod ndarray;
+pub mod op;
 mod session;
+pub mod symbol;
 mod tensor;
 
 pub use compile::{Compiled, Report};
@@ -33,7 +35,6 @@ pub use tensor::Tensor;
 
 pub use tensorc_abi as abi;
 pub use tensorc_abi::DType;
-pub use tensorc_frontend::symbol;
 pub use tensorc_ir as ir;
 pub use tensorc_ir::graph::Graph;
 pub use tensorc_ops as ops;

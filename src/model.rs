@@ -18,12 +18,19 @@ type Shapes = Vec<(u8, Vec<u64>)>;
 pub struct Model {
     compiler: Compiler,
     graph: Graph,
+    /// Names of inputs that may be given and have no effect.
+    unused: Vec<String>,
     sessions: Mutex<BTreeMap<Shapes, Arc<Mutex<Session>>>>,
 }
 
 impl Model {
     pub(crate) fn new(compiler: Compiler, graph: Graph) -> Model {
-        Model { compiler, graph, sessions: Mutex::default() }
+        Model { compiler, graph, unused: vec![], sessions: Mutex::default() }
+    }
+
+    /// Takes no notice of inputs of these names: labels of a network that is run for inference.
+    pub(crate) fn accepting(self, unused: Vec<String>) -> Model {
+        Model { unused, ..self }
     }
 
     pub fn graph(&self) -> &Graph {
@@ -74,7 +81,8 @@ impl Model {
     pub fn ordered(&self, inputs: &[(&str, Tensor)]) -> Result<Vec<Tensor>, Error> {
         let signature = self.inputs();
         let expected = || signature.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>().join(", ");
-        if let Some((name, _)) = inputs.iter().find(|(n, _)| !signature.iter().any(|(s, _)| s == n)) {
+        let known = |n: &str| signature.iter().any(|(s, _)| s == n) || self.unused.iter().any(|s| s == n);
+        if let Some((name, _)) = inputs.iter().find(|(n, _)| !known(n)) {
             return Err(Error::UnknownInput { name: (*name).to_owned(), expected: expected() });
         }
         let find = |name: &String| {

@@ -5,10 +5,12 @@
 //! on this crate.
 
 mod dtype;
+mod external;
 pub mod library;
 pub mod plan;
 
 pub use dtype::DType;
+pub use external::{ExternCall, ExternError, ExternFn};
 pub use library::{BatchedGemm, Conv2d, ConvPass, MatrixLayout};
 pub use plan::{Arg, Buffer, BufferId, Epilogue, Home, KernelId, Packing, Plan, Step, StepOp, Weight};
 

@@ -150,6 +150,9 @@ pub enum StepOp {
     Conv { call: Conv2d, a: BufferId, b: BufferId, c: BufferId, epilogue: Option<Epilogue> },
     /// Byte copy of a whole buffer.
     Copy { src: BufferId, dst: BufferId },
+    /// A function of the host, by its position in the table that the plan is linked with: a plan with such a
+    /// step cannot be run by another program. Operands, then results, then working memory if it asks for any.
+    Extern { operator: String, function: u32, args: Vec<Arg> },
 }
 
 /// A generated kernel applied to each finished block of a library kernel's output.
@@ -169,6 +172,7 @@ impl StepOp {
             StepOp::Gemm { a, b, c, epilogue, .. } => (vec![read(*a), read(*b), write(*c)], epilogue.as_ref()),
             StepOp::Conv { a, b, c, epilogue, .. } => (vec![read(*a), read(*b), write(*c)], epilogue.as_ref()),
             StepOp::Copy { src, dst } => (vec![read(*src), write(*dst)], None),
+            StepOp::Extern { args, .. } => (args.clone(), None),
         };
         if let Some(epilogue) = epilogue {
             args.extend(epilogue.args.iter().copied());

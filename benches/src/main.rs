@@ -4,9 +4,11 @@
 mod allocations;
 mod engine;
 mod engine_cost;
+mod list_nets;
 mod ndarray;
 mod summary;
 mod tiny_mlp;
+mod train;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -26,6 +28,11 @@ enum Verb {
     EngineCost(engine_cost::Arguments),
     NdarrayChain(ndarray::ChainArguments),
     NdarrayLoop(ndarray::LoopArguments),
+    /// Time of training steps.
+    BenchTrain(train::Arguments),
+    /// Memory planned for training.
+    TrainMemory(train::MemoryArguments),
+    Nets(list_nets::Arguments),
     /// Latency of a perceptron of about a thousand parameters through the Rust API.
     TinyMlp,
 }
@@ -36,6 +43,9 @@ fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
         Verb::EngineCost(arguments) => engine_cost::run(&arguments)?,
         Verb::NdarrayChain(arguments) => ndarray::chain(&arguments)?,
         Verb::NdarrayLoop(arguments) => ndarray::training_loop(&arguments)?,
+        Verb::BenchTrain(arguments) => train::run(&arguments)?,
+        Verb::TrainMemory(arguments) => train::memory(&arguments)?,
+        Verb::Nets(arguments) => list_nets::run(&arguments)?,
         Verb::TinyMlp => tiny_mlp::run()?,
     }
     Ok(())

@@ -1,5 +1,7 @@
 //! Names, listings and attributes of symbols that need no layer.
 
+#![allow(clippy::unwrap_used)]
+
 use tensorc_frontend::symbol::{Lowering, Symbol, SymbolError, attr_scope, name_scope, op, prefix_scope, variable};
 
 fn relu(x: &Symbol) -> Symbol {

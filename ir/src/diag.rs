@@ -21,6 +21,8 @@ pub enum Code {
     Unsupported,
     /// A pass, phase or option name is unknown.
     Pipeline,
+    /// A function of the user's failed.
+    Extern,
     /// The program is right, but the compiler broke its own rule.
     Internal,
 }
@@ -36,6 +38,7 @@ impl Code {
             Code::Unresolved => "unresolved",
             Code::Unsupported => "unsupported",
             Code::Pipeline => "pipeline",
+            Code::Extern => "extern",
             Code::Internal => "internal",
         }
     }

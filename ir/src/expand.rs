@@ -9,7 +9,7 @@ use crate::build::Builder;
 use crate::diag::{Code, Diagnostic, Result};
 use crate::graph::{Graph, NodeId, NodeKind, Value};
 use crate::infer::{ValueOf, scalar_fn};
-use crate::op::{Compute, NodeCtx, OpError, OpRef, Registry};
+use crate::op::{CompositeBody, Compute, Grad, NodeCtx, OpError, OpRef, Registry};
 use crate::params::Params;
 use crate::prim::Prim;
 use crate::tensor::TensorData;
@@ -67,6 +67,37 @@ impl OpFacts {
     }
 }
 
+/// Adds what an operator node is differentiated as to the graph: what [`Grad::Through`] says, or what it computes.
+pub fn expand_for_gradient(
+    graph: &mut Graph,
+    node: NodeId,
+    registry: &Registry,
+    value_of: &ValueOf<'_>,
+) -> Result<Expanded> {
+    let through = matches!(&graph.node(node).kind, NodeKind::Op(op) if matches!(op.def.grad, Grad::Through(_)));
+    if !through {
+        return expand_node(graph, node, registry, value_of);
+    }
+    let facts = OpFacts::of(graph, node, value_of)?;
+    match &facts.def.grad {
+        Grad::Through(body) => composite(graph, node, &facts, body, registry, value_of),
+        _ => expand_node(graph, node, registry, value_of),
+    }
+}
+
+fn composite(
+    graph: &mut Graph,
+    node: NodeId,
+    facts: &OpFacts,
+    body: &CompositeBody,
+    registry: &Registry,
+    value_of: &ValueOf<'_>,
+) -> Result<Expanded> {
+    let mut builder = Builder::new(graph, registry, facts.name.clone(), value_of);
+    let results = body(&mut builder, &facts.cx(), &facts.operands).map_err(|d| d.at(&facts.name))?;
+    Ok(Expanded::Replaced(checked(graph, node, results, &facts.outputs)?))
+}
+
 /// Adds what one operator node computes to the graph. All of the node's types, and the values of
 /// its static operands, must be known.
 pub fn expand_node(graph: &mut Graph, node: NodeId, registry: &Registry, value_of: &ValueOf<'_>) -> Result<Expanded> {
@@ -79,11 +110,7 @@ pub fn expand_node(graph: &mut Graph, node: NodeId, registry: &Registry, value_o
     let (cx, OpFacts { def, params, name, operands, inputs, outputs, .. }) = (facts.cx(), &facts);
     let fail = |e: OpError| Diagnostic::new(Code::Unsupported, format!("{}: {}", def.name, e.0)).at(name);
     let prim = match &def.compute {
-        Compute::Composite(body) => {
-            let results = body(&mut Builder::new(graph, registry, name.clone(), value_of), &cx, operands)
-                .map_err(|d| d.at(name))?;
-            return Ok(Expanded::Replaced(checked(graph, node, results, outputs)?));
-        }
+        Compute::Composite(body) => return composite(graph, node, &facts, body, registry, value_of),
         Compute::Scalar(_) => {
             let dtypes: Vec<Option<DType>> = inputs.iter().map(|t| t.as_ref().map(|t| t.dtype)).collect();
             let dims = &outputs[0].dims;

@@ -200,6 +200,15 @@ impl Graph {
         &self.inputs
     }
 
+    /// Takes an input that nothing uses out of the graph; one that is used stays.
+    pub fn remove_input(&mut self, node: NodeId) {
+        let used = !self.uses(node).is_empty() || self.is_output(Value { node, port: 0 });
+        if !used && self.inputs.contains(&node) {
+            self.inputs.retain(|n| *n != node);
+            self.g.remove_node(index(node));
+        }
+    }
+
     /// Named results in signature order.
     pub fn outputs(&self) -> &[(Arc<str>, Value)] {
         &self.outputs
@@ -253,7 +262,7 @@ impl Graph {
     }
 
     /// The given nodes and all they depend on.
-    fn ancestors(&self, nodes: impl IntoIterator<Item = NodeId>) -> BTreeSet<NodeId> {
+    pub fn ancestors(&self, nodes: impl IntoIterator<Item = NodeId>) -> BTreeSet<NodeId> {
         let mut found = BTreeSet::new();
         let mut stack: Vec<NodeId> = nodes.into_iter().collect();
         while let Some(node) = stack.pop() {

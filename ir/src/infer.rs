@@ -266,7 +266,14 @@ impl InferCtx<'_> {
         Ok(())
     }
 
-    fn derived(&mut self) -> Result<(), OpError> {
+    /// What [`Infer::Derived`] learns: broadcast shapes, and the element type of the expression.
+    pub fn derived(&mut self) -> Result<(), OpError> {
+        // Nothing broadcasts with a single operand, so its shape follows from that of the result, too.
+        let mut present = (0..self.inputs.len()).filter(|i| self.has_input(*i));
+        if let (Some(only), None, 1) = (present.next(), present.next(), self.outputs.len()) {
+            let shape = self.output(0).shape;
+            self.set_input_shape(only, shape)?;
+        }
         let given: Vec<Shape> = self.inputs.iter().flatten().map(|t| t.shape.clone()).collect();
         let dims = self.broadcast(&given)?;
         if let Some(dims) = &dims {

@@ -19,6 +19,7 @@ pub mod op;
 pub mod params;
 pub mod prim;
 pub mod scalar;
+pub mod schedule;
 mod tensor;
 #[doc(hidden)]
 pub mod testing;

@@ -1,7 +1,7 @@
 //! A graph lowered to kernels and library calls, before its memory is planned and its code
 //! generated.
 
-use tensorc_abi::{BufferId, Plan};
+use tensorc_abi::{BufferId, ExternFn, Plan};
 
 use crate::kir::Kernel;
 use crate::tensor::TensorData;
@@ -18,6 +18,8 @@ pub struct Lowered {
     /// By [`tensorc_abi::Weight::constant`].
     pub constants: Vec<TensorData>,
     pub in_place: Vec<InPlace>,
+    /// By position in [`tensorc_abi::StepOp::Extern`].
+    pub externs: Vec<ExternFn>,
 }
 
 /// The step may write `output` over `input` if it is the last to read `input`: both have the same

@@ -9,7 +9,7 @@ use crate::build::Builder;
 use crate::diag::{Code, Diagnostic};
 use crate::graph::Value;
 use crate::infer::InferCtx;
-use crate::params::{ParamSpec, Params};
+use crate::params::{ParamKind, ParamSpec, Params};
 use crate::prim::Prim;
 use crate::scalar::{Ex, MathLibrary, ScalarBuilder};
 use crate::tensor::TensorData;
@@ -55,7 +55,8 @@ impl NodeCtx<'_> {
 
 type ScalarBody = dyn Fn(&ScalarBuilder, &ScalarCtx<'_>, &[Option<Ex>]) -> Result<Vec<Ex>, OpError> + Send + Sync;
 type PrimBody = dyn Fn(&NodeCtx<'_>) -> Result<Prim, OpError> + Send + Sync;
-type CompositeBody =
+/// What a composite operator adds to a graph: its results, from its operands by formal position.
+pub type CompositeBody =
     dyn Fn(&mut Builder<'_>, &NodeCtx<'_>, &[Option<Value>]) -> Result<Vec<Value>, Diagnostic> + Send + Sync;
 type HostBody = dyn Fn(&NodeCtx<'_>, &[Option<TensorData>]) -> Result<Vec<TensorData>, OpError> + Send + Sync;
 type InferRule = dyn Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync;
@@ -109,6 +110,9 @@ pub enum Grad {
     /// Written in terms of other operators, so that it can be differentiated again. The only values it may use
     /// are those in the context: what it does not use need not be kept for it.
     Rule(Box<GradBody>),
+    /// From this composite, which computes the same and takes the place of an operator that is a kernel of its
+    /// own where that is differentiated.
+    Through(Box<CompositeBody>),
     /// Nothing flows back, without this being a mistake: the result is constant to differentiation.
     Zero,
     /// Asking for it is an error, for this reason.
@@ -192,6 +196,8 @@ pub struct OpDef {
     /// Least and greatest number of results.
     pub outputs: (usize, usize),
     pub params: Vec<ParamSpec>,
+    /// The parameter that a number among the operands of a call stands for: `smooth_l1(x, 2.0)`.
+    pub scalar: Option<&'static str>,
     /// Formal positions of operands whose *values* decide shapes or structure.
     pub static_inputs: Vec<usize>,
     /// Formal position of a random operator's optional operand `key: u32[2]`. It selects the sequence at
@@ -232,6 +238,7 @@ impl OpDef {
             variadic: false,
             outputs: (1, 1),
             params: vec![],
+            scalar: None,
             static_inputs: vec![],
             key_input: None,
             states: vec![],
@@ -272,6 +279,43 @@ impl OpDef {
         self.inputs.get(i).or_else(|| self.inputs.last().filter(|_| self.variadic))
     }
 
+    /// Whether the entry can be used as it says.
+    fn check(&self) -> Result<(), String> {
+        let is_word = |name: &str| {
+            let mut chars = name.chars();
+            chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+                && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
+        };
+        if !is_word(self.name) {
+            return Err("its name is not a word of letters, digits and `_`".to_owned());
+        }
+        for (i, spec) in self.inputs.iter().enumerate() {
+            if self.inputs[..i].iter().any(|other| other.name == spec.name) {
+                return Err(format!("two operands are called `{}`", spec.name));
+            }
+        }
+        for (i, spec) in self.params.iter().enumerate() {
+            if self.params[..i].iter().any(|other| other.name == spec.name) {
+                return Err(format!("two parameters are called `{}`", spec.name));
+            }
+            if !is_word(spec.name) {
+                return Err(format!("`{}` cannot be the name of a parameter", spec.name));
+            }
+            if let Some(default) = &spec.default {
+                let alone = std::slice::from_ref(spec);
+                let mut given = Params::new().with(spec.name, default.clone());
+                given.complete(alone).map_err(|why| format!("the default of a parameter is wrong: {why}"))?;
+            }
+        }
+        match self.scalar.and_then(|name| self.params.iter().find(|p| p.name == name)) {
+            None if self.scalar.is_some() => Err("its scalar is no parameter".to_owned()),
+            Some(spec) if self.params.len() > 1 || spec.kind != ParamKind::Float => {
+                Err(format!("an operator with the scalar `{}` takes no other parameter, and it is a float", spec.name))
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn check_operands(&self, operands: &[Option<Value>]) -> Result<(), String> {
         if operands.len() > self.inputs.len() && !self.variadic {
             return Err(format!("{} operands given, at most {} expected", operands.len(), self.inputs.len()));
@@ -309,20 +353,34 @@ impl Registry {
     }
 
     /// Adds one operator, for example a user's own.
+    ///
+    /// # Errors
+    /// One of its names is taken, or the entry contradicts itself. Then the registry is as before.
     pub fn add(&mut self, op: OpDef) -> Result<(), String> {
+        op.check().map_err(|why| format!("operator `{}`: {why}", op.name))?;
+        if self.ops.contains_key(op.name) {
+            return Err(format!("operator `{}` is registered twice", op.name));
+        }
+        for name in &op.names.mxnet {
+            if let Some(other) = self.mxnet.get(name) {
+                return Err(format!("operators `{}` and `{}` both have the MXNet name `{name}`", other.name, op.name));
+            }
+        }
+        for (name, since) in &op.names.onnx {
+            let versions = self.onnx.get(name).map(Vec::as_slice).unwrap_or_default();
+            if let Some((_, other)) = versions.iter().find(|(version, _)| version == since) {
+                return Err(format!("operators `{}` and `{}` are both ONNX `{name}` of {since}", other.name, op.name));
+            }
+        }
         let op = Arc::new(op);
         for (name, since) in &op.names.onnx {
             self.onnx.entry(name).or_default().push((*since, op.clone()));
         }
         for name in &op.names.mxnet {
-            if self.mxnet.insert(name, op.clone()).is_some() {
-                return Err(format!("two operators have the MXNet name `{name}`"));
-            }
+            self.mxnet.insert(name, op.clone());
         }
-        match self.ops.insert(op.name, op.clone()) {
-            Some(_) => Err(format!("operator `{}` is registered twice", op.name)),
-            None => Ok(()),
-        }
+        self.ops.insert(op.name, op);
+        Ok(())
     }
 
     pub fn get(&self, name: &str) -> Option<&OpRef> {

@@ -68,6 +68,36 @@ impl ParamValue {
     }
 }
 
+/// A Rust type that parameters are read as.
+pub trait FromParam: Sized {
+    fn from_param(value: &ParamValue) -> Option<Self>;
+}
+
+macro_rules! from_param {
+    ($($variant:ident => $to:ty;)*) => { $(
+        impl FromParam for $to {
+            fn from_param(value: &ParamValue) -> Option<$to> {
+                match value {
+                    ParamValue::$variant(v) => Some(v.clone()),
+                    _ => None,
+                }
+            }
+        }
+    )* };
+}
+
+from_param! {
+    Int => i64;
+    Float => f64;
+    Bool => bool;
+    Str => String;
+    DType => DType;
+    Ints => Vec<i64>;
+    Floats => Vec<f64>;
+    Strs => Vec<String>;
+    Tensor => TensorData;
+}
+
 macro_rules! from_value {
     ($($from:ty => $variant:ident $convert:expr;)*) => { $(
         impl From<$from> for ParamValue {
@@ -84,9 +114,11 @@ from_value! {
     f64 => Float std::convert::identity;
     bool => Bool std::convert::identity;
     &str => Str str::to_owned;
+    String => Str std::convert::identity;
     DType => DType std::convert::identity;
     Vec<i64> => Ints std::convert::identity;
     Vec<f64> => Floats std::convert::identity;
+    Vec<String> => Strs std::convert::identity;
     TensorData => Tensor std::convert::identity;
 }
 
@@ -101,6 +133,56 @@ pub struct ParamSpec {
     /// Inclusive bounds of an integer or float.
     pub range: Option<(f64, f64)>,
     pub doc: &'static str,
+}
+
+impl ParamSpec {
+    /// Type, presence and default in MXNet's words: `float, optional, default=0`, `int, required`,
+    /// `{'avg', 'max'},optional, default='max'`.
+    pub fn type_text(&self) -> String {
+        let kind = match self.kind {
+            ParamKind::Int => "int".to_owned(),
+            ParamKind::Float => "float".to_owned(),
+            ParamKind::Bool => "boolean".to_owned(),
+            ParamKind::Str => "string".to_owned(),
+            ParamKind::Choice(of) => {
+                format!("{{{}}}", of.iter().map(|w| format!("'{w}'")).collect::<Vec<_>>().join(", "))
+            }
+            ParamKind::DType => "dtype".to_owned(),
+            ParamKind::Ints => "Shape(tuple)".to_owned(),
+            ParamKind::Floats => "tuple of <float>".to_owned(),
+            ParamKind::Strs => "tuple of <string>".to_owned(),
+            ParamKind::Tensor => "tensor".to_owned(),
+        };
+        let gap = if matches!(self.kind, ParamKind::Choice(_)) { "," } else { ", " };
+        match &self.default {
+            Some(default) => format!("{kind}{gap}optional, default={default}"),
+            None if self.required => format!("{kind}, required"),
+            None => format!("{kind} or None{gap}optional, default=None"),
+        }
+    }
+}
+
+impl std::fmt::Display for ParamValue {
+    /// As MXNet writes defaults.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        fn list<T>(f: &mut std::fmt::Formatter<'_>, items: &[T], text: impl Fn(&T) -> String) -> std::fmt::Result {
+            write!(f, "[{}]", items.iter().map(text).collect::<Vec<_>>().join(","))
+        }
+        match self {
+            ParamValue::Int(i) => write!(f, "{i}"),
+            ParamValue::Float(x) => write!(f, "{x}"),
+            ParamValue::Bool(b) => write!(f, "{}", u8::from(*b)),
+            ParamValue::Str(s) => write!(f, "'{s}'"),
+            ParamValue::DType(d) => write!(f, "'{d}'"),
+            ParamValue::Ints(items) => list(f, items, |i| match *i {
+                ParamValue::NONE => "None".to_owned(),
+                i => i.to_string(),
+            }),
+            ParamValue::Floats(items) => list(f, items, f64::to_string),
+            ParamValue::Strs(items) => list(f, items, |s| format!("'{s}'")),
+            ParamValue::Tensor(data) => write!(f, "{}", data.ty),
+        }
+    }
 }
 
 /// Parameters by name, sorted. Holds only values given; defaults live in the specification.
@@ -126,6 +208,15 @@ impl Params {
 
     pub fn get(&self, name: &str) -> Option<&ParamValue> {
         self.0.iter().find(|(n, _)| *n == name).map(|(_, v)| v)
+    }
+
+    /// The value of a parameter in the type it was declared with.
+    ///
+    /// # Errors
+    /// It is absent or of another type.
+    pub fn read<T: FromParam>(&self, name: &str) -> Result<T, String> {
+        let value = self.get(name).ok_or_else(|| format!("parameter `{name}` is not given"))?;
+        T::from_param(value).ok_or_else(|| format!("parameter `{name}` is of type {}", value.kind().name()))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &ParamValue)> {
@@ -160,7 +251,11 @@ impl Params {
     pub fn complete(&mut self, specs: &[ParamSpec]) -> Result<(), String> {
         for (name, value) in &self.0 {
             let Some(spec) = specs.iter().find(|s| s.name == *name) else {
-                return Err(format!("unknown parameter `{name}`"));
+                let known: Vec<&str> = specs.iter().map(|s| s.name).collect();
+                return Err(match known.as_slice() {
+                    [] => format!("unknown parameter `{name}`; it takes none"),
+                    known => format!("unknown parameter `{name}`; it takes: {}", known.join(", ")),
+                });
             };
             if let (ParamKind::Choice(of), ParamValue::Str(word)) = (spec.kind, value) {
                 if !of.contains(&word.as_str()) {
@@ -168,7 +263,7 @@ impl Params {
                 }
             } else if spec.kind != value.kind() {
                 return Err(format!(
-                    "parameter `{name}` is of type {}, expected {}",
+                    "parameter `{name}` is {value}, of type {}, expected {}",
                     value.kind().name(),
                     spec.kind.name()
                 ));
@@ -187,7 +282,9 @@ impl Params {
         for spec in specs {
             match (&spec.default, self.get(spec.name)) {
                 (Some(default), None) => self.set(spec.name, default.clone()),
-                (None, None) if spec.required => return Err(format!("parameter `{}` is missing", spec.name)),
+                (None, None) if spec.required => {
+                    return Err(format!("parameter `{}` ({}) is missing", spec.name, spec.type_text()));
+                }
                 _ => {}
             }
         }

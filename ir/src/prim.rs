@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use tensorc_abi::ExternFn;
+
 use crate::index::Index;
 use crate::kir::Kernel;
 use crate::scalar::{Scalar, ScalarFn};
@@ -26,6 +28,8 @@ pub enum Prim {
     },
     /// A loop nest of the operator's own. Parameters: inputs in order, then outputs.
     Kernel(Arc<Kernel>),
+    /// A function of the host: opaque, and never computed at compile time, because it may do more than compute.
+    Extern(ExternFn),
 }
 
 /// Folds operands of one common shape over `axes`.
@@ -99,6 +103,10 @@ pub struct Gather {
 }
 
 impl Gather {
+    /// The operator of a registry that is the adjoint of a gather: it adds up slices by index. It is an operator
+    /// because a gather is its own derivative.
+    pub const ADJOINT: &str = "scatter_sum";
+
     pub fn output_dims(&self, data: &DenseType, indices: &DenseType) -> Vec<u64> {
         let (outer, inner) = (&data.dims[..self.axis], &data.dims[self.axis + 1..]);
         [outer, &indices.dims, inner].concat()

@@ -31,7 +31,10 @@ pub(crate) fn sigmoid(x: &Ex) -> Ex {
 
 fn rectifiers() -> Vec<OpDef> {
     vec![
-        elementwise("relu", "max(x, 0).", NUMBERS, &["x"], |_, a| at_least(&a[0], 0.0)).onnx("Relu", 1).mxnet("relu"),
+        elementwise("relu", "max(x, 0).", NUMBERS, &["data"], |_, a| at_least(&a[0], 0.0))
+            .slope(|y, g| y.gt(&y.lit(0.0)).select(g, &g.lit(0.0)))
+            .onnx("Relu", 1)
+            .mxnet("relu"),
         elementwise("leaky_relu", "x, below 0 alpha·x.", FLOATS, &["x"], |cx, a| {
             let x = &a[0];
             x.lt(&x.lit(0.0)).select(&(x * float_param(cx, "alpha")), x)
@@ -88,14 +91,14 @@ fn exponentials() -> Vec<OpDef> {
             at_least(&a[0], 0.0) + (-a[0].abs()).exp().log1p()
         })
         .onnx("Softplus", 1)
-        .mxnet("softrelu")
         .ulp(4.0),
     ]
 }
 
 fn sigmoids() -> Vec<OpDef> {
     vec![
-        elementwise("sigmoid", "1 / (1 + e⁻ˣ).", FLOATS, &["x"], |_, a| sigmoid(&a[0]))
+        elementwise("sigmoid", "1 / (1 + e⁻ˣ).", FLOATS, &["data"], |_, a| sigmoid(&a[0]))
+            .slope(|y, g| g * (y * (y.lit(1.0) - y)))
             .onnx("Sigmoid", 1)
             .mxnet("sigmoid")
             .ulp(4.0),
@@ -104,7 +107,7 @@ fn sigmoids() -> Vec<OpDef> {
         })
         .mxnet("log_sigmoid")
         .ulp(4.0),
-        elementwise("hard_sigmoid", "alpha·x + beta, clipped to [0, 1].", FLOATS, &["x"], |cx, a| {
+        elementwise("hard_sigmoid", "alpha·x + beta, clipped to [0, 1].", FLOATS, &["data"], |cx, a| {
             let y = a[0].fma(&a[0].lit(float_param(cx, "alpha")), &a[0].lit(float_param(cx, "beta")));
             at_most(&at_least(&y, 0.0), 1.0)
         })
@@ -124,7 +127,7 @@ fn sigmoids() -> Vec<OpDef> {
         .onnx("Swish", 24)
         .mxnet("_npx_silu")
         .ulp(6.0),
-        elementwise("softsign", "x / (1 + |x|).", FLOATS, &["x"], |_, a| &a[0] / (a[0].abs() + 1.0))
+        elementwise("softsign", "x / (1 + |x|).", FLOATS, &["data"], |_, a| &a[0] / (a[0].abs() + 1.0))
             .onnx("Softsign", 1)
             .mxnet("softsign")
             .ulp(2.0),

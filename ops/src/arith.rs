@@ -14,50 +14,54 @@ pub fn ops() -> Vec<OpDef> {
 
 fn binary() -> Vec<OpDef> {
     vec![
-        elementwise("add", "a + b; integers wrap.", NUMBERS, &["a", "b"], |_, a| &a[0] + &a[1])
+        elementwise("add", "lhs + rhs; integers wrap.", NUMBERS, &["lhs", "rhs"], |_, a| &a[0] + &a[1])
             .onnx("Add", 7)
             .mxnet("broadcast_add")
-            .mxnet("elemwise_add")
-            .mxnet("_grad_add"),
-        elementwise("sub", "a - b; integers wrap.", NUMBERS, &["a", "b"], |_, a| &a[0] - &a[1])
+            .mxnet("broadcast_plus"),
+        elementwise("sub", "lhs - rhs; integers wrap.", NUMBERS, &["lhs", "rhs"], |_, a| &a[0] - &a[1])
             .onnx("Sub", 7)
             .mxnet("broadcast_sub")
-            .mxnet("elemwise_sub"),
-        elementwise("mul", "a · b; integers wrap.", NUMBERS, &["a", "b"], |_, a| &a[0] * &a[1])
+            .mxnet("broadcast_minus"),
+        elementwise("mul", "lhs · rhs; integers wrap.", NUMBERS, &["lhs", "rhs"], |_, a| &a[0] * &a[1])
             .onnx("Mul", 7)
-            .mxnet("broadcast_mul")
-            .mxnet("elemwise_mul"),
-        elementwise("div", "a / b; integers truncate, and x / 0 = 0.", NUMBERS, &["a", "b"], |_, a| &a[0] / &a[1])
-            .onnx("Div", 7)
-            .mxnet("broadcast_div")
-            .mxnet("elemwise_div"),
-        elementwise("mod", "Remainder with the sign of b, or of a if `fmod`.", NUMBERS, &["a", "b"], |cx, a| match cx
-            .params
-            .bool("fmod")
-        {
-            Some(true) => &a[0] % &a[1],
-            _ => floor_mod(&a[0], &a[1]),
+            .mxnet("broadcast_mul"),
+        elementwise("div", "lhs / rhs; integers truncate, and x / 0 = 0.", NUMBERS, &["lhs", "rhs"], |_, a| {
+            &a[0] / &a[1]
         })
+        .onnx("Div", 7)
+        .mxnet("broadcast_div"),
+        elementwise(
+            "mod",
+            "Remainder with the sign of rhs, or of lhs if `fmod`.",
+            NUMBERS,
+            &["lhs", "rhs"],
+            |cx, a| match cx.params.bool("fmod") {
+                Some(true) => &a[0] % &a[1],
+                _ => floor_mod(&a[0], &a[1]),
+            },
+        )
         .param("fmod", ParamValue::Bool(false), "C's `fmod` instead of Python's `%`")
-        .onnx("Mod", 10)
-        .mxnet("broadcast_mod")
-        .mxnet("_mod"),
+        .onnx("Mod", 10),
         pow(),
-        elementwise("hypot", "√(a² + b²), without overflow.", FLOATS, &["a", "b"], |_, a| {
-            let (x, y) = (a[0].abs(), a[1].abs());
-            let (big, small) = (x.max(&y), x.min(&y));
-            let ratio = big.eq(&small).select(&big.lit(1.0), &(&small / &big));
-            let length = &big * (&ratio * &ratio + 1.0).sqrt();
-            big.eq(&big.lit(0.0)).select(&big, &length)
+        elementwise("hypot", "√(lhs² + rhs²), without overflow.", FLOATS, &["lhs", "rhs"], |_, a| {
+            hypotenuse(&a[0], &a[1])
         })
         .mxnet("broadcast_hypot")
-        .mxnet("_hypot")
         .ulp(3.0),
     ]
 }
 
+/// `√(x² + y²)` of floats.
+pub(crate) fn hypotenuse(x: &Ex, y: &Ex) -> Ex {
+    let (x, y) = (x.abs(), y.abs());
+    let (big, small) = (x.max(&y), x.min(&y));
+    let ratio = big.eq(&small).select(&big.lit(1.0), &(&small / &big));
+    let length = &big * (&ratio * &ratio + 1.0).sqrt();
+    big.eq(&big.lit(0.0)).select(&big, &length)
+}
+
 /// `a - b·floor(a / b)`, exact.
-fn floor_mod(a: &Ex, b: &Ex) -> Ex {
+pub(crate) fn floor_mod(a: &Ex, b: &Ex) -> Ex {
     let zero = a.lit(0.0);
     let r = a % b;
     let opposite = r.lt(&zero).ne(&b.lt(&zero));
@@ -81,13 +85,11 @@ fn pow() -> OpDef {
         .operand("base", NUMBERS)
         .operand("exponent", NUMBERS)
         .onnx("Pow", 7)
-        .mxnet("broadcast_power")
-        .mxnet("_power")
         .ulp(4.0)
 }
 
 /// By repeated squaring. Negative powers truncate: zero, unless the base is 1 or -1.
-fn integer_pow(x: &Ex, n: &Ex) -> Ex {
+pub(crate) fn integer_pow(x: &Ex, n: &Ex) -> Ex {
     let (zero, one) = (n.lit(0.0), n.lit(1.0));
     let mut result = x.lit(1.0);
     let mut square = x.clone();
@@ -111,19 +113,13 @@ fn variadic() -> Vec<OpDef> {
     vec![
         elementwise("min", "The least operand; NaN if any is.", NUMBERS, &["data"], move |_, a| fold(a, Ex::min))
             .variadic()
-            .onnx("Min", 8)
-            .mxnet("broadcast_minimum")
-            .mxnet("_minimum"),
+            .onnx("Min", 8),
         elementwise("max", "The greatest operand; NaN if any is.", NUMBERS, &["data"], move |_, a| fold(a, Ex::max))
             .variadic()
-            .onnx("Max", 8)
-            .mxnet("broadcast_maximum")
-            .mxnet("_maximum"),
+            .onnx("Max", 8),
         elementwise("sum", "Σ operands, left to right.", NUMBERS, &["data"], move |_, a| fold(a, |x, y| x + y))
             .variadic()
-            .onnx("Sum", 8)
-            .mxnet("add_n")
-            .mxnet("ElementWiseSum"),
+            .onnx("Sum", 8),
         elementwise("mean", "(Σ operands) / count.", FLOATS, &["data"], move |_, a| {
             fold(a, |x, y| x + y) / a.len() as f64
         })
@@ -143,31 +139,33 @@ fn on_floats(x: &Ex, op: ScalarOp) -> Ex {
 
 fn rounding() -> Vec<OpDef> {
     vec![
-        elementwise("neg", "-x; integers wrap.", NUMBERS, &["x"], |_, a| -&a[0]).onnx("Neg", 1).mxnet("negative"),
-        elementwise("abs", "|x|; |MIN| = MIN.", NUMBERS, &["x"], |_, a| a[0].abs()).onnx("Abs", 1).mxnet("abs"),
-        elementwise("sign", "1, -1, or x itself where it is zero or NaN.", NUMBERS, &["x"], |_, a| {
+        elementwise("neg", "-x; integers wrap.", NUMBERS, &["data"], |_, a| -&a[0]).onnx("Neg", 1).mxnet("negative"),
+        elementwise("abs", "|x|; |MIN| = MIN.", NUMBERS, &["data"], |_, a| a[0].abs()).onnx("Abs", 1).mxnet("abs"),
+        elementwise("sign", "1, -1, or x itself where it is zero or NaN.", NUMBERS, &["data"], |_, a| {
             let (x, zero) = (&a[0], a[0].lit(0.0));
             let below = if x.dtype().is_unsigned_int() { x.clone() } else { x.lt(&zero).select(&x.lit(-1.0), x) };
             x.gt(&zero).select(&x.lit(1.0), &below)
         })
+        .no_gradient()
         .onnx("Sign", 9)
         .mxnet("sign"),
-        elementwise("floor", "The greatest integer at most x.", NUMBERS, &["x"], |_, a| {
+        elementwise("floor", "The greatest integer at most x.", NUMBERS, &["data"], |_, a| {
             on_floats(&a[0], ScalarOp::Floor)
         })
         .onnx("Floor", 1)
         .mxnet("floor"),
-        elementwise("ceil", "The least integer at least x.", NUMBERS, &["x"], |_, a| on_floats(&a[0], ScalarOp::Ceil))
-            .onnx("Ceil", 1)
-            .mxnet("ceil"),
-        elementwise("trunc", "x without its fraction.", NUMBERS, &["x"], |_, a| on_floats(&a[0], ScalarOp::Trunc))
+        elementwise("ceil", "The least integer at least x.", NUMBERS, &["data"], |_, a| {
+            on_floats(&a[0], ScalarOp::Ceil)
+        })
+        .onnx("Ceil", 1)
+        .mxnet("ceil"),
+        elementwise("trunc", "x without its fraction.", NUMBERS, &["data"], |_, a| on_floats(&a[0], ScalarOp::Trunc))
             .mxnet("trunc")
             .mxnet("fix"),
-        elementwise("round", "The nearest integer, halves to even.", NUMBERS, &["x"], |_, a| {
+        elementwise("round", "The nearest integer, halves to even.", NUMBERS, &["data"], |_, a| {
             on_floats(&a[0], ScalarOp::Round)
         })
-        .onnx("Round", 11)
-        .mxnet("rint"),
+        .onnx("Round", 11),
         clip(),
     ]
 }
@@ -186,33 +184,34 @@ fn clip() -> OpDef {
         .optional("min", TypeRule::Group(0, NUMBERS))
         .optional("max", TypeRule::Group(0, NUMBERS))
         .onnx("Clip", 11)
-        .mxnet("clip")
 }
 
-/// An entry for one function of the math library; `name` is also what MXNet calls it.
+/// An entry for one function of the math library.
 fn function(name: &'static str, doc: &'static str, onnx: &'static str, since: u32, f: MathFn, ulp: f64) -> OpDef {
-    elementwise(name, doc, FLOATS, &["x"], move |_, a| a[0].math(f)).onnx(onnx, since).mxnet(name).ulp(ulp)
+    elementwise(name, doc, FLOATS, &["data"], move |_, a| a[0].math(f)).onnx(onnx, since).ulp(ulp)
 }
 
 fn functions() -> Vec<OpDef> {
     vec![
-        function("exp", "eˣ.", "Exp", 1, MathFn::Exp, 1.0),
-        function("log", "ln x.", "Log", 1, MathFn::Log, 1.0),
-        function("sin", "sin x.", "Sin", 7, MathFn::Sin, 1.0),
-        function("cos", "cos x.", "Cos", 7, MathFn::Cos, 1.0),
-        function("tan", "tan x.", "Tan", 7, MathFn::Tan, 1.0),
-        function("sinh", "(eˣ - e⁻ˣ) / 2.", "Sinh", 9, MathFn::Sinh, 2.0),
-        function("cosh", "(eˣ + e⁻ˣ) / 2.", "Cosh", 9, MathFn::Cosh, 2.0),
-        function("tanh", "(eˣ - e⁻ˣ) / (eˣ + e⁻ˣ).", "Tanh", 1, MathFn::Tanh, 2.0),
-        function("erf", "2/√π ∫₀ˣ e^(-t²) dt.", "Erf", 9, MathFn::Erf, 2.0),
-        elementwise("expm1", "eˣ - 1, without cancellation.", FLOATS, &["x"], |_, a| a[0].expm1())
+        function("exp", "eˣ.", "Exp", 1, MathFn::Exp, 1.0).mxnet("exp"),
+        function("log", "ln x.", "Log", 1, MathFn::Log, 1.0).mxnet("log"),
+        function("sin", "sin x.", "Sin", 7, MathFn::Sin, 1.0).mxnet("sin"),
+        function("cos", "cos x.", "Cos", 7, MathFn::Cos, 1.0).mxnet("cos"),
+        function("tan", "tan x.", "Tan", 7, MathFn::Tan, 1.0).mxnet("tan"),
+        function("sinh", "(eˣ - e⁻ˣ) / 2.", "Sinh", 9, MathFn::Sinh, 2.0).mxnet("sinh"),
+        function("cosh", "(eˣ + e⁻ˣ) / 2.", "Cosh", 9, MathFn::Cosh, 2.0).mxnet("cosh"),
+        function("tanh", "(eˣ - e⁻ˣ) / (eˣ + e⁻ˣ).", "Tanh", 1, MathFn::Tanh, 2.0)
+            .slope(|y, g| g * (y.lit(1.0) - y * y))
+            .mxnet("tanh"),
+        function("erf", "2/√π ∫₀ˣ e^(-t²) dt.", "Erf", 9, MathFn::Erf, 2.0).mxnet("erf"),
+        elementwise("expm1", "eˣ - 1, without cancellation.", FLOATS, &["data"], |_, a| a[0].expm1())
             .mxnet("expm1")
             .ulp(2.0),
-        elementwise("exp2", "2ˣ.", FLOATS, &["x"], |_, a| a[0].exp2()).ulp(1.0),
-        elementwise("log1p", "ln(1 + x), without cancellation.", FLOATS, &["x"], |_, a| a[0].log1p())
+        elementwise("exp2", "2ˣ.", FLOATS, &["data"], |_, a| a[0].exp2()).ulp(1.0),
+        elementwise("log1p", "ln(1 + x), without cancellation.", FLOATS, &["data"], |_, a| a[0].log1p())
             .mxnet("log1p")
             .ulp(2.0),
-        elementwise("log2", "log₂ x.", FLOATS, &["x"], |_, a| a[0].log2()).mxnet("log2").ulp(2.0),
+        elementwise("log2", "log₂ x.", FLOATS, &["data"], |_, a| a[0].log2()).mxnet("log2").ulp(2.0),
     ]
 }
 
@@ -229,14 +228,14 @@ fn inverse_functions() -> Vec<OpDef> {
 
 fn compositions() -> Vec<OpDef> {
     vec![
-        elementwise("sqrt", "√x.", FLOATS, &["x"], |_, a| a[0].sqrt()).onnx("Sqrt", 1).mxnet("sqrt"),
-        elementwise("rsqrt", "1 / √x.", FLOATS, &["x"], |_, a| a[0].lit(1.0) / a[0].sqrt()).mxnet("rsqrt").ulp(1.5),
-        elementwise("reciprocal", "1 / x.", FLOATS, &["x"], |_, a| a[0].lit(1.0) / &a[0])
+        elementwise("sqrt", "√x.", FLOATS, &["data"], |_, a| a[0].sqrt()).onnx("Sqrt", 1).mxnet("sqrt"),
+        elementwise("rsqrt", "1 / √x.", FLOATS, &["data"], |_, a| a[0].lit(1.0) / a[0].sqrt()).mxnet("rsqrt").ulp(1.5),
+        elementwise("reciprocal", "1 / x.", FLOATS, &["data"], |_, a| a[0].lit(1.0) / &a[0])
             .onnx("Reciprocal", 1)
             .mxnet("reciprocal"),
-        elementwise("square", "x².", NUMBERS, &["x"], |_, a| &a[0] * &a[0]).mxnet("square"),
-        elementwise("isnan", "Whether x is NaN.", FLOATS, &["x"], |_, a| a[0].ne(&a[0])).onnx("IsNaN", 9),
-        elementwise("isinf", "Whether x is infinite, of a sign asked for.", FLOATS, &["x"], |cx, a| {
+        elementwise("square", "x².", NUMBERS, &["data"], |_, a| &a[0] * &a[0]).mxnet("square"),
+        elementwise("isnan", "Whether x is NaN.", FLOATS, &["data"], |_, a| a[0].ne(&a[0])).onnx("IsNaN", 9),
+        elementwise("isinf", "Whether x is infinite, of a sign asked for.", FLOATS, &["data"], |cx, a| {
             let (x, infinity) = (&a[0], a[0].lit(f64::INFINITY));
             let wanted = |name| cx.params.bool(name).unwrap_or(true);
             match (wanted("detect_negative"), wanted("detect_positive")) {

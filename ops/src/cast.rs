@@ -28,22 +28,21 @@ pub fn ops() -> Vec<OpDef> {
     });
     vec![
         define("identity", "x.", first(), Infer::Derived)
-            .operand("x", &[])
+            .operand("data", &[])
             .onnx("Identity", 1)
             .mxnet("_copy")
             .mxnet("identity"),
         define("stop_gradient", "x, constant to differentiation.", first(), Infer::Derived)
-            .operand("x", &[])
+            .operand("data", &[])
+            .no_gradient()
             .mxnet("BlockGrad")
-            .mxnet("stop_gradient")
-            .no_gradient(),
+            .mxnet("stop_gradient"),
         define("cast", "x converted: floats to nearest even, integers truncate and saturate.", cast, Infer::Derived)
             .operand("x", &[])
             .required("to", ParamKind::DType, "the result's type")
             .param("saturate", ParamValue::Bool(true), "of 8-bit float results")
             .param("round_mode", ParamValue::Str("up".into()), "of 8-bit float scales")
-            .onnx("Cast", 6)
-            .mxnet("Cast"),
+            .onnx("Cast", 6),
         define("cast_like", "x converted to the type of another tensor.", like, like_rule)
             .operand("x", &[])
             .operand("like", &[])

@@ -277,8 +277,10 @@ fn fully_connected() -> OpDef {
         .group("weight", NUMBERS)
         .optional("bias", TypeRule::Group(0, NUMBERS))
         .required("num_hidden", tensorc_ir::params::ParamKind::Int, "Number of columns of the result.")
+        .within(1.0, i64::MAX as f64)
         .param("flatten", ParamValue::Bool(true), "Join all axes but the first; otherwise apply to the last axis.")
         .param("no_bias", ParamValue::Bool(false), "")
+        .present(|params, _| params.bool("no_bias") != Some(true))
         .mxnet("FullyConnected")
         .ulp(1.0)
 }

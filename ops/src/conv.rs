@@ -114,7 +114,7 @@ fn conv_ranks(cx: &mut InferCtx<'_>) -> Result<Option<Operands>, OpError> {
 }
 
 /// `whole = part · groups`.
-fn grouped(cx: &mut InferCtx<'_>, whole: Dim, part: Dim, groups: u64, what: &str) -> Result<(), OpError> {
+pub(crate) fn grouped(cx: &mut InferCtx<'_>, whole: Dim, part: Dim, groups: u64, what: &str) -> Result<(), OpError> {
     if groups == 1 {
         return cx.unify_dims(whole, part, what);
     }
@@ -165,14 +165,14 @@ pub fn window_params(def: OpDef) -> OpDef {
 }
 
 /// One spatial axis of a transposed convolution.
-struct Spread {
+pub(crate) struct Spread {
     /// Padding removed before.
     before: i64,
-    out: u64,
+    pub(crate) out: u64,
 }
 
 /// Pads and result extent along a spatial axis of extent `n`.
-fn spread(window: &Window, params: &Params, axis: usize, n: u64) -> Result<Spread, OpError> {
+pub(crate) fn spread(window: &Window, params: &Params, axis: usize, n: u64) -> Result<Spread, OpError> {
     let entry = |name: &str| params.ints(name).and_then(|l| l.get(l.len().saturating_sub(window.kernel.len()) + axis));
     let (n, s) = (n as i64, window.strides[axis]);
     let full = s * (n - 1) + entry("output_padding").copied().unwrap_or(0) + window.span(axis);
@@ -307,7 +307,7 @@ fn conv_transpose() -> OpDef {
 }
 
 /// The constant term of the result extent as a function of the operand's.
-fn spread_offset(window: &Window, params: &Params, axis: usize) -> i64 {
+pub(crate) fn spread_offset(window: &Window, params: &Params, axis: usize) -> i64 {
     let extra = params.ints("output_padding").and_then(|l| l.get(axis)).copied().unwrap_or(0);
     extra + window.span(axis) - window.strides[axis] - window.before[axis] - window.after[axis]
 }

@@ -1,6 +1,5 @@
 //! Short forms for writing operator entries.
 
-use tensorc_ir::DType;
 use tensorc_ir::TensorData;
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::{Code, Diagnostic};
@@ -12,6 +11,9 @@ use tensorc_ir::op::{
 use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue, Params};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Ex, ScalarBuilder};
+use tensorc_ir::{DType, Shape};
+
+use crate::views::Build;
 
 pub const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
 pub const INTS: &[DType] =
@@ -112,6 +114,16 @@ pub fn operand(b: &Builder<'_>, args: &[Option<Value>], i: usize) -> Result<Valu
 pub trait Define: Sized {
     fn edit(self, f: impl FnOnce(&mut OpDef)) -> Self;
 
+    /// What the operator computes, for the reference.
+    fn doc(self, doc: &'static str) -> Self {
+        self.edit(|d| d.doc = doc)
+    }
+
+    /// The only parameter, a float that calls may also give as a number among the operands.
+    fn scalar(self, name: &'static str, default: f64, doc: &'static str) -> Self {
+        self.param(name, ParamValue::Float(default), doc).edit(|d| d.scalar = Some(name))
+    }
+
     /// A required operand whose type agrees with the others added this way.
     fn group(self, name: &'static str, types: &'static [DType]) -> Self {
         self.edit(|d| d.inputs.push(InputSpec { name, ty: TypeRule::Group(0, types), optional: false }))
@@ -144,12 +156,45 @@ pub trait Define: Sized {
         self.edit(|d| d.variadic = true)
     }
 
+    /// Other element types for the operands of the group.
+    fn types(self, types: &'static [DType]) -> Self {
+        self.edit(|d| {
+            for spec in &mut d.inputs {
+                if let TypeRule::Group(_, admitted) = &mut spec.ty {
+                    *admitted = types;
+                }
+            }
+        })
+    }
+
+    /// Operands of an element-wise operator have one shape, instead of being broadcast; the shape of one follows
+    /// from that of another, or of the result.
+    fn equal_shapes(self) -> Self {
+        self.edit(|d| {
+            d.infer = rule(|cx| {
+                for i in 0..cx.input_count() {
+                    match cx.input(i).shape {
+                        Shape::Unranked => {
+                            let shape = cx.output(0).shape;
+                            cx.set_input_shape(i, shape)?;
+                        }
+                        shape => cx.set_output_shape(0, shape).map_err(|e| {
+                            OpError(format!("the shapes of the operands differ at {}: {}", cx.input_name(i), e.0))
+                        })?,
+                    }
+                }
+                cx.derived()
+            })
+        })
+    }
+
     fn outputs(self, least: usize, most: usize) -> Self {
         self.edit(|d| d.outputs = (least, most))
     }
 
     /// A parameter with a default.
-    fn param(self, name: &'static str, default: ParamValue, doc: &'static str) -> Self {
+    fn param(self, name: &'static str, default: impl Into<ParamValue>, doc: &'static str) -> Self {
+        let default = default.into();
         let kind = default.kind();
         let spec = ParamSpec { name, kind, default: Some(default), required: false, range: None, doc };
         self.edit(|d| d.params.push(spec))
@@ -182,6 +227,23 @@ pub trait Define: Sized {
         body: impl Fn(&mut Builder<'_>, &GradCtx<'_>) -> Result<Vec<Option<Value>>, Diagnostic> + Send + Sync + 'static,
     ) -> Self {
         self.edit(|d| d.grad = Grad::Rule(Box::new(body)))
+    }
+
+    /// The derivative of an element-wise operator of one operand, by its result and the gradient of that.
+    fn slope(self, body: impl Fn(&Ex, &Ex) -> Ex + Send + Sync + 'static) -> Self {
+        self.gradient(move |b, cx| {
+            let (ty, head) = (&cx.node.outputs[0], cx.head(b, 0)?);
+            let part = b.map_as(&[cx.outputs[0], head], ty.dtype, &ty.dims, |_, a| body(&a[0], &a[1]))?;
+            Ok(vec![Some(part)])
+        })
+    }
+
+    /// Differentiated as this composite of the same operands, which computes the same.
+    fn differentiated_as(
+        self,
+        body: impl Fn(&mut Builder<'_>, &NodeCtx<'_>, &[Option<Value>]) -> Result<Value, Diagnostic> + Send + Sync + 'static,
+    ) -> Self {
+        self.edit(|d| d.grad = Grad::Through(Box::new(move |b, cx, args| body(b, cx, args).map(|v| vec![v]))))
     }
 
     /// Constant to differentiation.

@@ -14,8 +14,8 @@ pub fn ops() -> Vec<OpDef> {
     vec![
         constant(),
         constant_of_shape(),
-        zeros("zeros", "A tensor of zeros.", 0.0).mxnet("_zeros"),
-        zeros("ones", "A tensor of ones.", 1.0).mxnet("_ones"),
+        zeros("zeros", "A tensor of zeros.", 0.0),
+        zeros("ones", "A tensor of ones.", 1.0),
         range(),
         arange(),
         eye_like(),
@@ -119,7 +119,7 @@ fn zeros(name: &'static str, doc: &'static str, value: f64) -> OpDef {
 }
 
 /// `max(ceil((limit - start) / delta), 0)`, in the arithmetic of the operands.
-fn range_len(start: Scalar, limit: Scalar, delta: Scalar) -> Result<u64, OpError> {
+pub(crate) fn range_len(start: Scalar, limit: Scalar, delta: Scalar) -> Result<u64, OpError> {
     if delta.as_f64() == 0.0 {
         return Err("operand `delta` is 0".into());
     }
@@ -207,7 +207,6 @@ fn arange() -> OpDef {
         .maybe("stop", ParamKind::Float, "")
         .param("step", ParamValue::Float(1.0), "")
         .param("dtype", ParamValue::DType(DType::F32), "")
-        .mxnet("_arange")
 }
 
 fn eye_like() -> OpDef {
@@ -262,7 +261,6 @@ fn shape() -> OpDef {
         .param("start", ParamValue::Int(0), "")
         .maybe("end", ParamKind::Int, "Default: the rank.")
         .onnx("Shape", 1)
-        .mxnet("shape_array")
 }
 
 fn size() -> OpDef {

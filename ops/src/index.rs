@@ -91,6 +91,7 @@ fn gather_elements() -> OpDef {
         .operand("data", &[])
         .operand("indices", INDICES)
         .param("axis", ParamValue::Int(0), "")
+        .gradient(crate::adjoint::of_gather_elements)
         .onnx("GatherElements", 11)
 }
 
@@ -148,6 +149,7 @@ fn gather_nd() -> OpDef {
         .operand("data", &[])
         .operand("indices", INDICES)
         .param("batch_dims", ParamValue::Int(0), "Leading axes that `data` and `indices` share.")
+        .gradient(crate::adjoint::of_gather_nd)
         .onnx("GatherND", 11)
 }
 
@@ -270,6 +272,7 @@ fn scatter_elements() -> OpDef {
     .group("updates", &[])
     .param("axis", ParamValue::Int(0), "")
     .param("reduction", ParamValue::Str("none".into()), "none, add, mul, max or min.")
+    .gradient(crate::adjoint::of_scatter_elements)
     .onnx("ScatterElements", 11)
     .onnx("Scatter", 9)
 }
@@ -318,6 +321,7 @@ fn scatter_nd() -> OpDef {
     .operand("indices", INDICES)
     .group("updates", &[])
     .param("reduction", ParamValue::Str("none".into()), "none, add, mul, max or min.")
+    .gradient(crate::adjoint::of_scatter_nd)
     .onnx("ScatterND", 11)
 }
 
@@ -376,6 +380,9 @@ fn scatter_sum() -> OpDef {
             cx.unify_dims(*n, updates[axis + i], &format!("operand `updates`, axis {}", axis + i))?;
         }
         let extent = Dim::Const(cx.params.int("extent").unwrap_or(0).max(0) as u64);
+        if extent == Dim::Const(0) && !indices.contains(&Dim::Const(0)) {
+            return Err("parameter `extent`: an axis without elements is indexed".into());
+        }
         cx.set_output_dims(0, [&updates[..axis], &[extent], &updates[axis + indices.len()..]].concat())
     });
     define(
@@ -458,6 +465,7 @@ fn tensor_scatter() -> OpDef {
     .optional("write_indices", TypeRule::OneOf(INDICES))
     .param("axis", ParamValue::Int(-2), "")
     .param("mode", ParamValue::Str("linear".into()), "linear, or circular: positions wrap around the axis.")
+    .gradient(crate::adjoint::of_tensor_scatter)
     .onnx("TensorScatter", 24)
 }
 
@@ -495,6 +503,7 @@ fn reverse_sequence() -> OpDef {
         .operand("sequence_lens", INTS)
         .param("batch_axis", ParamValue::Int(1), "")
         .param("time_axis", ParamValue::Int(0), "")
+        .gradient(crate::adjoint::of_reverse_sequence)
         .onnx("ReverseSequence", 10)
 }
 

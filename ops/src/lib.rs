@@ -8,6 +8,7 @@ pub mod def;
 pub mod math;
 
 mod activation;
+mod adjoint;
 mod arith;
 mod attention;
 mod cast;
@@ -28,7 +29,9 @@ mod random;
 mod recurrent;
 mod reduce;
 mod region;
+mod resample;
 mod resize;
+mod rnn;
 mod rules;
 mod sampling;
 mod shape;
@@ -36,6 +39,8 @@ mod slicing;
 mod sort;
 mod views;
 mod window;
+
+pub use rules::same as same_type;
 
 use tensorc_ir::op::{OpDef, Registry};
 
@@ -61,6 +66,7 @@ pub fn all() -> Vec<OpDef> {
         recurrent::ops(),
         reduce::ops(),
         region::ops(),
+        rnn::ops(),
         resize::ops(),
         host::ops(),
         sampling::ops(),

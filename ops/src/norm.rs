@@ -6,7 +6,7 @@ use tensorc_ir::diag::{Code, Diagnostic};
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
 use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{Compute, Infer, NodeCtx, OpDef, OpError, TypeRule};
+use tensorc_ir::op::{Compute, GradCtx, Infer, NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamValue};
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::Scalar;
@@ -83,9 +83,31 @@ fn softmaxes() -> Vec<OpDef> {
             .onnx(onnx, 13)
     };
     vec![
-        entry("softmax", "eˣ / Σ eˣ along an axis.", softmax, "Softmax").mxnet("softmax").ulp(6.0),
-        entry("log_softmax", "x - ln Σ eˣ along an axis.", log_softmax, "LogSoftmax").mxnet("log_softmax").ulp(6.0),
-        entry("hardmax", "1 at the first greatest element along an axis, else 0.", hardmax, "Hardmax"),
+        entry("softmax", "eˣ / Σ eˣ along an axis.", softmax, "Softmax")
+            .gradient(|b, cx| {
+                // dx = y · (g - Σ g·y)
+                let (y, g) = (widened(b, cx.outputs[0])?, cx.head(b, 0)?);
+                let (g, axis) = (widened(b, g)?, axis_of(b, cx.node, -1)?);
+                let product = b.call("mul", &[g, y])?;
+                let sum = reduce(b, "reduce_sum", product, &[axis])?;
+                let part = b.call("sub", &[g, sum])?;
+                let part = b.call("mul", &[part, y])?;
+                Ok(vec![Some(cast(b, part, cx.node.outputs[0].dtype)?)])
+            })
+            .ulp(6.0),
+        entry("log_softmax", "x - ln Σ eˣ along an axis.", log_softmax, "LogSoftmax")
+            .gradient(|b, cx| {
+                // dx = g - e^y · Σ g
+                let (y, g) = (widened(b, cx.outputs[0])?, cx.head(b, 0)?);
+                let (g, axis) = (widened(b, g)?, axis_of(b, cx.node, -1)?);
+                let sum = reduce(b, "reduce_sum", g, &[axis])?;
+                let share = b.call("exp", &[y])?;
+                let taken = b.call("mul", &[share, sum])?;
+                let part = b.call("sub", &[g, taken])?;
+                Ok(vec![Some(cast(b, part, cx.node.outputs[0].dtype)?)])
+            })
+            .ulp(6.0),
+        entry("hardmax", "1 at the first greatest element along an axis, else 0.", hardmax, "Hardmax").no_gradient(),
     ]
 }
 
@@ -214,7 +236,6 @@ fn layer_norm() -> OpDef {
         .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
         .param("stash_type", ParamValue::Int(1), "ONNX type of the statistics; at least f32 is used")
         .onnx("LayerNormalization", 17)
-        .mxnet("LayerNorm")
         .ulp(8.0)
 }
 
@@ -243,7 +264,6 @@ fn channels() -> Vec<OpDef> {
         .operand("bias", FLOATS)
         .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
         .onnx("InstanceNormalization", 6)
-        .mxnet("InstanceNorm")
         .ulp(8.0),
         group_norm(),
         channel_windows(),
@@ -283,7 +303,6 @@ fn group_norm() -> OpDef {
     .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
     .param("stash_type", ParamValue::Int(1), "ONNX type computed in; at least f32 is used")
     .onnx("GroupNormalization", 21)
-    .mxnet("GroupNorm")
     .ulp(8.0)
 }
 
@@ -301,6 +320,78 @@ fn running(b: &mut Builder<'_>, old: Value, new: Value, momentum: f64) -> Result
     let kept = with_number(b, "mul", old, momentum)?;
     let added = with_number(b, "mul", new, 1.0 - momentum)?;
     b.call("add", &[kept, added])
+}
+
+/// Of `batch_norm`, by distances from the mean, which do not cancel as sums of squares do.
+fn batch_norm_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
+    let (node, rank) = (cx.node, cx.node.outputs[0].rank());
+    let training = node.params.bool("training_mode") == Some(true);
+    let mut per = vec![];
+    for i in 0..5 {
+        let v = cx.input(i)?;
+        let v = widened(b, v)?;
+        per.push(if i == 0 { v } else { per_channel(b, v, rank)? });
+    }
+    let head = cx.head(b, 0)?;
+    let g = widened(b, head)?;
+    let axes: Vec<usize> = (0..rank).filter(|&a| a != 1).collect();
+    let (centred, inverse) = match training {
+        true => {
+            let (_, centred, inverse) = moments(b, per[0], &axes, epsilon(node))?;
+            (centred, inverse)
+        }
+        false => {
+            let centred = b.call("sub", &[per[0], per[3]])?;
+            let variance = with_number(b, "add", per[4], epsilon(node))?;
+            (centred, b.call("rsqrt", &[variance])?)
+        }
+    };
+    let product = b.call("mul", &[g, centred])?;
+    let (shift, spread) = (reduce(b, "reduce_sum", g, &axes)?, reduce(b, "reduce_sum", product, &axes)?);
+    let slope = b.call("mul", &[per[1], inverse])?;
+    let dscale = b.call("mul", &[spread, inverse])?;
+    let mut parts = vec![None, Some(dscale), Some(shift), None, None];
+    if training {
+        // dx = scale/σ · (g - mean(g) - (x - mean)/σ² · mean(g · (x - mean)))
+        let count = axes.iter().map(|&a| node.outputs[0].dims[a]).product::<u64>() as f64;
+        let curve = b.call("mul", &[inverse, inverse])?;
+        let curve = b.call("mul", &[curve, spread])?;
+        let curve = with_number(b, "div", curve, count)?;
+        let mean = with_number(b, "div", shift, count)?;
+        let bent = b.call("mul", &[centred, curve])?;
+        let part = b.call("sub", &[g, mean])?;
+        let part = b.call("sub", &[part, bent])?;
+        parts[0] = Some(b.call("mul", &[part, slope])?);
+    } else {
+        parts[0] = Some(b.call("mul", &[g, slope])?);
+        let moved = b.call("mul", &[shift, slope])?;
+        parts[3] = Some(b.call("neg", &[moved])?);
+        // d/dv (v + ε)^-½ = -½ (v + ε)^-3/2
+        let cube = b.call("mul", &[inverse, inverse])?;
+        let cube = b.call("mul", &[cube, slope])?;
+        let part = b.call("mul", &[spread, cube])?;
+        parts[4] = Some(with_number(b, "mul", part, -0.5)?);
+    }
+    for (part, ty) in parts.iter_mut().zip(node.inputs) {
+        if let (Some(v), Some(ty)) = (*part, ty) {
+            let v = reshape(b, v, &ty.dims)?;
+            *part = Some(cast(b, v, ty.dtype)?);
+        }
+    }
+    running_gradients(b, cx, &mut parts)?;
+    Ok(parts)
+}
+
+/// The running statistics keep `momentum` of the old ones; what they take from the batch is constant to
+/// differentiation.
+fn running_gradients(b: &mut Builder<'_>, cx: &GradCtx<'_>, parts: &mut [Option<Value>]) -> Result<()> {
+    let momentum = cx.node.params.float("momentum").unwrap_or(0.9);
+    for (result, operand) in [(1, 3), (2, 4)] {
+        if let Some(head) = cx.heads.get(result).copied().flatten() {
+            parts[operand] = Some(with_number(b, "mul", head, momentum)?);
+        }
+    }
+    Ok(())
 }
 
 fn batch_norm() -> OpDef {
@@ -362,6 +453,7 @@ fn batch_norm() -> OpDef {
         .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
         .param("momentum", ParamValue::Float(0.9), "weight of the running statistics")
         .param("training_mode", ParamValue::Bool(false), "use the batch's statistics and return running ones")
+        .gradient(batch_norm_gradient)
         .onnx("BatchNormalization", 9)
         .ulp(8.0)
 }

@@ -6,7 +6,7 @@ use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::kir::{KernelBuilder, LoopKind, Operand};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
+use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::prim::{Prim, Reduction, View};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarFn};
@@ -45,7 +45,7 @@ fn window_of(params: &Params) -> Result<Window, OpError> {
 }
 
 /// All windows of [n, c, spatial…] as [n, c, count…, kernel…], with `fill` outside the operand.
-fn windows(b: &mut Builder<'_>, x: Value, window: &Window, count: &[u64], fill: Scalar) -> Result<Value> {
+pub(crate) fn windows(b: &mut Builder<'_>, x: Value, window: &Window, count: &[u64], fill: Scalar) -> Result<Value> {
     let d = b.dims(x)?;
     let rank = count.len();
     let dims = [&d[..2], count, &window.kernel].concat();
@@ -62,7 +62,7 @@ fn windows(b: &mut Builder<'_>, x: Value, window: &Window, count: &[u64], fill: 
 }
 
 /// The axes of the kernel in the result of [`windows`].
-fn kernel_axes(rank: usize) -> Vec<usize> {
+pub(crate) fn kernel_axes(rank: usize) -> Vec<usize> {
     (2 + rank..2 + 2 * rank).collect()
 }
 
@@ -110,19 +110,60 @@ fn max_pool() -> OpDef {
         .param("ceil_mode", ParamValue::Bool(false), "Count windows that reach past the end.")
         .param("storage_order", ParamValue::Int(0), "1: positions count spatial axes in column-major order.")
         .outputs(1, 2)
+        .gradient(max_pool_gradient)
         .onnx("MaxPool", 1)
 }
 
-/// Maximum and its position in the operand; the lowest position among equals.
-fn max_with_index(x: &DenseType, window: &Window, params: &Params) -> Result<Reduction, OpError> {
-    let (wide, rank) = (compute_type(x.dtype), window.kernel.len());
-    let spatial = &x.dims[2..];
+/// What a step along each spatial axis adds to a position in a plane.
+fn position_strides(params: &Params, spatial: &[u64]) -> Vec<i64> {
+    let rank = spatial.len();
     let mut strides = vec![1i64; rank];
     if params.int("storage_order") == Some(1) {
         (1..rank).for_each(|i| strides[i] = strides[i - 1] * spatial[i - 1] as i64);
     } else {
         (1..rank).rev().for_each(|i| strides[i - 1] = strides[i] * spatial[i] as i64);
     }
+    strides
+}
+
+/// Every element gets the gradients of the windows whose first maximum it is.
+fn max_pool_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
+    let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
+    let window = window_of(cx.node.params).or_fail(b)?;
+    let indices = match cx.outputs {
+        [_, indices] => *indices,
+        _ => b.op_multi("max_pool", &[Some(x)], cx.node.params.clone(), 2)?[1],
+    };
+    let (ty, out) = (b.ty(x)?, b.dims(head)?);
+    let rank = window.kernel.len();
+    let dims = [&ty.dims[..], &window.kernel].concat();
+    let v = vars(dims.len());
+    let mut map = v[..2].to_vec();
+    for i in 0..rank {
+        let from = v[2 + i].sub(&v[2 + rank + i].scale(window.dilations[i])).offset(window.lead(i, ty.dims[2 + i]));
+        map.push(from.exact_quotient(window.strides[i], out[2 + i], &dims[..]));
+    }
+    let wide = compute_type(ty.dtype);
+    let zero = Scalar::zero(ty.dtype);
+    let reaching = b.view(head, View { map: map.clone(), fill: Some(zero) }, &dims)?;
+    let winner = b.view(indices, View { map, fill: Some(Scalar::i64(-1)) }, &dims)?;
+    let strides = position_strides(cx.node.params, &ty.dims[2..]);
+    let plane: u64 = ty.dims[2..].iter().product();
+    let parts = b.map_as(&[winner, reaching], wide, &dims, |s, a| {
+        let int = |n: i64| s.constant(Scalar::i64(n));
+        let start = (s.coord(0) * int(ty.dims[1] as i64) + s.coord(1)) * int(plane as i64);
+        let own = (0..rank).fold(start, |at, i| at + s.coord(2 + i) * int(strides[i]));
+        a[0].eq(&own).select(&a[1], &a[1].lit(0.0))
+    })?;
+    let axes: Vec<usize> = (2 + rank..2 + 2 * rank).collect();
+    let sum = sum_of(wide, &axes, false, Ex::clone, |s| s.cast(ty.dtype)).or_fail(b)?;
+    Ok(vec![Some(b.reduced(parts, sum)?)])
+}
+
+/// Maximum and its position in the operand; the lowest position among equals.
+pub(crate) fn max_with_index(x: &DenseType, window: &Window, params: &Params) -> Result<Reduction, OpError> {
+    let (wide, rank) = (compute_type(x.dtype), window.kernel.len());
+    let (spatial, strides) = (&x.dims[2..], position_strides(params, &x.dims[2..]));
     let plane: u64 = spatial.iter().product();
     let map = ScalarFn::build(&[x.dtype], |b, a| {
         let int = |n: i64| b.constant(Scalar::i64(n));
@@ -152,7 +193,7 @@ fn max_with_index(x: &DenseType, window: &Window, params: &Params) -> Result<Red
 }
 
 /// How many kernel positions of every window along a spatial axis fall into what is counted.
-fn counted(window: &Window, axis: usize, n: u64, count: u64, include_pad: bool) -> Vec<u64> {
+pub(crate) fn counted(window: &Window, axis: usize, n: u64, count: u64, include_pad: bool) -> Vec<u64> {
     let lead = window.lead(axis, n);
     let after = match window.auto {
         AutoPad::Explicit => window.after[axis],
@@ -169,12 +210,37 @@ fn counted(window: &Window, axis: usize, n: u64, count: u64, include_pad: bool) 
 fn average_pool_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
     let x = operand(b, args, 0)?;
     let window = window_of(cx.params).or_fail(b)?;
-    let (ty, out) = (b.ty(x)?, &cx.outputs[0]);
-    let rank = window.kernel.len();
     let include_pad = cx.params.bool("count_include_pad").unwrap_or(false);
+    mean_of_windows(b, x, &window, &cx.outputs[0], include_pad)
+}
+
+/// The number of elements that count in every window: for each spatial axis a vector that broadcasts with
+/// the result.
+pub(crate) fn window_sizes(b: &mut Builder<'_>, counts: &[Vec<u64>], wide: DType) -> Vec<Value> {
+    let vector = |(i, list): (usize, &Vec<u64>)| {
+        let mut dims = vec![1; counts.len() - i];
+        dims[0] = list.len() as u64;
+        let data = tensorc_ir::TensorData::from_fn(DenseType::new(wide, &dims), |j| {
+            Scalar::from_f64(wide, list[j as usize] as f64)
+        });
+        b.constant(data)
+    };
+    counts.iter().enumerate().map(vector).collect()
+}
+
+/// The mean of every window of a result type, over the elements that count.
+pub(crate) fn mean_of_windows(
+    b: &mut Builder<'_>,
+    x: Value,
+    window: &Window,
+    out: &DenseType,
+    include_pad: bool,
+) -> Result<Value> {
+    let ty = b.ty(x)?;
+    let rank = window.kernel.len();
     let counts: Vec<Vec<u64>> =
-        (0..rank).map(|i| counted(&window, i, ty.dims[2 + i], out.dims[2 + i], include_pad)).collect();
-    let y = windows(b, x, &window, &out.dims[2..], Scalar::zero(ty.dtype))?;
+        (0..rank).map(|i| counted(window, i, ty.dims[2 + i], out.dims[2 + i], include_pad)).collect();
+    let y = windows(b, x, window, &out.dims[2..], Scalar::zero(ty.dtype))?;
     let uniform = counts.iter().all(|c| c.windows(2).all(|w| w[0] == w[1]));
     let wide = compute_type(ty.dtype);
     if uniform {
@@ -185,14 +251,7 @@ fn average_pool_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value
     }
     let reduction = sum_of(ty.dtype, &kernel_axes(rank), false, Ex::clone, Ex::clone).or_fail(b)?;
     let mut inputs = vec![b.reduced(y, reduction)?];
-    for (i, list) in counts.iter().enumerate() {
-        let mut dims = vec![1; rank - i];
-        dims[0] = list.len() as u64;
-        let data = tensorc_ir::TensorData::from_fn(DenseType::new(wide, &dims), |j| {
-            Scalar::from_f64(wide, list[j as usize] as f64)
-        });
-        inputs.push(b.constant(data));
-    }
+    inputs.extend(window_sizes(b, &counts, wide));
     b.map_as(&inputs, ty.dtype, &out.dims, |_, a| {
         let n = a[2..].iter().fold(a[1].clone(), |n, c| n * c);
         &a[0] / n
@@ -209,7 +268,7 @@ fn average_pool() -> OpDef {
 }
 
 /// `|x|ᵖ`.
-fn power(x: &Ex, p: i64) -> Ex {
+pub(crate) fn power(x: &Ex, p: i64) -> Ex {
     match p {
         1 => x.abs(),
         2 => x * x,
@@ -218,7 +277,7 @@ fn power(x: &Ex, p: i64) -> Ex {
 }
 
 /// The p-th root of a sum of powers.
-fn root(x: &Ex, p: i64) -> Ex {
+pub(crate) fn root(x: &Ex, p: i64) -> Ex {
     match p {
         1 => x.clone(),
         2 => x.sqrt(),
@@ -345,5 +404,10 @@ fn max_unpool() -> OpDef {
     .optional("output_shape", TypeRule::OneOf(INDICES))
     .static_value()
     .edit(|d| d.params.retain(|p| p.name == "kernel_shape" || p.name == "strides" || p.name == "pads"))
+    .gradient(|b, cx| {
+        let window = window_of(cx.node.params).or_fail(b)?;
+        let natural = unpooled(&window, &cx.node.input(0).or_fail(b)?.dims);
+        crate::adjoint::of_max_unpool(b, cx, &natural)
+    })
     .onnx("MaxUnpool", 9)
 }

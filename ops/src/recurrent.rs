@@ -3,10 +3,11 @@
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
+use tensorc_ir::index::{Index, delinearize};
 use tensorc_ir::kir::{KernelBuilder, LoopKind, Operand, Space};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
+use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamValue};
+use tensorc_ir::prim::View;
 use tensorc_ir::scalar::{Scalar, ScalarOp};
 use tensorc_ir::{DType, DenseType, Dim};
 
@@ -92,7 +93,25 @@ fn col2im() -> OpDef {
         .maybe("dilations", ParamKind::Ints, "Default: 1.")
         .maybe("pads", ParamKind::Ints, "Default: 0.")
         .maybe("strides", ParamKind::Ints, "Default: 1.")
+        .gradient(col2im_gradient)
         .onnx("Col2Im", 18)
+}
+
+/// Every column reads the gradient of the element it was added to.
+fn col2im_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
+    let head = cx.head(b, 0)?;
+    let (dims, image) = (b.dims(cx.input(0)?)?, b.ty(head)?);
+    let kernel = need_ints(cx.node, 2, "block_shape").or_fail(b)?.into_iter().map(|n| n.max(0) as u64).collect();
+    let window = Window::new(cx.node.params, kernel).or_fail(b)?;
+    let spatial = &image.dims[2..];
+    let count = (0..spatial.len()).map(|i| window.count(i, spatial[i])).collect::<Result<Vec<u64>, _>>().or_fail(b)?;
+    let blocks = window.kernel.iter().product::<u64>().max(1) as i64;
+    let tap = delinearize(&Index::var(1).modulo(blocks, &dims[..]), &window.kernel, &dims[..]);
+    let place = delinearize(&Index::var(2), &count, &dims[..]);
+    let mut map = vec![Index::var(0), Index::var(1).floor_div(blocks, &dims[..])];
+    map.extend((0..spatial.len()).map(|i| window.position(i, spatial[i], &place[i], &tap[i])));
+    let part = b.view(head, View { map, fill: Some(Scalar::zero(image.dtype)) }, &dims)?;
+    Ok(vec![Some(part)])
 }
 
 fn causal_conv() -> OpDef {
@@ -349,6 +368,7 @@ fn linear_attention() -> OpDef {
     .param("chunk_size", ParamValue::Int(0), "No effect on the result.")
     .param("update_rule", ParamValue::Str("gated_delta".into()), "linear, gated, delta or gated_delta.")
     .outputs(1, 2)
+    .not_differentiable("its state is carried by a kernel that keeps no history")
     .onnx("LinearAttention", 26)
     .ulp(64.0)
 }

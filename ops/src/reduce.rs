@@ -314,7 +314,11 @@ fn scans() -> Vec<OpDef> {
             .ulp(1.0)
     };
     vec![
-        entry("cumsum", "Running sums along an axis.", ScalarOp::Add, 0.0).onnx("CumSum", 11),
-        entry("cumprod", "Running products along an axis.", ScalarOp::Mul, 1.0).onnx("CumProd", 26),
+        entry("cumsum", "Running sums along an axis.", ScalarOp::Add, 0.0)
+            .gradient(crate::adjoint::of_cumsum)
+            .onnx("CumSum", 11),
+        entry("cumprod", "Running products along an axis.", ScalarOp::Mul, 1.0)
+            .gradient(crate::adjoint::of_cumprod)
+            .onnx("CumProd", 26),
     ]
 }

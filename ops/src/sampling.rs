@@ -24,7 +24,7 @@ pub fn ops() -> Vec<OpDef> {
 
 /// How a position between elements is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Interpolation {
+pub enum Interpolation {
     Nearest,
     Linear,
     Cubic,
@@ -32,7 +32,7 @@ enum Interpolation {
 
 /// What lies outside the operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outside {
+pub enum Outside {
     Zeros,
     Border,
     Reflection,
@@ -40,15 +40,24 @@ enum Outside {
 
 /// One axis that is sampled.
 #[derive(Clone, Copy)]
-struct SampledAxis {
-    extent: u64,
-    interpolation: Interpolation,
-    outside: Outside,
+pub struct SampledAxis {
+    pub extent: u64,
+    pub interpolation: Interpolation,
+    pub outside: Outside,
     /// Whether the borders are the centres of the outermost elements, or their edges.
-    align_corners: bool,
+    pub align_corners: bool,
 }
 
 impl SampledAxis {
+    /// How many elements a sample is interpolated from.
+    pub fn tap_count(&self) -> usize {
+        match self.interpolation {
+            Interpolation::Nearest => 1,
+            Interpolation::Linear => 2,
+            Interpolation::Cubic => 4,
+        }
+    }
+
     fn borders(&self) -> (f64, f64) {
         let n = self.extent as f64;
         if self.align_corners { (0.0, n - 1.0) } else { (-0.5, n - 0.5) }
@@ -68,7 +77,7 @@ impl SampledAxis {
 
     /// Position, validity and weight of every element that takes part, for a position `x` on the
     /// axis.
-    fn taps(&self, x: &Ex) -> Vec<[Ex; 3]> {
+    pub fn taps(&self, x: &Ex) -> Vec<[Ex; 3]> {
         let (lo, hi) = self.borders();
         let last = self.extent as f64 - 1.0;
         let x = if self.interpolation == Interpolation::Nearest { x.round() } else { x.clone() };
@@ -180,6 +189,35 @@ fn grid_modes(params: &Params) -> Result<(Interpolation, Outside), OpError> {
     Ok((interpolation, outside))
 }
 
+/// A position in [-1, 1] in elements of an axis of extent `n`.
+fn unnormalized(g: &Ex, n: f64, align_corners: bool) -> Ex {
+    let shifted = g + g.lit(1.0);
+    match align_corners {
+        true => shifted / g.lit(2.0) * g.lit(n - 1.0),
+        false => (shifted * g.lit(n) - g.lit(1.0)) / g.lit(2.0),
+    }
+}
+
+/// [`grid_sample`] by gathers.
+fn gathered_samples(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
+    let (x, grid, out) = (operand(b, args, 0)?, operand(b, args, 1)?, &cx.outputs[0]);
+    let (interpolation, outside) = grid_modes(cx.params).or_fail(b)?;
+    let align_corners = cx.params.bool("align_corners").unwrap_or(false);
+    let dims = b.dims(x)?;
+    let (rank, wide) = (dims.len() - 2, compute_type(out.dtype));
+    let place = [&out.dims[..1], &out.dims[2..]].concat();
+    let (mut axes, mut positions) = (vec![], vec![]);
+    for i in 0..rank {
+        let column = b.slice_axis(grid, place.len(), (rank - 1 - i) as u64, 1)?;
+        let column = b.reshaped(column, &place)?;
+        let n = dims[2 + i] as f64;
+        positions.push(b.map_as(&[column], wide, &place, |_, a| unnormalized(&a[0].cast(wide), n, align_corners))?);
+        axes.push(SampledAxis { extent: dims[2 + i], interpolation, outside, align_corners });
+    }
+    let y = crate::resample::gathered(b, x, &positions, &axes)?;
+    b.converted(y, out.dtype)
+}
+
 fn grid_sample() -> OpDef {
     let compute = prim(|cx| {
         let (x, grid, out) = (cx.input(0)?, cx.input(1)?, &cx.outputs[0]);
@@ -197,13 +235,7 @@ fn grid_sample() -> OpDef {
                 let g = k.load(bufs[1], flat(&place, &grid.dims));
                 let g = k.cast(g, wide);
                 let n = x.dims[2 + i] as f64;
-                let f = ScalarFn::build(&[wide], |_, a| {
-                    let shifted = &a[0] + a[0].lit(1.0);
-                    vec![match align_corners {
-                        true => shifted / a[0].lit(2.0) * a[0].lit(n - 1.0),
-                        false => (shifted * a[0].lit(n) - a[0].lit(1.0)) / a[0].lit(2.0),
-                    }]
-                })?;
+                let f = ScalarFn::build(&[wide], |_, a| vec![unnormalized(&a[0], n, align_corners)])?;
                 let position = k.apply(&f, &[g], &[])[0];
                 let axis = SampledAxis { extent: x.dims[2 + i], interpolation, outside, align_corners };
                 axes.push(axis_taps(k, &axis, position)?);
@@ -236,6 +268,7 @@ fn grid_sample() -> OpDef {
         .param("mode", ParamValue::Str("linear".into()), "nearest, linear or cubic.")
         .param("padding_mode", ParamValue::Str("zeros".into()), "zeros, border or reflection.")
         .param("align_corners", ParamValue::Bool(false), "-1 and 1 are the centres of the outermost elements.")
+        .differentiated_as(gathered_samples)
         .onnx("GridSample", 16)
         .ulp(16.0)
 }
@@ -346,13 +379,51 @@ fn deformed_columns(
     Ok(b.kernel(k.finish(), &args, &[columns])[0])
 }
 
-fn deform_conv_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
+/// [`deformed_columns`] by gathers.
+fn gathered_columns(
+    b: &mut Builder<'_>,
+    (x, offset, mask): (Value, Value, Option<Value>),
+    window: &Window,
+    groups: u64,
+    out: &[u64],
+) -> Result<Value> {
+    let (xt, rank) = (b.ty(x)?, window.kernel.len());
+    let (wide, n) = (compute_type(xt.dtype), xt.dims[0] * groups);
+    let x = b.reshaped(x, &[&[n, xt.dims[1] / groups], &xt.dims[2..]].concat())?;
+    let place = [&[n][..], &window.kernel, out].concat();
+    let offset = b.reshaped(offset, &[&[n][..], &window.kernel, &[rank as u64], out].concat())?;
+    let (mut axes, mut positions) = (vec![], vec![]);
+    for i in 0..rank {
+        let shift = b.slice_axis(offset, 1 + rank, i as u64, 1)?;
+        let shift = b.reshaped(shift, &place)?;
+        let lead = window.lead(i, xt.dims[2 + i]);
+        positions.push(b.map_as(&[shift], wide, &place, |s, a| {
+            let int = |n: i64| s.constant(Scalar::i64(n));
+            let at = s.coord(1 + rank + i) * int(window.strides[i]) + s.coord(1 + i) * int(window.dilations[i]);
+            (at - int(lead)).cast(wide) + a[0].cast(wide)
+        })?);
+        let (interpolation, outside) = (Interpolation::Linear, Outside::Zeros);
+        axes.push(SampledAxis { extent: xt.dims[2 + i], interpolation, outside, align_corners: true });
+    }
+    let mut y = crate::resample::gathered(b, x, &positions, &axes)?;
+    if let Some(mask) = mask {
+        let mask = b.reshaped(mask, &[&[n, 1][..], &place[1..]].concat())?;
+        let dims = b.dims(y)?;
+        y = b.map_as(&[y, mask], wide, &dims, |_, a| &a[0] * a[1].cast(wide))?;
+    }
+    let y = b.converted(y, xt.dtype)?;
+    b.reshaped(y, &[&xt.dims[..2], &place[1..]].concat())
+}
+
+type Columns = fn(&mut Builder<'_>, (Value, Value, Option<Value>), &Window, u64, &[u64]) -> Result<Value>;
+
+fn deform_conv_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], columns: Columns) -> Result<Value> {
     let (x, w, offset) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
     let (xd, wd, out) = (b.dims(x)?, b.dims(w)?, &cx.outputs[0]);
     let window = Window::new(cx.params, wd[2..].to_vec()).or_fail(b)?;
     let count = |name: &str| cx.params.int(name).unwrap_or(1).max(1) as u64;
     let (g, rank) = (count("group"), wd.len() - 2);
-    let columns = deformed_columns(b, (x, offset, maybe(args, 4)), &window, count("offset_group"), &out.dims[2..])?;
+    let columns = columns(b, (x, offset, maybe(args, 4)), &window, count("offset_group"), &out.dims[2..])?;
     let (oc, ic) = (wd[0] / g, xd[1] / g);
     let extents = [&[xd[0], g, oc][..], &out.dims[2..], &[ic], &wd[2..]].concat();
     let v = vars(extents.len());
@@ -377,9 +448,15 @@ fn deform_conv() -> OpDef {
         let Some(kernel) = w[2..].iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>() else { return Ok(()) };
         let window = Window::new(cx.params, kernel)?;
         let out = output_dims(cx, 0);
+        let groups = cx.params.int("offset_group").unwrap_or(1).max(1) as u64;
+        let taps = groups * window.kernel.iter().product::<u64>();
+        for (i, channels) in [(2, taps * window.kernel.len() as u64), (4, taps)] {
+            crate::rules::shaped(cx, i, &[&[x[0], Dim::Const(channels)][..], &out[2..]].concat())?;
+        }
         (0..x.len() - 2).try_for_each(|i| window.relate(cx, i, x[2 + i], out[2 + i]))
     });
-    define("deform_conv", "Convolution whose samples are displaced and weighted.", composite(deform_conv_body), infer)
+    let compute = composite(|b, cx, args| deform_conv_body(b, cx, args, deformed_columns));
+    define("deform_conv", "Convolution whose samples are displaced and weighted.", compute, infer)
         .group("X", FLOATS)
         .group("W", FLOATS)
         .group("offset", FLOATS)
@@ -391,6 +468,7 @@ fn deform_conv() -> OpDef {
         .maybe("strides", ParamKind::Ints, "Default: 1.")
         .maybe("dilations", ParamKind::Ints, "Default: 1.")
         .maybe("pads", ParamKind::Ints, "Default: 0.")
+        .differentiated_as(|b, cx, args| deform_conv_body(b, cx, args, gathered_columns))
         .onnx("DeformConv", 19)
         .ulp(16.0)
 }

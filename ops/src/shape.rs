@@ -121,6 +121,7 @@ fn flatten() -> OpDef {
     .param("axis", ParamValue::Int(1), "First axis of the second group.")
     .onnx("Flatten", 1)
     .mxnet("Flatten")
+    .mxnet("flatten")
 }
 
 fn squeeze() -> OpDef {
@@ -168,7 +169,6 @@ fn unsqueeze() -> OpDef {
     .operand("axes", INDICES)
     .static_value()
     .onnx("Unsqueeze", 1)
-    .mxnet("expand_dims")
 }
 
 /// The permutation of a transpose: reversal unless given.
@@ -205,7 +205,6 @@ fn transpose() -> OpDef {
         .operand("data", &[])
         .maybe("perm", ParamKind::Ints, "Default: the axes reversed.")
         .onnx("Transpose", 1)
-        .mxnet("transpose")
 }
 
 fn swap_axes() -> OpDef {

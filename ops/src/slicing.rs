@@ -2,7 +2,7 @@
 
 use tensorc_ir::dim::Equation;
 use tensorc_ir::index::Index;
-use tensorc_ir::infer::normalize_axis;
+use tensorc_ir::infer::{InferCtx, normalize_axis};
 use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamValue};
 use tensorc_ir::prim::{Prim, View};
@@ -19,14 +19,14 @@ pub fn ops() -> Vec<OpDef> {
 
 /// What a slice takes along one axis.
 #[derive(Clone, Copy)]
-struct Cut {
-    start: i64,
-    step: i64,
-    len: u64,
+pub(crate) struct Cut {
+    pub start: i64,
+    pub step: i64,
+    pub len: u64,
 }
 
 /// Clamps `start` and `end` as numpy does; `step` is not 0.
-fn cut(start: i64, end: i64, step: i64, extent: u64) -> Cut {
+pub(crate) fn cut(start: i64, end: i64, step: i64, extent: u64) -> Cut {
     let n = extent as i64;
     let wrap = |i: i64| if i < 0 { i.saturating_add(n) } else { i };
     let (start, end) = match step > 0 {
@@ -191,39 +191,44 @@ fn pad() -> OpDef {
         .onnx("Pad", 1)
 }
 
+/// Shapes of operands that are joined along `axis`: equal along the other axes, in every direction.
+pub(crate) fn joined(cx: &mut InferCtx<'_>, axis: i64) -> Result<(), OpError> {
+    let count = cx.input_count();
+    let ranked = (0..count).find_map(|i| cx.input(i).shape.rank()).or_else(|| cx.output(0).shape.rank());
+    let Some(rank) = ranked else { return Ok(()) };
+    let axis = normalize_axis(axis, rank)?;
+    partial(cx, 0, &vec![None; rank])?;
+    let out = output_dims(cx, 0);
+    let mut terms = vec![];
+    for i in 0..count {
+        if cx.input_dims(i).is_none() {
+            let dims: Dims = (0..rank).map(|a| if a == axis { cx.fresh() } else { out[a] }).collect();
+            cx.set_input_shape(i, Shape::Ranked(dims))?;
+        }
+        let Some(dims) = cx.input_dims(i) else { continue };
+        if dims.len() != rank {
+            let what = cx.input_name(i);
+            return Err(OpError(format!("{what}: expected rank {rank}, found rank {}", dims.len())));
+        }
+        for a in (0..rank).filter(|a| *a != axis) {
+            let what = format!("{}, axis {a}", cx.input_name(i));
+            cx.unify_dims(out[a], dims[a], &what)?;
+        }
+        terms.push(dims[axis]);
+    }
+    cx.relate(Equation::Sum { out: out[axis], terms })
+}
+
 fn concat() -> OpDef {
     let compute = prim(|cx| {
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), cx.outputs[0].rank())?;
         Ok(Prim::Concat { axis })
     });
     let infer = rule(|cx| {
-        let count = cx.input_count();
-        for i in 0..count {
+        for i in 0..cx.input_count() {
             cx.same_dtype(0, i)?;
         }
-        let ranked = (0..count).find_map(|i| cx.input(i).shape.rank()).or_else(|| cx.output(0).shape.rank());
-        let Some(rank) = ranked else { return Ok(()) };
-        let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), rank)?;
-        partial(cx, 0, &vec![None; rank])?;
-        let out = output_dims(cx, 0);
-        let mut terms = vec![];
-        for i in 0..count {
-            if cx.input_dims(i).is_none() {
-                let dims: Dims = (0..rank).map(|a| if a == axis { cx.fresh() } else { out[a] }).collect();
-                cx.set_input_shape(i, Shape::Ranked(dims))?;
-            }
-            let Some(dims) = cx.input_dims(i) else { continue };
-            if dims.len() != rank {
-                let what = cx.input_name(i);
-                return Err(OpError(format!("{what}: expected rank {rank}, found rank {}", dims.len())));
-            }
-            for a in (0..rank).filter(|a| *a != axis) {
-                let what = format!("{}, axis {a}", cx.input_name(i));
-                cx.unify_dims(out[a], dims[a], &what)?;
-            }
-            terms.push(dims[axis]);
-        }
-        cx.relate(Equation::Sum { out: out[axis], terms })
+        joined(cx, cx.params.int("axis").unwrap_or(0))
     });
     define("concat", "Joins the operands along `axis`.", compute, infer)
         .group("inputs", &[])
@@ -284,6 +289,12 @@ fn split() -> OpDef {
         .param("axis", ParamValue::Int(0), "")
         .maybe("num_outputs", ParamKind::Int, "Number of equal parts (the last may be smaller).")
         .outputs(1, usize::from(u16::MAX))
+        .gradient(|b, cx| {
+            let heads = (0..cx.outputs.len()).map(|i| cx.head(b, i)).collect::<Result<Vec<_>, _>>()?;
+            let axis = normalize_axis(cx.node.params.int("axis").unwrap_or(0), cx.node.outputs[0].rank())
+                .map_err(|OpError(why)| b.fail(why))?;
+            Ok(vec![Some(b.concat(&heads, axis)?)])
+        })
         .onnx("Split", 1)
 }
 

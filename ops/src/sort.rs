@@ -270,6 +270,7 @@ fn topk() -> OpDef {
         .param("largest", ParamValue::Bool(true), "")
         .param("sorted", ParamValue::Bool(true), "The result is sorted in any case.")
         .outputs(2, 2)
+        .gradient(crate::adjoint::of_topk)
         .onnx("TopK", 1)
 }
 
@@ -293,6 +294,7 @@ fn sort() -> OpDef {
         .operand("data", NUMBERS)
         .param("axis", ParamValue::Int(-1), "")
         .param("is_ascend", ParamValue::Bool(true), "")
+        .gradient(crate::adjoint::of_sort)
 }
 
 fn argsort() -> OpDef {
@@ -306,4 +308,5 @@ fn argsort() -> OpDef {
         .param("axis", ParamValue::Int(-1), "")
         .param("is_ascend", ParamValue::Bool(true), "")
         .param("dtype", ParamValue::DType(DType::F32), "Type of the positions.")
+        .no_gradient()
 }

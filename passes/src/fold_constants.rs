@@ -37,6 +37,9 @@ impl Pass for FoldConstants {
 /// Replaces one primitive by its value if all operands are constants and the result stays small.
 pub(crate) fn fold_node(graph: &mut Graph, node: NodeId, cx: &PassCx<'_>) -> Result<bool> {
     let NodeKind::Prim(prim) = &graph.node(node).kind else { return Ok(false) };
+    if let Prim::Extern(_) = prim {
+        return Ok(false);
+    }
     let args = graph.args(node);
     let Some(inputs) = args.iter().map(|v| graph.constant(*v)).collect::<Option<Vec<&TensorData>>>() else {
         return Ok(false);
@@ -68,7 +71,7 @@ fn work(prim: &Prim, inputs: &[&TensorData], outputs: &[DenseType]) -> u64 {
         }
         Prim::Contract(c) => c.extents.iter().fold(1u64, |a, &e| a.saturating_mul(e)).saturating_mul(4),
         Prim::View(_) | Prim::Gather(_) | Prim::Concat { .. } => out.saturating_mul(2),
-        Prim::Kernel(_) => out.saturating_mul(64),
+        Prim::Kernel(_) | Prim::Extern(_) => out.saturating_mul(64),
     }
 }
 

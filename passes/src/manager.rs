@@ -6,6 +6,8 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::op::Registry;
 
+use crate::recompute::Budget;
+
 /// One transformation of a graph.
 pub trait Pass {
     /// The name in pipelines, timings and `--print-after`.
@@ -26,11 +28,14 @@ pub struct Options {
     pub reassociate: bool,
     /// Put several primitives into one kernel.
     pub fuse: bool,
+    /// Compute values of the forward pass again in the backward pass until intermediate tensors fit
+    /// in this; `None`: keep them.
+    pub recompute: Option<Budget>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { fold_bytes: 1 << 20, static_bytes: 1 << 20, reassociate: true, fuse: true }
+        Options { fold_bytes: 1 << 20, static_bytes: 1 << 20, reassociate: true, fuse: true, recompute: None }
     }
 }
 

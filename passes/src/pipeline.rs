@@ -5,10 +5,12 @@ use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::Graph;
 
 use crate::decompose::Decompose;
+use crate::differentiate::Differentiate;
 use crate::fold_constants::FoldConstants;
 use crate::fuse::Fuse;
 use crate::infer::InferTypes;
 use crate::manager::{Pass, PassCx, run_passes};
+use crate::recompute::{Budget, Recompute};
 use crate::simplify::Simplify;
 
 /// Named points of the compilation, in order; `--to=fuse` stops after one.
@@ -55,6 +57,7 @@ pub fn default_pipeline() -> Vec<(Phase, Box<dyn Pass>)> {
         (Phase::Simplify, Box::new(Decompose)),
         (Phase::Simplify, Box::new(FoldConstants)),
         (Phase::Simplify, Box::new(Simplify::default())),
+        (Phase::Fuse, Box::new(Recompute::default())),
         (Phase::Fuse, Box::new(Fuse::default())),
     ]
 }
@@ -103,6 +106,15 @@ struct Known {
 const KNOWN: &[Known] = &[
     Known { name: "infer", options: &[], build: |_| Ok(Box::new(InferTypes)) },
     Known { name: "decompose", options: &[], build: |_| Ok(Box::new(Decompose)) },
+    Known {
+        name: "differentiate",
+        options: &["wrt"],
+        build: |given| {
+            // Names of inputs, joined by `+`.
+            let wrt = given_value("wrt", given).map(|names| names.split('+').map(String::from).collect());
+            Ok(Box::new(Differentiate { wrt: wrt.unwrap_or_default() }))
+        },
+    },
     Known { name: "fold-constants", options: &[], build: |_| Ok(Box::new(FoldConstants)) },
     Known {
         name: "simplify",
@@ -112,6 +124,15 @@ const KNOWN: &[Known] = &[
             pass.reassociate = boolean("simplify", "reassociate", given)?;
             pass.rounds = number("simplify", "rounds", given)?.unwrap_or(pass.rounds);
             Ok(Box::new(pass))
+        },
+    },
+    Known {
+        name: "recompute",
+        options: &["bytes", "percent"],
+        build: |given| {
+            let bytes = number("recompute", "bytes", given)?.map(Budget::Bytes);
+            let percent = number("recompute", "percent", given)?.map(Budget::Percent);
+            Ok(Box::new(Recompute { budget: bytes.or(percent) }))
         },
     },
     Known {
@@ -135,7 +156,11 @@ fn boolean(pass: &'static str, option: &'static str, given: &Given) -> Result<Op
     given_value(option, given).map(|v| v.parse().map_err(|_| bad(v))).transpose()
 }
 
-fn number(pass: &'static str, option: &'static str, given: &Given) -> Result<Option<u32>, PipelineError> {
+fn number<T: std::str::FromStr>(
+    pass: &'static str,
+    option: &'static str,
+    given: &Given,
+) -> Result<Option<T>, PipelineError> {
     let bad = |value: &str| PipelineError::BadValue { pass, option, value: value.into(), expected: "number" };
     given_value(option, given).map(|v| v.parse().map_err(|_| bad(v))).transpose()
 }

@@ -1,9 +1,10 @@
 //! Gradients of primitives: texts of a few, and all against finite differences in f64.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+use tensorc_ir::diag::{Code, Diagnostic};
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::interp::eval_graph;
-use tensorc_ir::op::Registry;
+use tensorc_ir::op::{Compute, Grad, Infer, InputSpec, OpDef, Registry, TypeRule};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::testing::Rng;
 use tensorc_ir::text::{PrintOptions, parse_module, print_graph};
@@ -262,5 +263,113 @@ fn reductions_and_operators() {
     let registry = tensorc_ops::registry().unwrap();
     for (name, text) in OTHERS {
         check(name, &parse(&format!("graph @g{text}"), &registry), &registry, 2);
+    }
+}
+
+/// A registry with a loss: the identity whose gradient is `x - 1`, whatever that of its result.
+fn with_loss() -> Registry {
+    let mut registry = tensorc_ops::registry().unwrap();
+    let body = Compute::Scalar(Box::new(|_, _, args| Ok(args.iter().flatten().cloned().collect())));
+    let mut loss = OpDef::new("test_loss", "x, with a gradient of its own.", body, Infer::Derived);
+    loss.inputs.push(InputSpec { name: "x", ty: TypeRule::Any, optional: false });
+    loss.is_loss = true;
+    loss.grad = Grad::Rule(Box::new(|b, cx| {
+        let x = cx.input(0)?;
+        let one = b.scalar(Scalar::from_f64(b.ty(x)?.dtype, 1.0));
+        Ok(vec![Some(b.call("sub", &[x, one])?)])
+    }));
+    registry.add(loss).unwrap();
+    registry
+}
+
+/// The gradients of the outputs with the given seeds, evaluated at x = (1, 2, 3); `None` where there is none.
+fn gradients_at(text: &str, seeds: &[Option<f64>]) -> Result<Vec<Option<Vec<f64>>>, Diagnostic> {
+    let registry = with_loss();
+    let mut graph = parse(text, &registry);
+    let outputs: Vec<Value> = graph.outputs().iter().map(|(_, v)| *v).collect();
+    let mut heads = vec![];
+    for (v, seed) in outputs.into_iter().zip(seeds) {
+        let dims = graph.dense(v).unwrap().dims;
+        let splat = |x: &f64| TensorData::splat(&dims, Scalar::from_f64(DType::F64, *x));
+        heads.push((v, seed.as_ref().map(|x| graph.add_const("seed", splat(x)))));
+    }
+    let wrt = variables(&graph);
+    let gradients = differentiate(&mut graph, &registry, &heads, &wrt)?;
+    let x = TensorData::from_fn(DenseType::new(DType::F64, &[3]), |i| Scalar::from_f64(DType::F64, i as f64 + 1.0));
+    let inputs: Vec<TensorData> = graph.inputs().iter().map(|_| x.clone()).collect();
+    let mut found = vec![];
+    for gradient in gradients {
+        found.push(gradient.map(|v| {
+            let mut graph = graph.clone();
+            graph.set_outputs([("g".into(), v)]);
+            graph.remove_dead();
+            eval_graph(&graph, &registry, &inputs).unwrap()[0].to_f64s()
+        }));
+    }
+    Ok(found)
+}
+
+#[test]
+fn a_loss_sends_its_gradient_without_a_seed_and_nothing_else_does() {
+    let text = "graph @g(%x: f64[3]) { %a = mul(%x, %x) %l = test_loss(%a) return %l }";
+    // d/dx: (x² - 1) · 2x, whatever the seed.
+    let own = vec![Some(vec![0.0, 12.0, 48.0])];
+    assert_eq!(gradients_at(text, &[None]).unwrap(), own);
+    assert_eq!(gradients_at(text, &[Some(5.0)]).unwrap(), own);
+    let behind = "graph @g(%x: f64[3]) { %a = mul(%x, %x) %l = test_loss(%a) %y = exp(%l) return %y }";
+    assert_eq!(gradients_at(behind, &[None]).unwrap(), own);
+    let blocked = "graph @g(%x: f64[3]) { %l = test_loss(%x) %y = stop_gradient(%l) return %y }";
+    assert_eq!(gradients_at(blocked, &[None]).unwrap(), [None]);
+    let plain = "graph @g(%x: f64[3]) { %y = mul(%x, %x) return %y }";
+    assert_eq!(gradients_at(plain, &[None]).unwrap(), [None]);
+}
+
+#[test]
+fn what_no_head_depends_on_has_no_gradient() {
+    let text = "graph @g(%x: f64[3], %w: f64[3]) { %y = mul(%x, %x) %z = mul(%w, %w) return %y, %z }";
+    assert_eq!(gradients_at(text, &[Some(1.0), None]).unwrap(), [Some(vec![2.0, 4.0, 6.0]), None]);
+}
+
+#[test]
+fn a_missing_gradient_is_an_error_only_where_one_arrives() {
+    let text = "graph @g(%x: f64[3], %i: f64[3]) { %u = unique(%x) : f64[3] %y = mul(%i, %i) return %u, %y }";
+    let why = gradients_at(text, &[Some(1.0), Some(1.0)]).unwrap_err();
+    assert_eq!((why.code, why.node.as_deref()), (Code::Unsupported, Some("u")));
+    assert!(why.message.contains("unique has no gradient"), "{why}");
+    assert_eq!(gradients_at(text, &[None, Some(1.0)]).unwrap(), [None, Some(vec![2.0, 4.0, 6.0])]);
+}
+
+#[test]
+fn a_rule_that_fails_names_its_node() {
+    let text = "graph @g(%x: f64[2, 2, 5, 6]) { %r = const f64[1, 4] [0, 1, 4, 3] %i = const i64[1] [0] \
+                %y = roi_align(%x, %r, %i) {mode=\"max\"} return %y }";
+    let why = gradients_at(text, &[Some(1.0)]).unwrap_err();
+    assert!(why.node.as_deref() == Some("y") && why.message.contains("max"), "{why}");
+}
+
+#[test]
+fn a_seed_has_the_type_of_its_head() {
+    let registry = tensorc_ops::registry().unwrap();
+    let mut graph = parse("graph @g(%x: f64[3]) { %y = exp(%x) return %y }", &registry);
+    let (y, x) = (graph.outputs()[0].1, Value { node: graph.inputs()[0], port: 0 });
+    let seed = graph.add_const("seed", TensorData::splat(&[1], Scalar::from_f64(DType::F64, 1.0)));
+    let why = differentiate(&mut graph, &registry, &[(y, Some(seed))], &[x]).unwrap_err();
+    assert_eq!((why.code, why.node.as_deref()), (Code::TypeConflict, Some("y")));
+}
+
+#[test]
+fn gradients_of_values_inside_the_graph() {
+    let registry = tensorc_ops::registry().unwrap();
+    let mut graph = parse("graph @g(%x: f64[3]) { %a = softplus(%x) %y = mul(%a, %a) return %y, %a }", &registry);
+    let (y, a) = (graph.outputs()[0].1, graph.outputs()[1].1);
+    let x = Value { node: graph.inputs()[0], port: 0 };
+    let seed = graph.add_const("seed", TensorData::splat(&[3], Scalar::from_f64(DType::F64, 1.0)));
+    let found = differentiate(&mut graph, &registry, &[(y, Some(seed))], &[a, x]).unwrap();
+    graph.set_outputs([("a".into(), a), ("da".into(), found[0].unwrap()), ("dx".into(), found[1].unwrap())]);
+    let at = random(&DenseType::new(DType::F64, &[3]), 3);
+    let out = eval_graph(&graph, &registry, std::slice::from_ref(&at)).unwrap();
+    for (i, x) in at.to_f64s().into_iter().enumerate() {
+        let (a, da, dx) = (out[0].get(i as u64).as_f64(), out[1].get(i as u64).as_f64(), out[2].get(i as u64).as_f64());
+        assert!((da - 2.0 * a).abs() < 1e-12 && (dx - 2.0 * a / (1.0 + (-x).exp())).abs() < 1e-12);
     }
 }

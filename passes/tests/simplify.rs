@@ -35,6 +35,7 @@ fn prims(graph: &Graph) -> Vec<&'static str> {
             Prim::Gather(_) => "gather",
             Prim::Concat { .. } => "concat",
             Prim::Kernel(_) => "kernel",
+            Prim::Extern(_) => "extern",
         }),
         _ => None,
     };

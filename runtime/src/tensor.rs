@@ -52,6 +52,18 @@ impl<'a> TensorRef<'a> {
         // ask for alignment.
         self.data.chunks_exact(size_of::<T>()).map(|bytes| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
     }
+
+    /// The elements in place, if they have this type and are aligned for it.
+    pub fn as_slice<T: Element>(&self) -> Option<&'a [T]> {
+        if self.dtype != T::DTYPE {
+            return None;
+        }
+        // SAFETY: any bits are elements of T; `align_to` leaves out what is not aligned.
+        match unsafe { self.data.align_to::<T>() } {
+            ([], values, []) => Some(values),
+            _ => None,
+        }
+    }
 }
 
 /// A tensor to write, in the layout of [`TensorRef`].
@@ -71,5 +83,25 @@ impl<'a> TensorMut<'a> {
         // SAFETY: an `Element` has no padding and accepts every bit pattern written to it.
         let data = unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) };
         TensorMut { dtype: T::DTYPE, dims, data }
+    }
+
+    /// The elements in place, if they have this type and are aligned for it.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Option<&mut [T]> {
+        if self.dtype != T::DTYPE {
+            return None;
+        }
+        // SAFETY: any bits are elements of T, and of bytes; `align_to_mut` leaves out what is not aligned.
+        match unsafe { self.data.align_to_mut::<T>() } {
+            ([], values, []) => Some(values),
+            _ => None,
+        }
+    }
+
+    /// Writes elements in row-major order, as many as there are of both.
+    pub fn write<T: Element>(&mut self, values: impl IntoIterator<Item = T>) {
+        for (place, value) in self.data.chunks_exact_mut(size_of::<T>()).zip(values) {
+            // SAFETY: the chunk has the size of T, and the write does not ask for alignment.
+            unsafe { place.as_mut_ptr().cast::<T>().write_unaligned(value) }
+        }
     }
 }

@@ -38,7 +38,7 @@ const WARM_UP: Duration = Duration::from_millis(500);
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let start = Instant::now();
     let compiler = args.compile.compiler(None)?;
-    let model = compiler.load(&args.inputs.model)?;
+    let model = args.inputs.model.load(&compiler)?;
     let loaded = start.elapsed();
     let inputs = arrays::inputs(&model, &args.inputs)?;
     let named: Vec<(&str, Tensor)> = inputs.arrays.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
@@ -162,6 +162,7 @@ fn kind(plan: &Plan, op: &StepOp) -> String {
             call.groups,
             if epilogue.is_some() { " + epilogue" } else { "" }
         ),
+        StepOp::Extern { operator, .. } => format!("function of `{operator}`"),
         StepOp::Copy { src, .. } => format!("copy {} B", plan.buffer(*src).bytes()),
     }
 }

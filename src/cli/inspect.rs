@@ -14,12 +14,12 @@ use tensorc::passes::stage::split;
 use tensorc::passes::{PassCx, Phase, Pipeline, plan_memory};
 use tensorc_codegen::lower::lower;
 
-use super::{CompileArgs, Failure, arrays, binding, drawing, print};
+use super::{CompileArgs, Failure, ModelArgs, arrays, binding, drawing, print};
 
 #[derive(Args)]
 pub struct InspectArgs {
-    /// The model: .onnx, or .tc text
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Extents of an input or a named dimension: `x=1,3,224,224` or `batch=4`; others are 1
     #[arg(long = "shape", value_name = "NAME=N,…")]
     shapes: Vec<String>,
@@ -39,7 +39,7 @@ const DEFAULT_EXTENT: u64 = 1;
 pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     let shapes = arrays::shapes(&args.shapes)?;
     let compiler = args.compile.compiler(None)?;
-    let graph = compiler.load_graph(&args.model)?;
+    let graph = args.model.load(&compiler)?.graph().clone();
     let model = Contents::of(&graph, &compiler);
     let mut bound = graph.clone();
     binding::bind(&mut bound, &shapes)?;
@@ -142,6 +142,7 @@ struct Cost {
     gemms: usize,
     convolutions: usize,
     copies: usize,
+    functions: usize,
     weight_bytes: u64,
     peak: u64,
     bound: u64,
@@ -159,6 +160,7 @@ impl Cost {
             gemms: count(|op| matches!(op, StepOp::Gemm { .. })),
             convolutions: count(|op| matches!(op, StepOp::Conv { .. })),
             copies: count(|op| matches!(op, StepOp::Copy { .. })),
+            functions: count(|op| matches!(op, StepOp::Extern { .. })),
             weight_bytes: weights.map(|b| b.bytes()).sum(),
             peak: plan.arena_bytes,
             bound: plan.lower_bound_bytes,
@@ -190,6 +192,7 @@ fn json(model: &Contents, cost: &Cost, notes: &[String]) -> Json {
         "kernels": cost.kernels,
         "library_calls": { "gemm": cost.gemms, "conv": cost.convolutions },
         "copies": cost.copies,
+        "functions": cost.functions,
         "weight_bytes": cost.weight_bytes,
         "planned_peak_bytes": cost.peak,
         "lower_bound_bytes": cost.bound,
@@ -217,8 +220,8 @@ fn table(model: &Contents, cost: &Cost, notes: &[String]) -> Result<String, std:
     writeln!(text, "arithmetic   {:.3} GFLOP, {} moved", cost.flops as f64 / 1e9, megabytes(cost.traffic))?;
     writeln!(
         text,
-        "steps        {}: {} kernels, {} matrix products, {} convolutions, {} copies",
-        cost.steps, cost.kernels, cost.gemms, cost.convolutions, cost.copies
+        "steps        {}: {} kernels, {} matrix products, {} convolutions, {} copies, {} functions",
+        cost.steps, cost.kernels, cost.gemms, cost.convolutions, cost.copies, cost.functions
     )?;
     writeln!(text, "weights      {} as the kernels read them, before packing", megabytes(cost.weight_bytes))?;
     writeln!(

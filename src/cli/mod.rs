@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use tensorc::runtime::Profiler;
-use tensorc::{Compiler, Options};
+use tensorc::{Compiler, Model, Options};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -39,7 +39,8 @@ enum Command {
     Opt(opt::OptArgs),
     /// Show a model's signature, operators, cost and planned memory
     Inspect(inspect::InspectArgs),
-    /// List the operators
+    /// Describe the operators
+    #[command(alias = "operators")]
     Ops(operators::OpsArgs),
 }
 
@@ -67,11 +68,27 @@ impl CompileArgs {
     }
 }
 
+/// A model, in one file or two.
+#[derive(Args, Clone)]
+pub struct ModelArgs {
+    /// The model: .onnx, a symbol of MXNet (.json), or .tc text
+    model: PathBuf,
+    /// Parameters of the symbol
+    #[arg(long, value_name = "PARAMS")]
+    params: Option<PathBuf>,
+}
+
+impl ModelArgs {
+    fn load(&self, compiler: &Compiler) -> Result<Model, Failure> {
+        Ok(compiler.load_with(&self.model, self.params.as_deref())?)
+    }
+}
+
 /// Where a model's inputs come from.
 #[derive(Args, Clone)]
 pub struct InputArgs {
-    /// The model: .onnx, or .tc text
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Arrays named by graph input; random ones if absent
     #[arg(long, value_name = "NPZ")]
     input: Option<PathBuf>,

@@ -1,50 +1,21 @@
 //! `tensorc ops`: the operator reference, generated from the registry.
 
-use std::fmt::Write;
-
 use clap::Args;
-use tensorc::ir::op::OpDef;
+use tensorc::op::reference;
 
 use super::{Failure, print};
 
 #[derive(Args)]
 pub struct OpsArgs {
-    /// Only operators whose name contains this text
+    /// Only operators whose name here, in ONNX or in MXNet contains this text
     filter: Option<String>,
 }
 
 pub fn run(args: &OpsArgs) -> Result<(), Failure> {
     let registry = tensorc::ops::registry()?;
-    let mut text = String::new();
-    for op in registry.iter().filter(|op| args.filter.as_ref().is_none_or(|f| op.name.contains(f.as_str()))) {
-        describe(op, &mut text)?;
-    }
-    print(&text)
-}
-
-fn describe(op: &OpDef, text: &mut String) -> std::fmt::Result {
-    let operands: Vec<String> = op
-        .inputs
-        .iter()
-        .enumerate()
-        .map(|(i, s)| {
-            let dots = if op.variadic && i + 1 == op.inputs.len() { "…" } else { "" };
-            format!("{}{dots}{}", s.name, if s.optional { "?" } else { "" })
-        })
-        .collect();
-    writeln!(text, "{}({})", op.name, operands.join(", "))?;
-    writeln!(text, "    {}", op.doc)?;
-    for p in &op.params {
-        let default = match (&p.default, p.required) {
-            (Some(d), _) => format!(" = {d:?}"),
-            (None, true) => ", required".into(),
-            (None, false) => String::new(),
-        };
-        writeln!(text, "    {}: {}{default}  {}", p.name, p.kind.name(), p.doc)?;
-    }
-    let onnx: Vec<String> = op.names.onnx.iter().map(|(n, v)| format!("{n}-{v}")).collect();
-    if !onnx.is_empty() || !op.names.mxnet.is_empty() {
-        writeln!(text, "    onnx: {}  mxnet: {}", onnx.join(", "), op.names.mxnet.join(", "))?;
-    }
-    writeln!(text)
+    let wanted = |name: &str| args.filter.as_ref().is_none_or(|part| name.contains(part.as_str()));
+    let chosen = registry.iter().filter(|op| {
+        wanted(op.name) || op.names.mxnet.iter().any(|n| wanted(n)) || op.names.onnx.iter().any(|(n, _)| wanted(n))
+    });
+    print(&chosen.map(|op| reference(op)).collect::<Vec<_>>().join("\n"))
 }

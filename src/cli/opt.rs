@@ -22,8 +22,11 @@ use super::{CompileArgs, Failure, Usage, arrays, binding, print};
 
 #[derive(Args)]
 pub struct OptArgs {
-    /// A model (.onnx), or a text file of graphs, kernels or plans (.tc)
+    /// A model (.onnx, or a symbol of MXNet, .json), or a text file of graphs, kernels or plans (.tc)
     file: PathBuf,
+    /// Parameters of the symbol
+    #[arg(long, value_name = "PARAMS")]
+    params: Option<PathBuf>,
     /// Passes to run: `name{option=value},…`, ending in `lower` or `lower,plan-memory` if wanted
     #[arg(long, value_name = "PIPELINE", conflicts_with = "to")]
     passes: Option<String>,
@@ -81,7 +84,7 @@ pub fn run(args: &OptArgs) -> Result<(), Failure> {
     let work = Work::new(args)?;
     let shapes = arrays::shapes(&args.shapes)?;
     let compiler = args.compile.compiler(None)?;
-    let mut module = read(&compiler, &args.file)?;
+    let mut module = read(&compiler, &args.file, args.params.as_deref())?;
     if work.plan && !work.lower && !module.graphs.is_empty() {
         return Err(usage(format!("`{PLAN_MEMORY}` plans what `{LOWER}` made: write `{LOWER},{PLAN_MEMORY}`")).into());
     }
@@ -109,9 +112,9 @@ pub fn run(args: &OptArgs) -> Result<(), Failure> {
     }
 }
 
-fn read(compiler: &Compiler, path: &Path) -> Result<Module, Failure> {
+fn read(compiler: &Compiler, path: &Path, params: Option<&Path>) -> Result<Module, Failure> {
     if path.extension().is_none_or(|e| e != "tc") {
-        let graph = compiler.load_graph(path)?;
+        let graph = compiler.load_with(path, params)?.graph().clone();
         return Ok(Module { graphs: vec![graph], ..Module::default() });
     }
     let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;

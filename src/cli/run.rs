@@ -28,7 +28,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
         profiler.start();
     }
     let compiler = args.compile.compiler(Some(profiler.clone()))?;
-    let model = compiler.load(&args.inputs.model)?;
+    let model = args.inputs.model.load(&compiler)?;
     let inputs = arrays::inputs(&model, &args.inputs)?;
     if inputs.random {
         for (name, t) in &inputs.arrays {

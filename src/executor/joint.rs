@@ -86,6 +86,10 @@ impl Joint {
     ) -> Result<Joint, Error> {
         let mut joint = Joint::typed(compiler, symbol, types)?;
         let outputs: Vec<(Arc<str>, Value)> = joint.graph.outputs().to_vec();
+        if backward.update.is_some() && !outputs.iter().any(|(_, v)| joint.is_loss(*v)) {
+            let why = "no output is a loss, so there is nothing to train; `make_loss` makes a loss of an output";
+            return Err(Error::Backward(why.into()));
+        }
         let mut heads = vec![];
         for (i, (name, v)) in outputs.iter().enumerate() {
             let head = match backward.update.is_none() && joint.takes_head(*v)? {
@@ -122,10 +126,13 @@ impl Joint {
         Ok(Joint { graph, feeds, products, heads: vec![] })
     }
 
+    fn is_loss(&self, v: Value) -> bool {
+        matches!(&self.graph.node(v.node).kind, NodeKind::Op(op) if op.def.is_loss)
+    }
+
     /// Whether an output's gradient has to be given for it to have an effect.
     fn takes_head(&self, v: Value) -> Result<bool, Error> {
-        let loss = matches!(&self.graph.node(v.node).kind, NodeKind::Op(op) if op.def.is_loss);
-        Ok(!loss && self.graph.dense(v)?.dtype.is_float())
+        Ok(!self.is_loss(v) && self.graph.dense(v)?.dtype.is_float())
     }
 
     /// A graph input of the type of `like`.

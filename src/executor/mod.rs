@@ -29,6 +29,7 @@ mod place;
 mod program;
 mod request;
 mod reshape;
+mod step;
 mod types;
 mod update;
 
@@ -40,8 +41,10 @@ use tensorc_ir::DenseType;
 use tensorc_runtime::Device;
 
 pub use binder::Binder;
+pub use program::PlannedMemory;
 pub use request::GradReq;
 pub use reshape::Reshape;
+pub use step::{FusedStep, ParameterStates};
 pub use update::{Emission, UpdateRule};
 
 use crate::Error;
@@ -195,6 +198,17 @@ impl Executor {
         self.memory.bytes()
     }
 
+    /// Memory planned for forward and backward together; compiles them. Gradient arrays are not part of it.
+    ///
+    /// # Errors
+    /// The graph does not compile.
+    pub fn planned_memory(&self) -> Result<PlannedMemory, Error> {
+        match &self.training {
+            Some(program) => program.planned(&self.memory),
+            None => Ok(PlannedMemory::default()),
+        }
+    }
+
     /// Copies arrays to the arguments and auxiliary states of these names.
     ///
     /// # Errors
@@ -251,17 +265,16 @@ impl Executor {
     /// No training forward pass precedes, a gradient of an output is missing or has another type.
     pub fn backward(&mut self, heads: &[&NDArray]) -> Result<(), Error> {
         let Some(program) = self.training.clone() else { return Ok(()) };
-        let Some((pass, keys)) = self.pass.take() else {
+        let Some((pass, keys)) = &self.pass else {
             return Err(Error::Backward("no forward pass in training mode precedes it".into()));
         };
-        if !self.memory.holds(pass) {
-            let why = "an executor that shares its memory has run since the forward pass".to_owned();
-            return Err(Error::Backward(why));
-        }
         self.check_heads(&program, heads)?;
-        program.launch(&self.rt, self.arrays(heads), &keys, Phase::Backward, &self.memory)?;
-        // A second backward pass from the same forward pass is allowed: what it reads is still there.
-        self.pass = Some((pass, keys));
+        if !self.memory.holds(*pass) {
+            program.launch(&self.rt, self.arrays(&[]), keys, Phase::Forward, &self.memory)?;
+        }
+        program.launch(&self.rt, self.arrays(heads), keys, Phase::Backward, &self.memory)?;
+        // The values are used up.
+        self.memory.begin();
         Ok(())
     }
 

@@ -67,7 +67,13 @@ pub(super) fn place(joint: &Joint, group_device: &BTreeMap<String, Device>, defa
             }
         }
     }
-    let whole = Whole { joint, keys: &keys, crossings: &crossings };
+    let whole = Whole { joint, keys: &keys, crossings: &crossings, default };
+    for (i, (_, v)) in graph.outputs().iter().enumerate() {
+        members.entry(whole.owner(*v, Some(i))).or_default();
+    }
+    for (_, v) in graph.updates() {
+        members.entry(whole.owner(*v, None)).or_default();
+    }
     let pieces = members.into_iter().map(|(key, nodes)| whole.piece(key, &nodes)).collect::<Result<_>>()?;
     Ok(Placement { pieces, crossings: types })
 }
@@ -110,12 +116,16 @@ struct Whole<'a> {
     joint: &'a Joint,
     keys: &'a BTreeMap<NodeId, Key>,
     crossings: &'a BTreeMap<Value, usize>,
+    default: Device,
 }
 
 impl Whole<'_> {
-    /// The piece that delivers a value: the first one, where nothing computes it.
-    fn owner(&self, v: Value) -> Option<&Key> {
-        self.keys.get(&v.node).or_else(|| self.keys.values().min())
+    /// The piece that delivers an output, or an update.
+    fn owner(&self, v: Value, output: Option<usize>) -> Key {
+        let second = |boundary: usize| output.is_none_or(|at| at >= boundary);
+        let phase = usize::from(self.joint.graph.boundary().is_some_and(second));
+        // What nothing computes is handed on by a piece of the executor's device.
+        self.keys.get(&v.node).copied().unwrap_or((phase, 0, self.default))
     }
 
     fn piece(&self, key: Key, nodes: &[NodeId]) -> Result<Piece> {
@@ -139,14 +149,14 @@ impl Whole<'_> {
             }
         }
         for (i, (name, v)) in graph.outputs().iter().enumerate() {
-            if self.owner(*v) == Some(&key) {
+            if self.owner(*v, Some(i)) == key {
                 let value = part.value(*v)?;
                 part.graph.add_output(name.clone(), value);
                 outputs.push(Slot::Output(i));
             }
         }
         for (of, v) in graph.updates() {
-            if self.owner(*v) == Some(&key) {
+            if self.owner(*v, None) == key {
                 let (old, new) = (part.value(Value { node: *of, port: 0 })?, part.value(*v)?);
                 part.graph.add_update(old.node, new);
             }

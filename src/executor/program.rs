@@ -50,6 +50,16 @@ pub(super) struct Step {
     pub numbers: Bytes,
 }
 
+/// Planned memory for the intermediate values of a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlannedMemory {
+    pub arena_bytes: u64,
+    /// Most bytes live at once in the order of the plan.
+    pub lower_bound_bytes: u64,
+    /// Kernel launches and library calls.
+    pub steps: usize,
+}
+
 /// A graph with the meaning of its inputs and outputs, compiled when it first runs.
 pub(super) struct Program {
     compiler: Compiler,
@@ -131,6 +141,20 @@ impl Program {
     /// Names and types of the graph's outputs.
     pub fn outputs(&self) -> &[(String, DenseType)] {
         &self.outputs
+    }
+
+    /// Memory of the compiled plans.
+    pub fn planned(&self, memory: &SharedMemory) -> Result<PlannedMemory, Error> {
+        let mut total = PlannedMemory::default();
+        let alone = self.parts.len() == 1;
+        for (piece, _, code) in &self.parts {
+            let ready = self.ready(piece, code, alone.then_some(memory))?;
+            let plan = ready.executable.plan();
+            total.arena_bytes += plan.arena_bytes;
+            total.lower_bound_bytes += plan.lower_bound_bytes;
+            total.steps += plan.steps.len();
+        }
+        Ok(total)
     }
 
     /// New keys for all random nodes.
@@ -332,9 +356,10 @@ impl Ready {
     ) -> Result<(), Failure> {
         let (mut context, pool) = (lock(&self.context), self.compiler.pool());
         let bindings = Bindings { inputs, states, outputs };
-        match part {
-            Some(part) => context.run_phase(part, pool, bindings)?,
-            None => context.run(pool, bindings)?,
+        match (self.compiler.profiler().filter(|profiler| profiler.is_on()), part) {
+            (Some(profiler), _) => context.run_traced(part, pool, bindings, profiler, Device::default())?,
+            (None, Some(part)) => context.run_phase(part, pool, bindings)?,
+            (None, None) => context.run(pool, bindings)?,
         }
         Ok(())
     }

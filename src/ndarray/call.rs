@@ -187,10 +187,30 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    fn resolve(self) -> Result<Request<'a>, Error> {
-        if let Some(error) = self.error {
+    /// A number beyond the operands is the scalar of an operator that has one, before or after the arrays.
+    fn take_scalar(&mut self) -> Result<(), Error> {
+        let Some(name) = self.def.scalar.filter(|_| self.operands.len() > self.def.inputs.len()) else { return Ok(()) };
+        let number = |operand: &Operand<'_>| match operand {
+            Operand::Scalar(x) => Some(*x),
+            Operand::Integer(i) => Some(*i as f64),
+            _ => None,
+        };
+        let found = self.operands.iter().enumerate().find_map(|(i, operand)| Some((i, number(operand)?)));
+        let Some((at, value)) = found else { return Ok(()) };
+        if self.params.get(name).is_some() {
+            let (op, name) = (self.def.name.to_owned(), name.to_owned());
+            return Err(Error::TwoScalars { op, name });
+        }
+        self.operands.remove(at);
+        self.params.set(name, ParamValue::Float(value));
+        Ok(())
+    }
+
+    fn resolve(mut self) -> Result<Request<'a>, Error> {
+        if let Some(error) = self.error.take() {
             return Err(error);
         }
+        self.take_scalar()?;
         let (least, most) = self.def.outputs;
         let most = most.min(usize::from(u16::MAX));
         if !(least.max(1)..=most).contains(&self.outputs) {

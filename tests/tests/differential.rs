@@ -5,7 +5,9 @@
 //! too; so a failing list shrinks to few nodes. Seeds are fixed.
 
 mod growth;
+mod states;
 
+use std::cell::Cell;
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
@@ -15,12 +17,16 @@ use tensorc::{Compiled, Compiler, Options, Tensor};
 use tensorc_codegen::lower::lower;
 use tensorc_ir::TensorData;
 use tensorc_ir::graph::Graph;
-use tensorc_ir::interp::eval_graph;
+use tensorc_ir::interp::{eval_graph, eval_step};
 use tensorc_ir::lowered::Lowered;
+use tensorc_ir::op::Registry;
+use tensorc_ir::testing::Rng;
 use tensorc_ir::text::{PrintOptions, print_graph, print_kernel, print_plan};
-use tensorc_passes::manager::PassCx;
+use tensorc_ir::verify::{Stage, verify_graph};
+use tensorc_passes::manager::{Pass, PassCx};
 use tensorc_passes::pipeline::{Phase, Pipeline};
 use tensorc_passes::plan_memory;
+use tensorc_passes::recompute::{Budget, Recompute};
 
 use crate::support::compare::{Tolerance, compare, data, tensor};
 use growth::{grow, inputs_for};
@@ -120,6 +126,30 @@ fn agree_in_parts(graph: &Graph) -> Result<(), String> {
     Ok(())
 }
 
+/// A graph with updates gives what the interpreter does, on one thread and in parts on two, at once
+/// and phase by phase.
+fn agree_with_updates(graph: &Graph, registry: &Registry) -> Result<(), String> {
+    let inputs = inputs_for(graph, 7);
+    let (outputs, next) = eval_step(graph, registry, &inputs).map_err(|e| format!("interpreter: {e}"))?;
+    let (_, mut lowered) = lowered(graph)?;
+    lowered.plan.steps.iter_mut().for_each(|step| step.flops = 1 << 40);
+    let two_phases = lowered.plan.boundary.is_some();
+    let executable = Compiled::from_lowered(&COMPILERS[0].1, lowered).map_err(|e| e.to_string())?.executable;
+    let first = states::run(&executable, graph, &POOLS[0], &inputs, false)?;
+    for (i, (got, want)) in first.iter().zip(outputs.iter().chain(&next)).enumerate() {
+        let got = TensorData::new(want.ty.clone(), got.clone().into()).ok_or("a result of another size")?;
+        compare(&got, want, tolerance(want)).map_err(|e| format!("result {i} of {}: {e}", outputs.len()))?;
+    }
+    for pool in &POOLS[..2] {
+        for by_phase in [false, true] {
+            if (two_phases || !by_phase) && states::run(&executable, graph, pool, &inputs, by_phase)? != first {
+                return Err(format!("{} threads, phase by phase: {by_phase}: other bits", pool.threads()));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn runner(cases: u32) -> TestRunner {
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &SEED))
@@ -158,6 +188,83 @@ fn parts_of_steps_on_several_threads_give_the_same_bits() {
 }
 
 #[test]
+fn graphs_with_updates_and_phases_agree_with_the_interpreter() {
+    let registry = tensorc_ops::registry().unwrap();
+    let changing = Cell::new(0);
+    let result = runner(GRAPHS / 4).run(&(graphs(), any::<u64>()), |(choices, seed)| {
+        let mut graph = grow(&choices, &registry);
+        states::add_updates(&mut graph, &registry, &mut Rng::new(seed));
+        changing.set(changing.get() + u32::from(states::changes_states(&graph)));
+        agree_with_updates(&graph, &registry).map_err(|why| TestCaseError::fail(format!("{why}\n{}", shown(&graph))))
+    });
+    if let Err(e) = result {
+        panic!("{e}");
+    }
+    assert!(changing.get() > GRAPHS / 8, "{} graphs changed states", changing.get());
+}
+
+/// Recomputing keeps every bit of what a graph means, and saves memory or does nothing.
+fn agree_when_recomputing(graph: &Graph, registry: &Registry) -> Result<bool, String> {
+    let inputs = inputs_for(graph, 7);
+    let passes = |recompute: Option<Budget>| {
+        let mut graph = graph.clone();
+        let mut cx = PassCx::new(registry).with_options(tensorc_passes::Options { recompute, ..Default::default() });
+        Pipeline::to(Phase::Simplify).run(&mut graph, &mut cx).map_err(|e| e.to_string())?;
+        let changed = Recompute::default().run(&mut graph, &mut cx).map_err(|e| e.to_string())?;
+        verify_graph(&graph, Stage::Primitive).map_err(|e| e.to_string())?;
+        let values = eval_step(&graph, registry, &inputs).map_err(|e| e.to_string())?;
+        Ok::<_, String>((values, changed))
+    };
+    let (kept, again) = (passes(None)?, passes(Some(Budget::Percent(0)))?);
+    if kept.0 != again.0 || kept.1 {
+        return Err("recomputing changes the values".into());
+    }
+    let want = eval_step(graph, registry, &inputs).map_err(|e| e.to_string())?.0;
+    let mut bytes = vec![];
+    for compiler in [&COMPILERS[0].1, &*RECOMPUTING] {
+        let types: Vec<_> = inputs.iter().map(|t| t.ty.clone()).collect();
+        let mut session = compiler.model(graph.clone()).compile(&types).map_err(|e| e.to_string())?;
+        bytes.push(session.plan().arena_bytes);
+        let tensors: Vec<Tensor> = inputs.iter().map(tensor).collect();
+        for (i, (got, want)) in session.run(&tensors).map_err(|e| e.to_string())?.iter().zip(&want).enumerate() {
+            let want = want.clone();
+            compare(&data(got), &want, tolerance(&want)).map_err(|e| format!("output {i}: {e}"))?;
+        }
+    }
+    match bytes[1] <= bytes[0] {
+        true => Ok(bytes[1] < bytes[0]),
+        false => Err(format!("{} bytes, {} with recomputing", bytes[0], bytes[1])),
+    }
+}
+
+static RECOMPUTING: LazyLock<Compiler> = LazyLock::new(|| {
+    let mut options = Options { threads: Some(1), ..Options::default() };
+    options.passes.recompute = Some(Budget::Percent(0));
+    Compiler::new(options).unwrap()
+});
+
+#[test]
+fn recomputing_keeps_values_and_never_takes_more_memory() {
+    let registry = tensorc_ops::registry().unwrap();
+    let saved = Cell::new(0);
+    let choices = prop::collection::vec(any::<u32>(), 6..24);
+    let result = runner(GRAPHS / 10).run(&choices, |choices| {
+        let mut graph = grow(&choices, &registry);
+        if !states::add_backward(&mut graph, &registry) {
+            return Ok(());
+        }
+        let less = agree_when_recomputing(&graph, &registry)
+            .map_err(|why| TestCaseError::fail(format!("{why}\n{}", shown(&graph))))?;
+        saved.set(saved.get() + u32::from(less));
+        Ok(())
+    });
+    if let Err(e) = result {
+        panic!("{e}");
+    }
+    assert!(saved.get() > GRAPHS / 100, "{} plans became smaller", saved.get());
+}
+
+#[test]
 fn compiling_twice_gives_the_same_plan_and_kernels() {
     let registry = tensorc_ops::registry().unwrap();
     let result = runner(GRAPHS / 4).run(&graphs(), |choices| {
@@ -177,7 +284,7 @@ fn compiling_twice_gives_the_same_plan_and_kernels() {
 #[test]
 fn random_graphs_hold_every_kind_of_node() {
     let registry = tensorc_ops::registry().unwrap();
-    let mut rng = tensorc_ir::testing::Rng::new(1);
+    let mut rng = Rng::new(1);
     let graphs: Vec<String> = (0..200)
         .map(|_| {
             let choices: Vec<u32> = (0..16).map(|_| rng.next_u64() as u32).collect();

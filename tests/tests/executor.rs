@@ -4,6 +4,7 @@ mod binding;
 mod gradients;
 mod memory;
 mod placement;
+mod steps;
 
 use tensorc::DType;
 use tensorc::executor::Executor;

@@ -8,10 +8,13 @@
 mod differential;
 mod executor;
 mod models;
+mod mxnet_ops;
 mod ndarray;
 mod onnx;
 mod operators;
 mod profiler;
 mod random;
 mod support;
+mod symbols;
 mod tidy;
+mod user_operators;

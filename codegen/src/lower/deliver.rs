@@ -35,7 +35,8 @@ enum Rank {
     ChangesState,
 }
 
-struct Deliveries {
+/// What is known about the buffers of results.
+pub(super) struct Deliveries {
     uses: Vec<Uses>,
     /// Whether an output or update of the first, and of the second phase has the buffer's value.
     wanted: Vec<[bool; 2]>,
@@ -47,20 +48,25 @@ struct Deliveries {
 
 impl Deliveries {
     /// Whether a step belongs to the second phase. Without a boundary all is one phase.
-    fn is_second(&self, step: usize) -> bool {
+    pub(super) fn is_second(&self, step: usize) -> bool {
         self.boundary.is_some_and(|first| step >= first)
     }
 
     /// Whether all that uses or wants the buffer is in one phase, the given one.
-    fn stays_in(&self, id: BufferId, second: bool) -> bool {
+    pub(super) fn stays_in(&self, id: BufferId, second: bool) -> bool {
         let uses = &self.uses[id.0 as usize];
         let steps = uses.reads.iter().chain(&uses.writes).all(|step| self.is_second(*step) == second);
         steps && !self.wanted[id.0 as usize][usize::from(!second)]
     }
 
+    /// The steps that write a buffer.
+    pub(super) fn writers(&self, buffer: usize) -> &[usize] {
+        self.uses.get(buffer).map_or(&[], |uses| &uses.writes)
+    }
+
     /// One after the last step that writes the buffer, not before `least`.
     fn after_writes(&self, id: BufferId, least: usize) -> usize {
-        let last = self.uses.get(id.0 as usize).and_then(|uses| uses.writes.last());
+        let last = self.writers(id.0 as usize).last();
         least.max(last.map_or(0, |step| step + 1))
     }
 }
@@ -70,24 +76,34 @@ impl Lowering<'_> {
     /// phase, if there are two.
     pub(super) fn deliver(&mut self, boundary: Option<usize>) -> Result<()> {
         let graph = self.graph;
-        let mut d =
-            Deliveries { uses: vec![], wanted: vec![], boundary, steps: self.out.plan.steps.len(), copies: vec![] };
-        let phase_of = |output: usize| graph.boundary().is_some_and(|first| output >= first);
-        let outputs = graph.outputs().iter().enumerate().map(|(i, (_, v))| (phase_of(i), *v));
-        let updates = graph.updates().iter().map(|(_, v)| (graph.boundary().is_some(), *v));
-        let delivered: Vec<(bool, BufferId)> =
-            outputs.chain(updates).map(|(second, v)| Ok((second, self.operand(v)?))).collect::<Result<_>>()?;
-        d.uses = self.uses();
-        d.wanted = vec![[false; 2]; d.uses.len()];
-        delivered.into_iter().for_each(|(second, id)| d.wanted[id.0 as usize][usize::from(second)] = true);
+        let delivered = self.delivered()?;
+        let mut d = self.deliveries(boundary, &delivered);
         for (i, (name, v)) in graph.outputs().iter().enumerate() {
-            self.output(&mut d, i, name, *v, phase_of(i))?;
+            self.output(&mut d, i, name, *v, delivered[i].0)?;
         }
         for (state, (_, v)) in graph.states().into_iter().enumerate() {
             self.update(&mut d, state, v)?;
         }
         self.insert(d);
         Ok(())
+    }
+
+    /// The buffers of outputs and of next values of states, and whether they belong to the second
+    /// phase.
+    pub(super) fn delivered(&mut self) -> Result<Vec<(bool, BufferId)>> {
+        let graph = self.graph;
+        let second = |output: usize| graph.boundary().is_some_and(|first| output >= first);
+        let outputs = graph.outputs().iter().enumerate().map(|(i, (_, v))| (second(i), *v));
+        let updates = graph.states().into_iter().map(|(_, v)| (graph.boundary().is_some(), v));
+        outputs.chain(updates).map(|(second, v)| Ok((second, self.operand(v)?))).collect()
+    }
+
+    /// Who uses and wants which buffer; nothing is delivered yet.
+    pub(super) fn deliveries(&self, boundary: Option<usize>, delivered: &[(bool, BufferId)]) -> Deliveries {
+        let uses = self.uses();
+        let mut wanted = vec![[false; 2]; uses.len()];
+        delivered.iter().for_each(|(second, id)| wanted[id.0 as usize][usize::from(*second)] = true);
+        Deliveries { uses, wanted, boundary, steps: self.out.plan.steps.len(), copies: vec![] }
     }
 
     fn uses(&self) -> Vec<Uses> {

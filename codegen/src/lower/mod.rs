@@ -1,11 +1,13 @@
 //! Lowering: every cluster of a fused graph becomes a kernel launch or a library call.
 
 mod deliver;
+mod order;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::{
-    Arg, Buffer, BufferId, ConvPass, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, Step, StepOp, Weight,
+    Arg, Buffer, BufferId, ConvPass, DType, Epilogue, ExternFn, Home, KernelId, MatrixLayout, Packing, Plan, Step,
+    StepOp, Weight,
 };
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
@@ -45,7 +47,7 @@ pub fn lower(graph: &Graph, math: &dyn MathLibrary) -> Result<Lowered> {
             boundary = Some(lowering.out.plan.steps.len());
         }
     }
-    lowering.deliver(boundary)?;
+    lowering.schedule(boundary)?;
     Ok(lowering.out)
 }
 
@@ -131,12 +133,31 @@ impl Lowering<'_> {
                 self.launch(node, (**kernel).clone(), &inputs, &outputs, 0);
                 Ok(())
             }
+            NodeKind::Prim(Prim::Extern(function)) => self.external(node, function),
             NodeKind::Prim(_) => Err(Diagnostic::new(Code::Internal, "a primitive outside a cluster reached lowering")),
             NodeKind::Op(op) => Err(Diagnostic::new(
                 Code::Unsupported,
                 format!("operator `{}` reached lowering undecomposed", op.def.name),
             )),
         }
+    }
+
+    /// Called even if there is nothing to write: it may do more than compute.
+    fn external(&mut self, node: NodeId, function: &ExternFn) -> Result<()> {
+        let inputs = self.operands(node)?;
+        let mut outputs = self.results(node)?;
+        if function.scratch_bytes() > 0 {
+            let ty = DenseType::new(DType::U8, &[function.scratch_bytes()]);
+            outputs.push(self.buffer(&format!("{} scratch", self.graph.node(node).name), &ty, Home::Arena(0)));
+        }
+        let read = inputs.into_iter().map(|buffer| Arg { buffer, writes: false });
+        let write = outputs.into_iter().map(|buffer| Arg { buffer, writes: true });
+        let args = read.chain(write).collect();
+        let position = self.out.externs.len() as u32;
+        self.out.externs.push(function.clone());
+        let operator = function.operator().to_owned();
+        self.step(node, StepOp::Extern { operator, function: position, args }, 0);
+        Ok(())
     }
 
     fn operands(&mut self, node: NodeId) -> Result<Vec<BufferId>> {

@@ -25,7 +25,7 @@ macro_rules! operators {
                 binary($whole, self, other)
             }
         }
-        operators!(@numbers $trait $method $number $reverse f64 f32 i32 i64);
+        operators!(@numbers $trait $method $number $reverse f64 i64);
     )* };
     (@numbers $trait:ident $method:ident $number:literal $reverse:literal $($t:ty)*) => { $(
         impl $trait<$t> for &Symbol {

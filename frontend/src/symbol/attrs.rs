@@ -8,9 +8,10 @@ use super::scope::HIDDEN;
 
 /// The attributes of a node, those with two spellings under both.
 fn both_spellings(node: &Node) -> Attrs {
-    let mut attrs = node.attrs.clone();
+    let own = node.attributes();
+    let mut attrs = own.clone().into_owned();
     for key in HIDDEN {
-        if let Some(value) = node.attrs.get(&format!("__{key}__")) {
+        if let Some(value) = own.get(&format!("__{key}__")) {
             attrs.insert(key.to_owned(), value.clone());
         }
     }
@@ -23,7 +24,8 @@ impl Symbol {
     pub fn attr(&self, key: &str) -> Option<String> {
         self.name()?;
         let node = &self.heads.first()?.node;
-        if let Some(value) = node.attrs.get(key).or_else(|| node.attrs.get(&format!("__{key}__"))) {
+        let attrs = node.attributes();
+        if let Some(value) = attrs.get(key).or_else(|| attrs.get(&format!("__{key}__"))) {
             return Some(value.clone());
         }
         let (operand, hidden) = HIDDEN.iter().find_map(|h| Some((key.strip_suffix(h)?.strip_suffix('_')?, h)))?;
@@ -44,7 +46,7 @@ impl Symbol {
     /// The attributes of every node that has any, by name of the node.
     pub fn attr_dict(&self) -> BTreeMap<String, Attrs> {
         let nodes = self.nodes();
-        let with = nodes.iter().filter(|n| !n.attrs.is_empty());
+        let with = nodes.iter().filter(|n| !n.attributes().is_empty());
         with.map(|n| (n.name.to_string(), both_spellings(n))).collect()
     }
 }

@@ -2,18 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use tensorc_ir::op::Registry;
 use tensorc_ir::params::Params;
 
 use super::Symbol;
 use super::error::SymbolError;
-use super::node::{Applied, Attrs, Entry, Node, key};
+use super::node::{Applied, Attrs, Entry, Node, Uses, key};
 use super::operator::{NUM_ARGS, Operand, Operator, operators};
 use super::scope::{HIDDEN, node_name, scoped_attrs, stored_key};
 use super::text::AttrText;
-use super::variable::INIT;
 
 /// An application of an operator, by any of its names in MXNet or its name in the registry:
 /// `op("Convolution").input(&x).param("kernel", [3, 3]).param("num_filter", 8).build()?`.
@@ -149,9 +147,12 @@ impl Application {
     }
 
     fn compose(self, inputs: &[Symbol], keywords: &[(String, Symbol)]) -> Result<Symbol, SymbolError> {
-        let wrong = |problem| SymbolError::Param { op: self.op(), node: self.name.clone(), problem };
+        let wrong = |problem| {
+            let (op, node, problem) = (self.op(), self.name.clone(), Box::new(problem));
+            SymbolError::Param { op, node, problem }
+        };
         let params = self.operator.params(&self.attrs, false).map_err(wrong)?;
-        let stated = self.attrs.get(NUM_ARGS).and_then(|n| n.parse().ok()).unwrap_or(0);
+        let stated = self.attrs.get(NUM_ARGS).and_then(|n| n.parse::<u16>().ok()).map_or(0, usize::from);
         let operands = self.operator.operands(&params, inputs.len().max(stated));
         if inputs.len() > operands.len() {
             let (most, given) = (operands.len(), inputs.len());
@@ -191,7 +192,6 @@ impl Application {
             } else if operand.required {
                 let mut attrs = self.attrs.clone();
                 attrs.extend(routed().map(|r| (r.key.clone(), r.value.clone())));
-                set_initializer(self.operator.name(), position, &mut attrs);
                 let name =
                     if self.name.is_empty() { operand.name.clone() } else { format!("{}_{}", self.name, operand.name) };
                 entries.push(Entry { node: Node::variable(name, attrs), index: 0, version: 0 });
@@ -214,9 +214,13 @@ fn names(operands: &[Operand]) -> String {
 /// Makes a node. A variable that it writes counts one writer more, and each use remembers how many there
 /// were.
 fn apply(name: Arc<str>, attrs: Attrs, op: Applied, mut inputs: Vec<Entry>) -> Result<Arc<Node>, SymbolError> {
+    op.check_results(&name)?;
     let count = inputs.len();
-    for entry in inputs.iter_mut().filter(|e| e.node.is_variable()) {
+    for (position, entry) in inputs.iter_mut().enumerate().filter(|(_, e)| e.node.is_variable()) {
         entry.version = entry.node.version();
+        if let Some(value) = asked_initializer(op.operator.name(), position) {
+            entry.node.ask_initializer(value);
+        }
     }
     if !op.operator.def().states.is_empty() {
         let operands = op.operator.operands(&op.params, count);
@@ -225,21 +229,20 @@ fn apply(name: Arc<str>, attrs: Attrs, op: Applied, mut inputs: Vec<Entry>) -> R
                 let (op, node) = (op.operator.name().to_string(), name.to_string());
                 return Err(SymbolError::StateNotVariable { op, node, operand: operand.name.clone() });
             }
-            entry.version = entry.node.writers.fetch_add(1, Ordering::Relaxed) + 1;
+            entry.version = entry.node.add_writer();
         }
     }
-    Ok(Arc::new(Node { name, attrs, op: Some(op), inputs, control: vec![], writers: AtomicU32::new(0) }))
+    Ok(Arc::new(Node { name, attrs, op: Some(op), inputs, control: vec![], uses: Uses::default() }))
 }
 
-/// The first values that operators ask for in variables of theirs, by operand position.
-pub(super) fn set_initializer(op: &str, position: usize, attrs: &mut Attrs) {
-    let value = match (op, position) {
-        ("BatchNorm" | "BatchNorm_v1" | "_contrib_SyncBatchNorm", 3) => "[\"zero\", {}]",
-        ("BatchNorm" | "BatchNorm_v1" | "_contrib_SyncBatchNorm", 4) => "[\"one\", {}]",
-        ("LeakyReLU", 1) => "[\"Constant\", {\"value\": 0.25}]",
-        _ => return,
-    };
-    attrs.entry(INIT.to_owned()).or_insert_with(|| value.to_owned());
+/// The first value that an operator asks for in the variable at an operand position.
+pub(super) fn asked_initializer(op: &str, position: usize) -> Option<&'static str> {
+    match (op, position) {
+        ("BatchNorm" | "BatchNorm_v1" | "_contrib_SyncBatchNorm", 3) => Some("[\"zero\", {}]"),
+        ("BatchNorm" | "BatchNorm_v1" | "_contrib_SyncBatchNorm", 4) => Some("[\"one\", {}]"),
+        ("LeakyReLU", 1) => Some("[\"Constant\", {\"value\": 0.25}]"),
+        _ => None,
+    }
 }
 
 impl Symbol {
@@ -321,13 +324,13 @@ fn rebuilt(node: &Node, name: Option<Arc<str>>, new: &HashMap<usize, Moved>) -> 
         let (op, node) = (op.operator.name().to_string(), name.to_string());
         return Err(SymbolError::StateNotVariable { op, node, operand: operands[position].name.clone() });
     }
-    let writers = AtomicU32::new(node.version());
+    let uses = Uses::default();
     Ok(Arc::new(Node {
         name,
         attrs: node.attrs.clone(),
         op: node.op.clone(),
         inputs,
         control: control.collect(),
-        writers,
+        uses,
     }))
 }

@@ -24,7 +24,9 @@ pub enum SymbolError {
     #[error("node `{node}`: operator `{op}` runs graphs of its own, which is not supported")]
     Subgraphs { op: String, node: String },
     #[error("operator `{op}`, node `{node}`: {problem}")]
-    Param { op: String, node: String, problem: ParamProblem },
+    Param { op: String, node: String, problem: Box<ParamProblem> },
+    #[error("operator `{op}`, node `{node}` has {results} results, at most {most} are supported")]
+    TooManyResults { op: String, node: String, results: usize, most: usize },
     #[error("operator `{op}`, node `{node}` takes at most {most} operands, {given} are given")]
     TooManyOperands { op: String, node: String, most: usize, given: usize },
     #[error("operator `{op}`, node `{node}` has {given} operands, needs {needed}: {names}")]

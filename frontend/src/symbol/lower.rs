@@ -44,7 +44,10 @@ pub struct Lowering {
     /// Whether operators behave as in training, and state is updated.
     pub training: bool,
     pub random: Random,
-    /// Types of variables, by name. They take the place of what the variables say about themselves.
+    /// Leaves out the operands of losses that only training needs: their labels.
+    pub without_labels: bool,
+    /// Types of variables, by name. What they state takes the place of what the variables say about
+    /// themselves.
     pub types: BTreeMap<String, InputType>,
 }
 
@@ -118,18 +121,20 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn variable(&mut self, node: &Arc<Node>) -> Result<(), SymbolError> {
-        let declared = match self.how.types.get(&*node.name) {
-            Some(given) => given.clone(),
-            None => InputType {
-                dtype: declared_dtype(&node.name, &node.attrs)?,
-                dims: declared_shape(&node.name, &node.attrs)?,
-            },
+        let given = self.how.types.get(&*node.name).cloned().unwrap_or_default();
+        let dtype = match given.dtype {
+            Some(dtype) => Some(dtype),
+            None => declared_dtype(&node.name, &node.attrs)?,
+        };
+        let dims = match given.dims {
+            Some(dims) => Some(dims),
+            None => declared_shape(&node.name, &node.attrs)?,
         };
         let graph = &mut self.graph;
-        let shape = declared.dims.map_or(Shape::Unranked, |dims| {
+        let shape = dims.map_or(Shape::Unranked, |dims| {
             Shape::Ranked(dims.into_iter().map(|d| d.map_or_else(|| graph.dims.fresh(None), Dim::Const)).collect())
         });
-        let ty = TensorType { dtype: declared.dtype, shape };
+        let ty = TensorType { dtype, shape };
         let value = self.graph.add_input(node.name.clone(), ty);
         self.nodes.insert(key(node), value.node);
         Ok(())
@@ -157,6 +162,10 @@ impl Work<'_> {
         }
         let mut operands: Vec<Option<Value>> = vec![];
         for (operand, entry) in op.operator.operands(&op.params, node.inputs.len()).iter().zip(&node.inputs) {
+            let label = def.is_loss && def.input_spec(operand.slot).is_some_and(|s| s.optional);
+            if label && self.how.without_labels {
+                continue;
+            }
             let read = self.value(&entry.node, entry.index)?;
             // After an operator wrote a state, the next one reads what it wrote.
             let now = self.states.iter().find(|(variable, _)| *variable == read).map_or(read, |(_, value)| *value);

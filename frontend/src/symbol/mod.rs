@@ -34,6 +34,13 @@ pub use variable::{VariableBuilder, variable};
 use node::{Entry, Node, post_order};
 
 /// A network, or several values of one. Cloning shares it.
+///
+/// A symbol has no value, so it is no condition (A039):
+///
+/// ```compile_fail
+/// # use tensorc_frontend::symbol::Symbol;
+/// if Symbol::variable("x") {}
+/// ```
 #[derive(Clone)]
 pub struct Symbol {
     heads: Arc<[Entry]>,

@@ -2,14 +2,17 @@
 //!
 //! Nodes never change once they are made, so symbols share them and cloning is cheap.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tensorc_ir::op::ResultCount;
 use tensorc_ir::params::Params;
 
+use super::error::SymbolError;
 use super::operator::Operator;
+use super::variable::INIT;
 
 /// Attributes by key.
 pub type Attrs = BTreeMap<String, String>;
@@ -39,14 +42,32 @@ pub(super) struct Node {
     pub inputs: Vec<Entry>,
     /// Nodes that run before this one although it uses none of their results.
     pub control: Vec<Arc<Node>>,
-    /// For a variable, the number of nodes that write it so far.
-    pub writers: AtomicU32,
+    /// For a variable, what its uses say about it.
+    pub uses: Uses,
+}
+
+/// What the operators that use a variable say about it, the only part of a node that grows.
+#[derive(Default)]
+pub(super) struct Uses {
+    /// The number of nodes that write the variable so far.
+    writers: AtomicU32,
+    /// The first value an operator asks for.
+    initializer: OnceLock<&'static str>,
+}
+
+impl Applied {
+    /// Refuses numbers of results that no graph can have.
+    pub fn check_results(&self, node: &str) -> Result<(), SymbolError> {
+        let (results, most) = (self.operator.def().result_count(&self.params).listed, usize::from(u16::MAX));
+        let (op, node) = (self.operator.name().to_string(), node.to_owned());
+        if results > most { Err(SymbolError::TooManyResults { op, node, results, most }) } else { Ok(()) }
+    }
 }
 
 impl Node {
     pub fn variable(name: impl Into<Arc<str>>, attrs: Attrs) -> Arc<Node> {
         let name = name.into();
-        Arc::new(Node { name, attrs, op: None, inputs: vec![], control: vec![], writers: AtomicU32::new(0) })
+        Arc::new(Node { name, attrs, op: None, inputs: vec![], control: vec![], uses: Uses::default() })
     }
 
     pub fn is_variable(&self) -> bool {
@@ -78,9 +99,36 @@ impl Node {
         self.op.as_ref().is_some_and(|op| op.operator.writes(&op.params, self.inputs.len(), position))
     }
 
+    /// The attributes, with what an operator asks for in a variable that says nothing itself.
+    pub fn attributes(&self) -> Cow<'_, Attrs> {
+        match self.uses.initializer.get() {
+            Some(value) if !self.attrs.contains_key(INIT) => {
+                let mut attrs = self.attrs.clone();
+                attrs.insert(INIT.to_owned(), (*value).to_owned());
+                Cow::Owned(attrs)
+            }
+            _ => Cow::Borrowed(&self.attrs),
+        }
+    }
+
+    /// Asks for the first value of a variable. The first to ask decides.
+    pub fn ask_initializer(&self, value: &'static str) {
+        self.uses.initializer.get_or_init(|| value);
+    }
+
     /// The number of writers a new use of this node sees.
     pub fn version(&self) -> u32 {
-        self.writers.load(Ordering::Relaxed)
+        self.uses.writers.load(Ordering::Relaxed)
+    }
+
+    /// Counts a writer more and returns their number.
+    pub fn add_writer(&self) -> u32 {
+        self.uses.writers.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Counts at least this many writers.
+    pub fn at_least_writers(&self, count: u32) {
+        self.uses.writers.fetch_max(count, Ordering::Relaxed);
     }
 }
 

@@ -43,7 +43,10 @@ impl Operator {
     /// Finds an operator by any of its names in MXNet, or by its name in the registry.
     pub fn find(registry: &Registry, name: &str) -> Option<Operator> {
         let first = canonical(name);
-        let def = registry.mxnet(first).or_else(|| registry.mxnet(name)).or_else(|| registry.get(name))?;
+        let exact = registry.mxnet(first).or_else(|| registry.mxnet(name));
+        // An entry may be registered under other names than the first one only.
+        let alias = || registry.iter().find(|op| op.names.mxnet.iter().any(|n| canonical(n) == first));
+        let def = exact.or_else(|| registry.get(name)).or_else(alias)?;
         Some(Operator { def: def.clone(), name: first.into() })
     }
 

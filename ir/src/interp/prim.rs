@@ -1,6 +1,6 @@
 //! Evaluation of primitives on dense tensors.
 
-use tensorc_abi::DType;
+use tensorc_abi::{DType, ExternCall, ExternFn};
 
 use super::kernel::run_kernel;
 use crate::diag::{Code, Diagnostic, Result};
@@ -32,7 +32,18 @@ pub fn eval_prim(
             let results = buffers.split_off(inputs.len()).into_iter().zip(outputs);
             results.map(|(bytes, ty)| tensor(ty, bytes)).collect()
         }
+        Prim::Extern(f) => external(f, inputs, outputs),
     }
+}
+
+fn external(f: &ExternFn, inputs: &[&TensorData], outputs: &[DenseType]) -> Result<Vec<TensorData>> {
+    let ins: Vec<&[u8]> = inputs.iter().map(|t| &t.bytes()[..]).collect();
+    let mut bytes: Vec<Vec<u8>> = outputs.iter().map(|t| vec![0u8; t.bytes() as usize]).collect();
+    let mut outs: Vec<&mut [u8]> = bytes.iter_mut().map(Vec::as_mut_slice).collect();
+    let mut scratch = vec![0u8; f.scratch_bytes() as usize];
+    f.call(ExternCall { inputs: &ins, outputs: &mut outs, scratch: &mut scratch })
+        .map_err(|error| Diagnostic::new(Code::Extern, error.to_string()))?;
+    bytes.into_iter().zip(outputs).map(|(bytes, ty)| tensor(ty, bytes)).collect()
 }
 
 fn expanded(f: &ScalarFn, math: &dyn MathLibrary) -> Result<ScalarFn> {

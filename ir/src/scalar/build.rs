@@ -343,6 +343,18 @@ macro_rules! operators {
                     self.binary($op, &self.lit(other))
                 }
             }
+            impl ops::$trait<Ex> for f64 {
+                type Output = Ex;
+                fn $method(self, other: Ex) -> Ex {
+                    other.lit(self).binary($op, &other)
+                }
+            }
+            impl ops::$trait<&Ex> for f64 {
+                type Output = Ex;
+                fn $method(self, other: &Ex) -> Ex {
+                    other.lit(self).binary($op, other)
+                }
+            }
             impl ops::$trait<f64> for &Ex {
                 type Output = Ex;
                 fn $method(self, other: f64) -> Ex {

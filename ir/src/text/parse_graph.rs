@@ -320,6 +320,7 @@ impl Parser<'_> {
                 Prim::Concat { axis: self.number("an axis")? }
             }
             "kernel" => Prim::Kernel(self.kernel()?.into()),
+            "extern" => return Err(at.error("a function of the program that printed it; write the operator instead")),
             _ => return Err(at.error(format!("`{kind}` is not a primitive"))),
         })
     }

@@ -139,11 +139,14 @@ impl Parser<'_> {
         let name = self.sigil('@', "a kernel")?;
         let id = s.kernels.get(&name.key());
         let id = id.ok_or_else(|| pos.error(format!("`@{}` is not defined", name.text)))?;
-        let args = self.list(('(', ')'), |p| {
+        Ok((KernelId(*id), self.args(s)?))
+    }
+
+    fn args(&mut self, s: &Scope) -> Result<Vec<Arg>> {
+        self.list(('(', ')'), |p| {
             let writes = p.eat_word("mut");
             Ok(Arg { buffer: p.buffer_id(s)?, writes })
-        })?;
-        Ok((KernelId(*id), args))
+        })
     }
 
     fn epilogue(&mut self, s: &Scope) -> Result<Option<Epilogue>> {
@@ -181,9 +184,14 @@ impl Parser<'_> {
                 self.expect(')')?;
                 StepOp::Copy { src, dst }
             }
+            _ if self.eat_word("extern") => {
+                let operator = self.label()?;
+                let function = self.number("the position of a function")?;
+                StepOp::Extern { operator, function, args: self.args(s)? }
+            }
             _ => {
                 let Some(pass) = ConvPass::ALL.into_iter().find(|pass| self.eat_word(conv_pass(*pass))) else {
-                    return self.expected("`launch`, `gemm`, `copy`, `conv` or a pass of one");
+                    return self.expected("`launch`, `gemm`, `copy`, `extern`, `conv` or a pass of one");
                 };
                 let [a, b, c] = self.three_buffers(s)?;
                 let mut r = self.record()?;

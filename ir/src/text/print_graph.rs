@@ -223,6 +223,7 @@ fn prim(out: &mut Out<'_>, name: &str, args: &str, prim: &Prim, tail: &str) {
             print_kernel::kernel(out, &format!("{} ", head("kernel")), k);
             out.close(&format!("}}{tail}"));
         }
+        Prim::Extern(f) => out.line(&format!("{} {}{tail}", head("extern"), quote(f.operator()))),
     }
 }
 

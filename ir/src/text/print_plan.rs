@@ -4,7 +4,7 @@ use tensorc_abi::{
     Arg, BatchedGemm, BufferId, Conv2d, ConvPass, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, StepOp,
 };
 
-use super::names::{Numbered, sigiled, word};
+use super::names::{Numbered, quote, sigiled, word};
 use super::print::{Out, join, list};
 
 struct Names {
@@ -94,6 +94,9 @@ impl Names {
                 format!("{}({}, {}, mut {}) {}{epilogue}", conv_pass(call.pass), b(a), b(rhs), b(c), conv(call))
             }
             StepOp::Copy { src, dst } => format!("copy({}, mut {})", b(src), b(dst)),
+            StepOp::Extern { operator, function, args } => {
+                format!("extern {} {function} ({})", quote(operator), self.args(args))
+            }
         }
     }
 }

@@ -184,7 +184,7 @@ fn is_host(n: &Node) -> bool {
 }
 
 fn allowed(n: &Node, stage: Stage) -> Result<(), String> {
-    let kept = |prim: &Prim| matches!(prim, Prim::Concat { .. } | Prim::Kernel(_) | Prim::View(_));
+    let kept = |prim: &Prim| matches!(prim, Prim::Concat { .. } | Prim::Kernel(_) | Prim::Extern(_) | Prim::View(_));
     match &n.kind {
         NodeKind::Op(op) if stage >= Stage::Primitive && !is_host(n) => {
             Err(format!("operator `{}` is not decomposed", op.def.name))

@@ -44,6 +44,15 @@ pub(super) fn check_prim(prim: &Prim, inputs: &[DenseType], outputs: &[DenseType
                 false => Err("kernel: a primitive supplies no index parameters".into()),
             }
         }
+        Prim::Extern(f) => {
+            let sizes = |types: &[DenseType]| types.iter().map(DenseType::bytes).collect::<Vec<u64>>();
+            match f.input_bytes() == sizes(inputs) && f.output_bytes() == sizes(outputs) {
+                true => Ok(()),
+                false => {
+                    Err(format!("extern: operands or results of `{}` do not have the sizes it takes", f.operator()))
+                }
+            }
+        }
     }
 }
 

@@ -12,13 +12,13 @@ mod linalg;
 mod loss;
 mod norm;
 mod pool;
-mod random;
 mod recurrent;
 mod reduce;
 mod sequence;
 mod shape;
 mod sort;
 mod spatial;
+mod support;
 mod update;
 
 use tensorc_ir::op::OpDef;
@@ -33,7 +33,6 @@ pub fn ops() -> Vec<OpDef> {
         loss::ops(),
         norm::ops(),
         pool::ops(),
-        random::ops(),
         recurrent::ops(),
         reduce::ops(),
         sequence::ops(),

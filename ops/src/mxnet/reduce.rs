@@ -1,7 +1,256 @@
-//! Reductions, with MXNet's way to name axes.
+//! Reductions over chosen axes, positions of extremes, running sums.
+//!
+//! There are no arrays of rank 0: where every axis is reduced the result has one of extent 1.
 
-use tensorc_ir::op::OpDef;
+use tensorc_ir::Dim;
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::infer::{InferCtx, normalize_axis};
+use tensorc_ir::op::{GradCtx, NodeCtx, OpDef, OpError};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+
+use crate::compose::{cast, compute_type, reduce, reshape};
+use crate::def::{Define, FLOATS, NUMBERS, composite, define, operand, rule};
+use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes, selected};
+use crate::rules::partial;
+use crate::views::{Build, OrFail};
 
 pub fn ops() -> Vec<OpDef> {
-    vec![]
+    let sums = vec![
+        reduction("mx_sum", "Σ x.", "reduce_sum", None).named(&["sum", "sum_axis"]),
+        reduction("mx_mean", "(Σ x) / count.", "reduce_mean", None).named(&["mean"]),
+        reduction("mx_prod", "Π x.", "reduce_prod", None).named(&["prod"]),
+        reduction("mx_nansum", "Σ x, NaN counting as 0.", "reduce_sum", Some(0.0)).named(&["nansum"]),
+        reduction("mx_nanprod", "Π x, NaN counting as 1.", "reduce_prod", Some(1.0)).named(&["nanprod"]),
+        reduction("mx_max", "The greatest; its gradient goes to all equal ones.", "reduce_max", None)
+            .named(&["max", "max_axis"]),
+        reduction("mx_min", "The least; its gradient goes to all equal ones.", "reduce_min", None)
+            .named(&["min", "min_axis"]),
+        reduction("mx_square_sum", "Σ x².", "reduce_sum_square", None).named(&["_square_sum"]),
+    ];
+    let positions = vec![
+        position("mx_argmax", "Position of the first greatest element, in the type of the data.", "argmax")
+            .named(&["argmax"]),
+        position("mx_argmin", "Position of the first least element, in the type of the data.", "argmin")
+            .named(&["argmin"]),
+        argmax_channel(),
+    ];
+    [sums, positions, vec![norm(), cumsum()]].into_iter().flatten().collect()
+}
+
+/// The axes of a reduction's result: those reduced have extent 1 or are dropped.
+pub fn kept(x: &[Dim], axes: &[usize], keep: bool) -> Vec<Dim> {
+    let axis = |(i, d): (usize, &Dim)| match (axes.contains(&i), keep) {
+        (false, _) => Some(*d),
+        (true, true) => Some(Dim::Const(1)),
+        (true, false) => None,
+    };
+    let dims: Vec<Dim> = x.iter().enumerate().filter_map(axis).collect();
+    if dims.is_empty() { vec![Dim::Const(1)] } else { dims }
+}
+
+fn axes_of(params: &Params, rank: usize) -> std::result::Result<Vec<usize>, OpError> {
+    selected(params.ints("axis"), params.bool("exclude") == Some(true), rank)
+}
+
+/// States the result's axes from those of the data.
+fn reduced(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+    let Some(x) = cx.input_dims(0) else { return Ok(()) };
+    let axes = axes_of(cx.params, x.len())?;
+    let dims = kept(&x, &axes, cx.params.bool("keepdims") == Some(true));
+    cx.set_output_dims(0, dims)
+}
+
+fn axis_params(def: OpDef) -> OpDef {
+    def.maybe("axis", ParamKind::Ints, "Axes that are reduced; default: all.").param(
+        "keepdims",
+        ParamValue::Bool(false),
+        "Keep reduced axes with extent 1.",
+    )
+}
+
+fn reduction(name: &'static str, doc: &'static str, entry: &'static str, instead_of_nan: Option<f64>) -> OpDef {
+    let compute = composite(move |b, cx, args| {
+        let mut x = operand(b, args, 0)?;
+        let ty = b.ty(x)?;
+        let axes = axes_of(cx.params, ty.rank()).or_fail(b)?;
+        if let (Some(value), true) = (instead_of_nan, ty.dtype.is_float()) {
+            x = b.map_as(&[x], ty.dtype, &ty.dims, |_, a| a[0].ne(&a[0]).select(&a[0].lit(value), &a[0]))?;
+        }
+        let out = reduce(b, entry, x, &axes)?;
+        reshape(b, out, &cx.outputs[0].dims)
+    });
+    let infer = rule(|cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        reduced(cx)
+    });
+    axis_params(define(name, doc, compute, infer).operand("data", NUMBERS))
+        .param("exclude", ParamValue::Bool(false), "Reduce all axes but those.")
+        .ulp(2.0)
+}
+
+fn norm() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let ty = b.ty(x)?;
+        let axes = axes_of(cx.params, ty.rank()).or_fail(b)?;
+        let x = cast(b, x, compute_type(ty.dtype))?;
+        let entry = if cx.params.int("ord") == Some(1) { "reduce_l1" } else { "reduce_l2" };
+        let out = reduce(b, entry, x, &axes)?;
+        let out = reshape(b, out, &cx.outputs[0].dims)?;
+        cast(b, out, cx.outputs[0].dtype)
+    });
+    // Of the square root x / ‖x‖, 0 at the origin.
+    let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
+        let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
+        let ty = b.ty(x)?;
+        let axes = axes_of(cx.node.params, ty.rank()).or_fail(b)?;
+        let shaped: Vec<u64> = (0..ty.rank()).map(|i| if axes.contains(&i) { 1 } else { ty.dims[i] }).collect();
+        let (head, norm) = (reshape(b, head, &shaped)?, reshape(b, cx.outputs[0], &shaped)?);
+        let (head, norm) = (cast(b, head, ty.dtype)?, cast(b, norm, ty.dtype)?);
+        let first = cx.node.params.int("ord") == Some(1);
+        let out = b.map_as(&[x, head, norm], ty.dtype, &ty.dims, |_, a| {
+            let (x, zero) = (&a[0], a[0].lit(0.0));
+            if first {
+                let below = x.lt(&zero).select(&-&a[1], &zero);
+                return x.gt(&zero).select(&a[1], &below);
+            }
+            a[2].eq(&zero).select(&zero, &(x * &a[1] / &a[2]))
+        })?;
+        Ok(vec![Some(out)])
+    };
+    let infer = rule(|cx| {
+        match cx.params.int("ord") {
+            None | Some(1 | 2) => {}
+            Some(other) => return Err(OpError(format!("parameter `ord` is {other}, expected 1 or 2"))),
+        }
+        match cx.params.dtype("out_dtype") {
+            Some(dtype) => cx.set_output_dtype(0, dtype)?,
+            None => agree_dtypes(cx, &[0], &[0])?,
+        }
+        reduced(cx)
+    });
+    axis_params(define("mx_norm", "Σ |x| (ord 1) or √Σ x² (ord 2).", compute, infer).operand("data", FLOATS))
+        .param("ord", ParamValue::Int(2), "1 or 2.")
+        .maybe("out_dtype", ParamKind::DType, "The result's type, if not the operand's.")
+        .gradient(gradient)
+        .named(&["norm"])
+        .ulp(2.0)
+}
+
+/// The position along an axis of the data, or in the flattened data, as an element of the data's type.
+fn found(
+    b: &mut Builder<'_>,
+    cx: &NodeCtx<'_>,
+    args: &[Option<Value>],
+    entry: &str,
+    axis: Option<i64>,
+) -> Result<Value> {
+    let x = operand(b, args, 0)?;
+    let ty = b.ty(x)?;
+    let (x, axis) = match axis {
+        Some(axis) => (x, normalize_axis(axis, ty.rank()).or_fail(b)?),
+        None => (reshape(b, x, &[ty.len()])?, 0),
+    };
+    let params = Params::new().with("axis", ParamValue::Int(axis as i64)).with("keepdims", ParamValue::Bool(true));
+    let at = b.op(entry, &[x], params)?;
+    let at = reshape(b, at, &cx.outputs[0].dims)?;
+    cast(b, at, ty.dtype)
+}
+
+fn position(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef {
+    let compute = composite(move |b, cx, args| found(b, cx, args, entry, cx.params.int("axis")));
+    let infer = rule(|cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let axes = match cx.params.int("axis") {
+            Some(axis) => vec![normalize_axis(axis, x.len())?],
+            None => (0..x.len()).collect(),
+        };
+        let dims = kept(&x, &axes, cx.params.bool("keepdims") == Some(true));
+        cx.set_output_dims(0, dims)
+    });
+    define(name, doc, compute, infer)
+        .operand("data", NUMBERS)
+        .maybe("axis", ParamKind::Int, "The axis searched; default: the flattened data.")
+        .param("keepdims", ParamValue::Bool(false), "Keep the axis with extent 1.")
+        .no_gradient()
+}
+
+fn argmax_channel() -> OpDef {
+    let compute = composite(|b, cx, args| found(b, cx, args, "argmax", Some(1)));
+    let infer = rule(|cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let axis = normalize_axis(1, x.len())?;
+        cx.set_output_dims(0, kept(&x, &[axis], false))
+    });
+    define(
+        "mx_argmax_channel",
+        "Position of the first greatest element along axis 1, in the type of the data.",
+        compute,
+        infer,
+    )
+    .operand("data", NUMBERS)
+    .no_gradient()
+    .named(&["argmax_channel"])
+}
+
+/// The running sums of `x` along the axis of the parameters, from the other end if `reverse`.
+fn running(b: &mut Builder<'_>, params: &Params, x: Value, reverse: bool) -> Result<Value> {
+    let ty = b.ty(x)?;
+    let (flat, axis) = match params.int("axis") {
+        Some(axis) => (x, normalize_axis(axis, ty.rank()).or_fail(b)?),
+        None => (reshape(b, x, &[ty.len()])?, 0),
+    };
+    let axis = b.scalar(tensorc_ir::scalar::Scalar::i64(axis as i64));
+    b.op("cumsum", &[flat, axis], Params::new().with("reverse", ParamValue::Bool(reverse)))
+}
+
+fn cumsum() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let x = cast(b, x, cx.outputs[0].dtype)?;
+        running(b, cx.params, x, false)
+    });
+    let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
+        let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
+        let ty = b.ty(x)?;
+        let out = running(b, cx.node.params, head, true)?;
+        let out = reshape(b, out, &ty.dims)?;
+        Ok(vec![Some(cast(b, out, ty.dtype)?)])
+    };
+    let infer = rule(|cx| {
+        match cx.params.dtype("dtype") {
+            Some(dtype) => cx.set_output_dtype(0, dtype)?,
+            None => agree_dtypes(cx, &[0], &[0])?,
+        }
+        if cx.params.int("axis").is_some() {
+            return agree_shapes(cx, &[0], &[0]);
+        }
+        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let len = x.iter().map(|d| d.as_const()).product::<Option<u64>>();
+        partial(cx, 0, &[len.map(Dim::Const)])
+    });
+    define("mx_cumsum", "Running sums along an axis, or of the flattened operand.", compute, infer)
+        .operand("a", NUMBERS)
+        .maybe("axis", ParamKind::Int, "The axis; default: the flattened operand.")
+        .maybe("dtype", ParamKind::DType, "The type added in and of the result, if not the operand's.")
+        .gradient(gradient)
+        .named(&["_np_cumsum", "cumsum"])
+        .ulp(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reducing_everything_leaves_one_axis() {
+        let x = [Dim::Const(2), Dim::Const(3)];
+        assert_eq!(kept(&x, &[0, 1], false), [Dim::Const(1)]);
+        assert_eq!(kept(&x, &[0, 1], true), [Dim::Const(1), Dim::Const(1)]);
+        assert_eq!(kept(&x, &[0], false), [Dim::Const(3)]);
+    }
 }

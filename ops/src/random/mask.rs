@@ -81,7 +81,6 @@ pub fn dropout() -> OpDef {
         .optional("training_mode", TypeRule::OneOf(BOOLS))
         .static_value()
         .outputs(1, 2)
-        .onnx("Dropout", 12)
-        .mxnet("Dropout");
+        .onnx("Dropout", 12);
     random(def)
 }

@@ -29,7 +29,9 @@ use words::Source;
 
 pub fn ops() -> Vec<OpDef> {
     let masks = vec![mask::bernoulli(), mask::dropout_mask(), mask::dropout()];
-    [entries::ops(), discrete::ops(), masks].into_iter().flatten().collect()
+    // What is drawn is constant to differentiation; what a draw is applied to is not.
+    let drawn = |def: OpDef| if matches!(def.name, "dropout" | "shuffle") { def } else { def.no_gradient() };
+    [entries::ops(), discrete::ops(), masks].into_iter().flatten().map(drawn).collect()
 }
 
 /// What selects the sequence of a draw.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::diag::{Code, Diagnostic, Result};
-use tensorc_ir::expand::{Expanded, expand_node};
+use tensorc_ir::expand::{Expanded, expand_for_gradient};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::op::{Compute, Grad, Registry};
 use tensorc_ir::prim::Prim;
@@ -42,7 +42,8 @@ impl Active {
             }
             let values = Values::new(registry, Options::default().static_bytes);
             for node in open {
-                if let Expanded::Replaced(results) = expand_node(graph, node, registry, &|g, v| values.get(g, v))? {
+                let expanded = expand_for_gradient(graph, node, registry, &|g, v| values.get(g, v))?;
+                if let Expanded::Replaced(results) = expanded {
                     active.name_origin(graph, node, &results);
                     active.replace(graph, node, &results);
                 }
@@ -106,11 +107,12 @@ impl Active {
 
 /// The operands a node's results can be differentiated by.
 fn operands(graph: &Graph, node: NodeId) -> Vec<Value> {
+    let fixed = |i: usize| match &graph.node(node).kind {
+        NodeKind::Op(op) => op.def.static_inputs.contains(&i),
+        _ => false,
+    };
     let given = graph.operands(node).into_iter().enumerate();
-    match &graph.node(node).kind {
-        NodeKind::Op(op) => given.filter(|(i, _)| !op.def.static_inputs.contains(i)).filter_map(|(_, v)| v).collect(),
-        _ => given.filter_map(|(_, v)| v).collect(),
-    }
+    given.filter(|(i, _)| !fixed(*i)).filter_map(|(_, v)| v).collect()
 }
 
 /// Whether a node's results vary with an operand.
@@ -122,7 +124,11 @@ fn passes(graph: &Graph, node: NodeId, varies: &BTreeSet<Value>) -> bool {
 /// Whether a node must become something else to be differentiated.
 fn expands(graph: &Graph, node: NodeId) -> bool {
     match &graph.node(node).kind {
-        NodeKind::Op(op) => matches!(op.def.grad, Grad::Derived) && !matches!(op.def.compute, Compute::Host(_)),
+        NodeKind::Op(op) => match op.def.grad {
+            Grad::Derived => !matches!(op.def.compute, Compute::Host(_)),
+            Grad::Through(_) => true,
+            Grad::Rule(_) | Grad::Zero | Grad::None(_) => false,
+        },
         _ => false,
     }
 }

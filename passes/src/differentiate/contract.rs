@@ -34,6 +34,10 @@ fn at(map: &[Index], s: &Solution) -> Vec<Index> {
     map.iter().map(|m| m.substitute(&|v| s.vars[v as usize].clone(), &s.extents[..])).collect()
 }
 
+fn mentions(map: &[Index], var: usize) -> bool {
+    map.iter().any(|m| m.mentions(var as u32))
+}
+
 /// Whether a variable certainly stays in its range.
 fn inside(s: &Solution, var: usize, extents: &[u64]) -> bool {
     in_bounds(std::slice::from_ref(&s.vars[var]), &extents[var..=var], &s.extents)
@@ -42,7 +46,7 @@ fn inside(s: &Solution, var: usize, extents: &[u64]) -> bool {
 fn of_left(b: &mut Builder<'_>, c: &Contraction, lhs: Value, rhs: Value, head: Value) -> Result<Value> {
     let (ty, other) = (b.ty(lhs)?, b.ty(rhs)?.dims);
     let result = identity_map(c.out_rank);
-    if let Some(s) = solve(&c.lhs, &ty.dims, &c.extents) {
+    if let Some(s) = solve(&c.lhs, &ty.dims, &c.extents, &|v| mentions(&c.rhs, v)) {
         let right = at(&c.rhs, &s);
         // Where the position in the result is out of range, the read of the gradient gives zero.
         let summed_inside = (c.out_rank..c.extents.len()).all(|v| inside(&s, v, &c.extents));
@@ -58,7 +62,7 @@ fn of_left(b: &mut Builder<'_>, c: &Contraction, lhs: Value, rhs: Value, head: V
 fn of_right(b: &mut Builder<'_>, c: &Contraction, lhs: Value, rhs: Value, head: Value) -> Result<Value> {
     let ty = b.ty(rhs)?;
     let result = identity_map(c.out_rank);
-    if let Some(s) = solve(&c.rhs, &ty.dims, &c.extents) {
+    if let Some(s) = solve(&c.rhs, &ty.dims, &c.extents, &|v| mentions(&c.lhs, v)) {
         let inside = (0..c.extents.len()).all(|v| inside(&s, v, &c.extents));
         if s.residuals.is_empty() && inside {
             let (left, right) = (at(&c.lhs, &s), at(&result, &s));
@@ -77,7 +81,7 @@ fn through_view(
     (rhs, right): (Value, &[Index]),
     c: &Contraction,
 ) -> Result<Value> {
-    let mentioned = |v: &usize| map.iter().any(|m| m.mentions(*v as u32));
+    let mentioned = |v: &usize| mentions(map, *v);
     let (outer, summed): (Vec<usize>, Vec<usize>) = (0..c.extents.len()).partition(mentioned);
     let order: Vec<usize> = outer.iter().chain(&summed).copied().collect();
     let extents: Vec<u64> = order.iter().map(|v| c.extents[*v]).collect();

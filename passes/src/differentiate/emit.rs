@@ -11,10 +11,6 @@ use tensorc_ir::scalar::{Scalar, ScalarFn};
 use tensorc_ir::views::identity_map;
 use tensorc_ir::{DType, DenseType};
 
-/// The operator that adds up slices by index: the adjoint of a gather. It is an operator because its own
-/// derivative is a gather.
-pub(super) const SCATTER: &str = "scatter_sum";
-
 /// Most operands of one map that adds.
 const SUM_WIDTH: usize = 8;
 

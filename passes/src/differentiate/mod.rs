@@ -9,6 +9,7 @@ mod active;
 mod contract;
 mod emit;
 mod map;
+mod pass;
 mod reduce;
 mod solve;
 mod view;
@@ -28,6 +29,7 @@ use tensorc_ir::prim::{Gather, Prim};
 use crate::manager::Options;
 use crate::values::Values;
 use active::Active;
+pub use pass::Differentiate;
 
 /// Adds to the graph the gradient of `Σ headᵢ · seedᵢ` with respect to each value of `wrt`.
 ///
@@ -146,7 +148,7 @@ impl Reverse<'_> {
             Grad::Rule(rule) => rule,
             Grad::Zero => return Ok(()),
             Grad::None(why) => return unsupported(why),
-            Grad::Derived => return unsupported("it does not expand to anything that has one"),
+            Grad::Derived | Grad::Through(_) => return unsupported("it does not expand to anything that has one"),
         };
         let cx = facts.cx();
         let grad = GradCtx { node: &cx, inputs: &facts.operands, outputs: results, heads };
@@ -201,6 +203,10 @@ fn primitive(b: &mut Builder<'_>, prim: &Prim, v: &Visit<'_>, operator: Option<&
         Prim::Contract(c) => contract::gradients(b, c, v),
         Prim::Gather(g) => Ok(vec![Some(scatter(b, *g, v)?), None]),
         Prim::Concat { axis } => pieces(b, *axis, v),
+        Prim::Extern(f) => {
+            let why = format!("{} is a closure, which cannot be differentiated", f.operator());
+            Err(Diagnostic::new(Code::Unsupported, why))
+        }
         Prim::Kernel(k) => {
             let operator = operator.map_or(String::new(), |name| format!("{name} has no gradient: "));
             let why = format!("{operator}kernel `{}` is a loop nest of its own, and no rule is given", k.name);
@@ -214,7 +220,7 @@ fn scatter(b: &mut Builder<'_>, gather: Gather, v: &Visit<'_>) -> Result<Value> 
     let extent = b.ty(v.args[0])?.dims[gather.axis];
     let params =
         Params::new().with("axis", ParamValue::Int(gather.axis as i64)).with("extent", ParamValue::Int(extent as i64));
-    b.op(emit::SCATTER, &[v.head()?, v.args[1]], params)
+    b.op(Gather::ADJOINT, &[v.head()?, v.args[1]], params)
 }
 
 /// Each operand of a concatenation gets its piece.

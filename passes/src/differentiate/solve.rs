@@ -26,9 +26,12 @@ struct Axis {
 
 /// Solves an affine map of an operand with extents `dims` from an iteration space. `None` if an index is not
 /// affine.
-pub(super) fn solve(map: &[Index], dims: &[u64], extents: &[u64]) -> Option<Solution> {
+///
+/// `shared` says which variables other operands of a contraction are read by, too: the forms of convolutions
+/// depend on it, see [`plan`].
+pub(super) fn solve(map: &[Index], dims: &[u64], extents: &[u64], shared: &dyn Fn(usize) -> bool) -> Option<Solution> {
     let terms = map.iter().map(variables).collect::<Option<Vec<_>>>()?;
-    let (plan, free) = plan(&terms, extents);
+    let (plan, free) = plan(&terms, extents, shared);
     let place = |v: usize| free.iter().position(|f| *f == v);
     let space: Vec<u64> = dims.iter().copied().chain(free.iter().map(|v| extents[*v])).collect();
     let mut vars: Vec<Index> = (0..extents.len())
@@ -74,18 +77,21 @@ fn variables(index: &Index) -> Option<Vec<(usize, i64)>> {
 }
 
 /// In which order axes are read, and which variables none can give.
-fn plan(terms: &[Vec<(usize, i64)>], extents: &[u64]) -> (Vec<Axis>, Vec<usize>) {
+fn plan(terms: &[Vec<(usize, i64)>], extents: &[u64], shared: &dyn Fn(usize) -> bool) -> (Vec<Axis>, Vec<usize>) {
     let mentioned = |v: &usize| terms.iter().any(|t| t.iter().any(|(u, _)| u == v));
     let mut known: Vec<usize> = vec![];
     let mut free: Vec<usize> = (0..extents.len()).filter(|v| !mentioned(v)).collect();
-    // Variables of one value are known, but stay free beside others, so that the forms of convolutions do not
-    // depend on extents.
+    // A variable of one value is known. But the taps of a window, which lie beside a position that no other
+    // operand is read by, stay free, so that the forms of convolutions do not depend on extents.
     let single = |v: &usize| extents[*v] == 1;
     for axis in terms {
         let vars = axis.iter().map(|(v, _)| *v);
         let first = vars.clone().next().filter(|_| vars.clone().all(|v| single(&v)));
-        known.extend(first);
-        free.extend(vars.filter(|v| single(v) && Some(*v) != first));
+        let beside = |v: usize| vars.clone().any(|u| u != v && shared(u));
+        let (taps, sure): (Vec<usize>, Vec<usize>) =
+            vars.clone().filter(single).partition(|v| Some(*v) != first && !beside(*v));
+        known.extend(sure);
+        free.extend(taps);
     }
     free.retain(|v| !known.contains(v));
     let mut open: Vec<usize> = (0..terms.len()).collect();

@@ -9,7 +9,7 @@ use tensorc_ir::diag::{Code, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::{Atom, Index, linearize};
 use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::prim::View;
+use tensorc_ir::prim::{Gather, View};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
 use tensorc_ir::views::{in_bounds, keeps_linear_order, without_unit_vars};
 use tensorc_ir::{DType, DenseType};
@@ -34,13 +34,13 @@ pub(super) fn adjoint(b: &mut Builder<'_>, view: &View, dims: &[u64], head: Valu
     let bounded = view.fill.is_none() || in_bounds(&view.map, dims, &ty.dims);
     for _ in 0..MAX_REWRITES {
         let out = b.ty(head)?.dims;
-        if let Some(solution) = solve(&map, dims, &out) {
+        if let Some(solution) = solve(&map, dims, &out, &|_| false) {
             return read_back(b, head, solution, dims.len());
         }
         let flat = linearize(&map, dims).recombine(&out[..]);
         if bounded && flat.is_affine() {
             let len = dims.iter().product::<u64>();
-            if let Some(solution) = solve(&[flat], &[len], &out) {
+            if let Some(solution) = solve(&[flat], &[len], &out, &|_| false) {
                 let flat = read_back(b, head, solution, 1)?;
                 return emit::reshape(b, flat, dims);
             }
@@ -163,7 +163,7 @@ fn by_index(b: &mut Builder<'_>, map: &[Index], bounded: bool, dims: &[u64], hea
     let (indices, updates) = (emit::reshape(b, indices, &[ty.len()])?, emit::reshape(b, head, &[ty.len()])?);
     let extent = if bounded { len } else { len + 1 };
     let params = Params::new().with("axis", ParamValue::Int(0)).with("extent", ParamValue::Int(extent as i64));
-    let sums = b.op(emit::SCATTER, &[updates, indices], params)?;
+    let sums = b.op(Gather::ADJOINT, &[updates, indices], params)?;
     let sums = emit::slice(b, sums, 0, 0, len)?;
     emit::reshape(b, sums, dims)
 }

@@ -70,7 +70,8 @@ fn absorb_producers(plan: &mut FusionPlan<'_>, cluster: usize) {
             continue;
         }
         match role(plan, cluster, producer) {
-            Some(Role::Exclusive | Role::Shared) => plan.add_owned(cluster, producer),
+            Some(Role::Exclusive) => plan.add_owned(cluster, producer),
+            Some(Role::Shared) => plan.add_shared(cluster, producer),
             Some(Role::Copy) => plan.add_copy(cluster, producer),
             None => continue,
         }

@@ -51,6 +51,8 @@ pub struct FusionPlan<'g> {
     /// Nodes that the outputs before the boundary do not need.
     second: Vec<bool>,
     copied: Vec<bool>,
+    /// Clusters that others may read at other members than the last.
+    spread: Vec<usize>,
 }
 
 impl<'g> FusionPlan<'g> {
@@ -68,6 +70,7 @@ impl<'g> FusionPlan<'g> {
             is_output: vec![false; size],
             second: vec![false; size],
             copied: vec![false; size],
+            spread: vec![],
             order,
         };
         for (i, &node) in plan.order.iter().enumerate() {
@@ -151,6 +154,9 @@ impl<'g> FusionPlan<'g> {
         let id = self.clusters.len();
         let members = BTreeSet::from([(self.rank(anchor), anchor)]);
         self.clusters.push(Cluster { class, anchor, members, dims, axes });
+        if class == FusionClass::Reduce {
+            self.spread.push(id);
+        }
         self.owner[anchor.0 as usize] = Some(id);
         id
     }
@@ -160,6 +166,14 @@ impl<'g> FusionPlan<'g> {
         self.owner[node.0 as usize] = Some(cluster);
         let rank = self.rank(node);
         self.clusters[cluster].members.insert((rank, node));
+    }
+
+    /// Adds a node that only this cluster computes, and others read.
+    pub fn add_shared(&mut self, cluster: usize, node: NodeId) {
+        self.add_owned(cluster, node);
+        if !self.spread.contains(&cluster) {
+            self.spread.push(cluster);
+        }
     }
 
     /// Adds a node that other clusters may compute, too.
@@ -206,7 +220,7 @@ impl<'g> FusionPlan<'g> {
 
     /// Whether any of `from` is computed by `target` or, through other units, depends on it.
     pub fn depends(&self, from: &[Value], target: Unit) -> bool {
-        let lowest = self.rank_range(target).0;
+        let lowest = self.floor(self.rank_range(target).0);
         let mut stack: Vec<Unit> = from.iter().map(|v| self.unit(v.node)).collect();
         let mut seen = BTreeSet::new();
         while let Some(unit) = stack.pop() {
@@ -218,6 +232,20 @@ impl<'g> FusionPlan<'g> {
             }
         }
         false
+    }
+
+    /// A unit all of whose members rank below this depends on none that ranks at `lowest` or above.
+    /// Operands rank below their users; only a cluster that is read at an earlier member than its last
+    /// leads up again.
+    fn floor(&self, lowest: u32) -> u32 {
+        let mut floor = lowest;
+        loop {
+            let ranges = self.spread.iter().map(|c| self.rank_range(Unit::Cluster(*c)));
+            match ranges.filter(|(first, last)| *first < floor && *last >= floor).map(|(first, _)| first).min() {
+                Some(first) => floor = first,
+                None => return floor,
+            }
+        }
     }
 
     /// Units the outputs and updates need, operands first; those of the first phase come first.

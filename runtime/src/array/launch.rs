@@ -40,8 +40,9 @@ impl Target {
         Target { view, update: false }
     }
 
-    /// The operation finds the old elements in place, and an error of theirs is an error of the
-    /// result.
+    /// The operation finds the old elements in place, zeros where no one wrote, and an error of
+    /// theirs is an error of the result. It works in the chunk's own memory unless that is an input
+    /// as well, so a state of a plan is passed as a target only.
     pub fn update(view: View) -> Target {
         Target { view, update: true }
     }
@@ -214,15 +215,23 @@ unsafe fn place(target: &Target, inputs: &[Source]) -> Result<Place, Failure> {
     if read {
         let mut block = chunk.storage().alloc(view.device(), view.bytes())?;
         // SAFETY: passed on from the caller.
-        if let (true, Some(old)) = (*update, unsafe { chunk.data() }.get(view.range())) {
-            block.as_mut_slice()[..old.len()].copy_from_slice(old);
+        match unsafe { chunk.data() }.get(view.range()) {
+            Some(old) if *update => block.as_mut_slice()[..old.len()].copy_from_slice(old),
+            None if *update => block.as_mut_slice().fill(0),
+            _ => {}
         }
         return Ok(Place::Apart(block));
     }
     // SAFETY: passed on from the caller.
     let start = unsafe {
+        let unwritten = *update && chunk.data().is_empty();
         chunk.allocate()?;
-        chunk.data_mut().ok_or(ReadOnly)?
+        let start = chunk.data_mut().ok_or(ReadOnly)?;
+        if unwritten {
+            // The operation reads it, and what no one wrote is zero.
+            start.write_bytes(0, chunk.bytes() as usize);
+        }
+        start
     };
     // SAFETY: the view's range lies inside its chunk.
     Ok(Place::Direct(unsafe { start.add(view.range().start) }))

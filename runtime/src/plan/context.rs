@@ -6,12 +6,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorc_abi::{BufferId, Home};
+use tensorc_abi::{BufferId, ExternError, Home};
 
 use super::arena::{SharedArena, Turn};
 use super::bindings::{Bindings, Phase};
 use super::error::RunError;
 use super::executable::{COPY_BLOCK, Call, Executable, Prepared};
+use super::external;
 use super::region::Chunks;
 use super::trace::{Trace, Unwatched, Watch};
 use crate::{AlignedBuffer, AllocError, Device, Pool, Profiler, TaskPanic};
@@ -248,15 +249,36 @@ impl Context {
 /// Calls `all`. If it panics, the error names the steps it has set last, as position and number.
 fn catching(
     executable: &Executable,
-    all: impl FnOnce(&Cell<(usize, usize)>) -> Result<(), TaskPanic>,
+    all: impl FnOnce(&Cell<(usize, usize)>) -> Result<(), Stop>,
 ) -> Result<(), RunError> {
     let current = Cell::new((0, 0));
     let result = catch_unwind(AssertUnwindSafe(|| all(&current)));
-    result.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload))).map_err(|panic| {
+    result.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload).into())).map_err(|stop| {
         let (first, count) = current.get();
         let step = executable.names_of(&executable.prepared[first..first + count]);
-        RunError::Panic { step, panic }
+        match stop {
+            Stop::Panic(panic) => RunError::Panic { step, panic },
+            Stop::Extern(ExternError { operator, message }) => RunError::Extern { step, operator, message },
+        }
     })
+}
+
+/// Why a run ends early.
+enum Stop {
+    Panic(TaskPanic),
+    Extern(ExternError),
+}
+
+impl From<ExternError> for Stop {
+    fn from(error: ExternError) -> Stop {
+        Stop::Extern(error)
+    }
+}
+
+impl From<TaskPanic> for Stop {
+    fn from(panic: TaskPanic) -> Stop {
+        Stop::Panic(panic)
+    }
 }
 
 impl std::fmt::Debug for Context {
@@ -331,13 +353,17 @@ impl<'a, W: Watch> Run<'a, W> {
     }
 
     /// Executes one step, split over the pool if that is worth it.
-    fn alone(&self, prepared: &Prepared) -> Result<(), TaskPanic> {
+    fn alone(&self, prepared: &Prepared) -> Result<(), Stop> {
+        if let Call::Extern(function) = &prepared.call {
+            // SAFETY: the slots of a step lie inside the argument table and are bound. No other step runs.
+            return Ok(unsafe { external::call(function, self.arguments.table().add(prepared.first_slot)) }?);
+        }
         if prepared.least_grain >= prepared.tasks || self.pool.threads() == 1 {
             self.call(prepared, 0, 0..prepared.tasks);
             return Ok(());
         }
         let grain = prepared.grain(chunks(self.pool));
-        self.pool.run(prepared.tasks, grain, &|thread, tasks| self.chunk(prepared, thread, tasks))
+        Ok(self.pool.run(prepared.tasks, grain, &|thread, tasks| self.chunk(prepared, thread, tasks))?)
     }
 
     /// Executes steps that do not depend on each other.
@@ -387,6 +413,8 @@ unsafe fn invoke(call: &Call, arguments: *const *mut u8, tasks: Range<u64>, scra
             // SAFETY: passed on from the caller; the kernel is callable as the executable lives.
             unsafe { kernel(arguments, range.as_ptr()) }
         }
+        // Never part of a region, so never divided.
+        Call::Extern(_) => {}
         // SAFETY: passed on from the caller.
         Call::Library(library) => unsafe { library.run(arguments, tasks, scratch) },
         Call::Copy(bytes) => {

@@ -47,6 +47,10 @@ pub enum PlanError {
     Bounds { step: String, buffer: String, len: u64 },
     #[error("step `{step}` cannot read `{buffer}` in the layout it is stored in")]
     Packing { step: String, buffer: String },
+    #[error("step `{step}` calls function {function} of the host, the plan is linked with {count}")]
+    UnknownFunction { step: String, function: u32, count: usize },
+    #[error("step `{step}`: the function of operator `{operator}` does not take buffers of these sizes")]
+    FunctionSizes { step: String, operator: String },
     #[error("step `{step}` copies {from} bytes to a buffer of {to}")]
     CopySize { step: String, from: u64, to: u64 },
     #[error("step `{step}`: {what}")]
@@ -109,4 +113,7 @@ pub enum RunError {
     Alloc(#[from] AllocError),
     #[error("step `{step}`: {panic}")]
     Panic { step: String, panic: TaskPanic },
+    /// A function of the host, an operator written as a closure, failed or panicked.
+    #[error("step `{step}`, operator `{operator}`: {message}")]
+    Extern { step: String, operator: String, message: String },
 }

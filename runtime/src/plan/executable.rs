@@ -3,10 +3,10 @@
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-use tensorc_abi::{BufferId, Epilogue, Home, KernelFn, Plan, Step, StepOp};
+use tensorc_abi::{BufferId, Epilogue, ExternFn, Home, KernelFn, Plan, Step, StepOp};
 
 use super::bindings::{Interface, Needs, Phase};
-use super::error::LoadError;
+use super::error::{LoadError, PlanError};
 use super::library::{Contraction, Library};
 use super::region::regions;
 use super::trace::StepNames;
@@ -28,6 +28,7 @@ pub(super) enum Call {
     Library(Box<Library>),
     /// Number of bytes.
     Copy(u64),
+    Extern(ExternFn),
 }
 
 /// A step with everything decided that does not depend on the run.
@@ -86,6 +87,24 @@ impl Executable {
         code: Arc<dyn Any + Send + Sync>,
         weights: Vec<WeightStorage>,
     ) -> Result<Executable, LoadError> {
+        // SAFETY: passed on from the caller.
+        unsafe { Executable::with_externs(plan, kernels, code, weights, &[]) }
+    }
+
+    /// As [`Executable::new`], for plans that call functions of the host.
+    ///
+    /// # Errors
+    /// As [`Executable::new`], or a function is missing or takes other sizes than the plan's buffers have.
+    ///
+    /// # Safety
+    /// As [`Executable::new`].
+    pub unsafe fn with_externs(
+        plan: Plan,
+        kernels: Vec<KernelFn>,
+        code: Arc<dyn Any + Send + Sync>,
+        weights: Vec<WeightStorage>,
+        externs: &[ExternFn],
+    ) -> Result<Executable, LoadError> {
         let name = || plan.name.clone();
         let report = verify(&plan).map_err(|error| LoadError::Plan { plan: name(), error })?;
         let (expected, actual) = (plan.kernels.len(), kernels.len());
@@ -93,6 +112,7 @@ impl Executable {
             return Err(LoadError::KernelCount { plan: name(), expected, actual });
         }
         check_weights(&plan, &weights)?;
+        check_externs(&plan, externs).map_err(|error| LoadError::Plan { plan: name(), error })?;
         let mut executable = Executable {
             report,
             weights,
@@ -105,7 +125,7 @@ impl Executable {
             plan,
         };
         for index in 0..executable.plan.steps.len() {
-            executable.prepare(index, &kernels);
+            executable.prepare(index, &kernels, externs);
         }
         for region in regions(&executable.plan, &executable.prepared) {
             executable.prepared[region.start].region = region.len();
@@ -155,7 +175,7 @@ impl Executable {
         names.collect::<Vec<_>>().join(" + ")
     }
 
-    fn prepare(&mut self, index: usize, kernels: &[KernelFn]) {
+    fn prepare(&mut self, index: usize, kernels: &[KernelFn], externs: &[ExternFn]) {
         let step = self.plan.steps[index].clone();
         let first_slot = self.slots.len();
         let (call, tasks) = match &step.op {
@@ -167,6 +187,10 @@ impl Executable {
                 self.slots.extend([*src, *dst]);
                 let bytes = self.plan.buffer(*dst).bytes();
                 (Call::Copy(bytes), bytes.div_ceil(COPY_BLOCK))
+            }
+            StepOp::Extern { function, args, .. } => {
+                self.slots.extend(args.iter().map(|arg| arg.buffer));
+                (Call::Extern(externs[*function as usize].clone()), 1)
             }
             StepOp::Gemm { call, a, b, c, epilogue } => {
                 self.slots.extend([*a, *b, *c]);
@@ -227,6 +251,26 @@ fn check_weights(plan: &Plan, weights: &[WeightStorage]) -> Result<(), LoadError
     Ok(())
 }
 
+/// Every function exists, and the sizes of the buffers are those it takes.
+fn check_externs(plan: &Plan, externs: &[ExternFn]) -> Result<(), PlanError> {
+    for step in &plan.steps {
+        let StepOp::Extern { function, args, .. } = &step.op else { continue };
+        let Some(f) = externs.get(*function as usize) else {
+            let (function, count) = (*function, externs.len());
+            return Err(PlanError::UnknownFunction { step: step.name.clone(), function, count });
+        };
+        let bytes =
+            |writes: bool| args.iter().filter(move |a| a.writes == writes).map(|a| plan.buffer(a.buffer).bytes());
+        let scratch = Some(f.scratch_bytes()).filter(|bytes| *bytes > 0);
+        let reads = bytes(false).eq(f.input_bytes().iter().copied());
+        if !reads || !bytes(true).eq(f.output_bytes().iter().copied().chain(scratch)) {
+            let operator = f.operator().to_owned();
+            return Err(PlanError::FunctionSizes { step: step.name.clone(), operator });
+        }
+    }
+    Ok(())
+}
+
 /// Estimated time of one execution on one core, in nanoseconds.
 ///
 /// The rates are those of a current server core, within a factor of two or three; they decide only
@@ -234,7 +278,7 @@ fn check_weights(plan: &Plan, weights: &[WeightStorage]) -> Result<(), LoadError
 fn estimated_ns(step: &Step) -> u64 {
     let flops_per_ns = match step.op {
         StepOp::Gemm { .. } | StepOp::Conv { .. } => 64,
-        StepOp::Launch { .. } | StepOp::Copy { .. } => 4,
+        StepOp::Launch { .. } | StepOp::Copy { .. } | StepOp::Extern { .. } => 4,
     };
     const BYTES_PER_NS: u64 = 16;
     (step.flops / flops_per_ns).max(step.bytes / BYTES_PER_NS)

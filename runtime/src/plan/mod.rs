@@ -9,6 +9,7 @@ mod bindings;
 mod context;
 mod error;
 mod executable;
+mod external;
 mod library;
 mod region;
 mod trace;

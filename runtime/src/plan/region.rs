@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use tensorc_abi::{BufferId, Home, Plan};
+use tensorc_abi::{BufferId, Home, Plan, StepOp};
 
 use super::executable::{Prepared, SERIAL_NS};
 
@@ -64,7 +64,10 @@ fn independent(plan: &Plan, steps: &[Prepared]) -> Vec<Range<usize>> {
     for (index, prepared) in steps.iter().enumerate() {
         let args = plan.steps[prepared.step].op.args();
         let own: Vec<Access> = args.iter().filter_map(|arg| Access::of(plan, arg.buffer, arg.writes)).collect();
-        let independent = own.iter().all(|access| !open.iter().any(|other| access.conflicts(other)));
+        // What a function of the host does besides is unknown.
+        let opaque = |at: usize| matches!(plan.steps[steps[at].step].op, StepOp::Extern { .. });
+        let independent = !(opaque(index) || index > 0 && opaque(index - 1))
+            && own.iter().all(|access| !open.iter().any(|other| access.conflicts(other)));
         match regions.last_mut() {
             Some(region) if independent && !opens_phase(index) && region.len() < MAX_STEPS => region.end += 1,
             _ => {

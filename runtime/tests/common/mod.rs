@@ -86,6 +86,9 @@ pub fn buffer(plan: &mut Plan, name: &str, dims: &[u64], home: Home) -> BufferId
     match home {
         Home::Input(_) => plan.inputs.push(id),
         Home::Output(_) => plan.outputs.push(id),
+        // The second buffer of a state is its next value.
+        Home::State(i) if plan.states.len() == i as usize => plan.states.push(id),
+        Home::State(_) => {}
         Home::Weight(_) | Home::Arena(_) => {}
     }
     plan.buffers.push(Buffer { name: name.into(), dtype: DType::F32, dims: dims.to_vec(), home });

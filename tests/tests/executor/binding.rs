@@ -44,10 +44,10 @@ fn a045_lists_and_names_bind_alike() {
             let mut without = by_name.build().unwrap();
             let expected: Vec<(f32, f32, f32)> = x.iter().zip(&y).map(|(x, y)| expect(*x, *y)).collect();
             let out: Vec<f32> = expected.iter().map(|e| e.0).collect();
-            for (executor, training) in
-                [(&mut with, true), (&mut with, false), (&mut without, true), (&mut without, false)]
-            {
-                close(&values(&executor.forward(training).unwrap()[0]), &out, 1e-5);
+            for executor in [&mut with, &mut without] {
+                for training in [true, false] {
+                    close(&values(&executor.forward(training).unwrap()[0]), &out, 1e-5);
+                }
             }
             with.forward(true).unwrap();
             with.backward(&[&rt.array(&dims, &head).unwrap()]).unwrap();
@@ -125,7 +125,8 @@ fn wrong_bindings_are_refused_by_name() {
         let error = binder.build().unwrap_err().to_string();
         assert!(error.contains(part), "{error} should contain {part}");
     };
-    fails(Executor::bind(&rt, &net).array("x", &x), "fc_weight");
+    let weight = ones(&rt, &[4, 3]);
+    fails(Executor::bind(&rt, &net).array("x", &x).array("fc_weight", &weight), "fc_bias");
     fails(Executor::bind(&rt, &net).arguments([&x, &x]), "2 arguments are given, the symbol has 3");
     fails(Executor::bind(&rt, &net).array("y", &x), "no variable `y`");
     fails(Executor::simple_bind(&rt, &net), "x:");

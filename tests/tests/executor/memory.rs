@@ -36,8 +36,8 @@ fn executors_of_several_lengths_share_one_memory() {
     let rt = runtime();
     let net = |length: u64| {
         let mut x = op("Reshape").input(&var("data")).param("shape", "(-1, 16)").build().unwrap();
+        let weight = var("weight");
         for _ in 0..length {
-            let weight = var("weight");
             let fc = op("FullyConnected").inputs([&x, &weight]).param("num_hidden", 16).param("no_bias", true);
             x = op("tanh").input(&fc.build().unwrap()).build().unwrap();
         }

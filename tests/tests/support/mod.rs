@@ -2,3 +2,4 @@
 
 pub mod cache;
 pub mod compare;
+pub mod npz;

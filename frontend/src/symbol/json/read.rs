@@ -1,14 +1,13 @@
 //! From the structure of a file to a symbol.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use tensorc_ir::op::Registry;
 
 use super::file::{File, FileEntry, FileNode};
 use crate::symbol::Symbol;
 use crate::symbol::error::SymbolError;
-use crate::symbol::node::{Applied, Entry, Node};
+use crate::symbol::node::{Applied, Entry, Node, Uses};
 use crate::symbol::operator::Operator;
 use crate::symbol::text::tuple;
 use crate::symbol::variable::SHAPE;
@@ -81,7 +80,7 @@ fn entry(place: &str, e: &FileEntry, made: &[Option<Arc<Node>>]) -> Result<Entry
         return Err(wrong(place, format!("node `{}` has {listed} outputs, there is no output {}", node.name, e.index)));
     }
     if node.is_variable() {
-        node.writers.fetch_max(e.version, Ordering::Relaxed);
+        node.at_least_writers(e.version);
     }
     Ok(Entry { node, index: e.index, version: e.version })
 }
@@ -103,7 +102,7 @@ fn node(file: &FileNode, made: &[Option<Arc<Node>>], registry: &Registry) -> Res
     };
     let params = match operator.params(&file.attrs, true) {
         Ok(params) => params,
-        Err(problem) => return Err(SymbolError::Param { op, node: name, problem }),
+        Err(problem) => return Err(SymbolError::Param { op, node: name, problem: Box::new(problem) }),
     };
     let inputs: Vec<Entry> = file.inputs.iter().map(|e| entry(&place, e, made)).collect::<Result<_, _>>()?;
     let operands = operator.operands(&params, inputs.len());
@@ -120,8 +119,9 @@ fn node(file: &FileNode, made: &[Option<Arc<Node>>], registry: &Registry) -> Res
         return Err(SymbolError::StateNotVariable { op, node: name, operand: operand.name.clone() });
     }
     let control = file.control.iter().filter_map(|id| made[*id].clone()).collect();
-    let (op, attrs) = (Some(Applied { operator, params }), file.attrs.clone());
-    Ok(Arc::new(Node { name: name.into(), attrs, op, inputs, control, writers: AtomicU32::new(0) }))
+    let (op, attrs) = (Applied { operator, params }, file.attrs.clone());
+    op.check_results(&name)?;
+    Ok(Arc::new(Node { name: name.into(), attrs, op: Some(op), inputs, control, uses: Uses::default() }))
 }
 
 /// A shape where -1 is unknown, in the form where 0 is.

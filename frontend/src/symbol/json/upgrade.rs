@@ -4,11 +4,12 @@ use tensorc_ir::op::Registry;
 
 use super::VERSION;
 use super::file::{File, FileEntry, FileNode};
-use crate::symbol::compose::set_initializer;
+use crate::symbol::compose::asked_initializer;
 use crate::symbol::error::SymbolError;
 use crate::symbol::node::Attrs;
 use crate::symbol::operator::Operator;
 use crate::symbol::scope::HIDDEN;
+use crate::symbol::variable::INIT;
 
 /// Since this version auxiliary states are operands.
 const STATES_ARE_OPERANDS: u32 = 900;
@@ -32,8 +33,10 @@ pub fn upgrade(file: &mut File, registry: &Registry) -> Result<(), SymbolError> 
         for i in 0..file.nodes.len() {
             let Some(operator) = Operator::find(registry, &file.nodes[i].op) else { continue };
             for (position, entry) in file.nodes[i].inputs.clone().into_iter().enumerate() {
-                if let Some(variable) = file.nodes.get_mut(entry.node).filter(|n| n.is_variable()) {
-                    set_initializer(operator.name(), position, &mut variable.attrs);
+                if let Some(value) = asked_initializer(operator.name(), position)
+                    && let Some(variable) = file.nodes.get_mut(entry.node).filter(|n| n.is_variable())
+                {
+                    variable.attrs.entry(INIT.to_owned()).or_insert_with(|| value.to_owned());
                 }
             }
         }
@@ -91,7 +94,10 @@ fn append_states(file: &mut File, registry: &Registry) -> Result<(), SymbolError
     for i in 0..file.nodes.len() {
         let node = &file.nodes[i];
         let Some(operator) = Operator::find(registry, &node.op) else { continue };
-        let wrong = |problem| SymbolError::Param { op: node.op.clone(), node: node.name.clone(), problem };
+        let wrong = |problem| {
+            let (op, node, problem) = (node.op.clone(), node.name.clone(), Box::new(problem));
+            SymbolError::Param { op, node, problem }
+        };
         let params = operator.params(&node.attrs, true).map_err(wrong)?;
         let operands = operator.operands(&params, node.inputs.len());
         let (name, attrs): (String, Attrs) = (node.name.clone(), node.attrs.clone());

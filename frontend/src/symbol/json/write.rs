@@ -97,10 +97,11 @@ impl Writer {
         self.string(node.op.as_ref().map_or("null", |op| op.operator.name()));
         self.key("name");
         self.string(&node.name);
-        if !node.attrs.is_empty() {
+        let attrs = node.attributes();
+        if !attrs.is_empty() {
             self.key("attrs");
-            self.begin('{', node.attrs.len() > 1);
-            for (name, value) in &node.attrs {
+            self.begin('{', attrs.len() > 1);
+            for (name, value) in attrs.iter() {
                 self.key(name);
                 self.string(value);
             }
@@ -115,6 +116,25 @@ impl Writer {
         }
         self.end('}');
     }
+}
+
+/// Results as files number them. MXNet counts working memory of some operators that are not results here.
+fn counted_results(node: &Node) -> usize {
+    let listed = node.results().listed;
+    let Some(op) = &node.op else { return listed };
+    let word = |name: &str| op.params.str(name);
+    let counted = match &**op.operator.name() {
+        "InstanceNorm" | "Correlation" | "SpatialTransformer" => 3,
+        "L2Normalization" | "LRN" | "sort" | "ROIPooling" | "GridGenerator" | "BilinearSampler" => 2,
+        "topk" if word("ret_typ") == Some("value") => 2,
+        "Pooling" => {
+            let windows = op.params.ints("kernel").is_some_and(|k| (1..=3).contains(&k.len()));
+            let channels_first = word("layout").is_none_or(|l| l == "None" || l.starts_with("NC"));
+            1 + usize::from(windows && channels_first && word("pool_type") == Some("max"))
+        }
+        _ => 1,
+    };
+    listed.max(counted)
 }
 
 pub fn text(symbol: &Symbol) -> String {
@@ -132,7 +152,7 @@ pub fn text(symbol: &Symbol) -> String {
     w.key("node_row_ptr");
     let mut rows = vec![0];
     rows.extend(nodes.iter().scan(0, |sum, n| {
-        *sum += n.results().listed;
+        *sum += counted_results(n);
         Some(*sum)
     }));
     w.numbers(&rows);

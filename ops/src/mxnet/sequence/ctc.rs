@@ -1,9 +1,11 @@
 //! Connectionist temporal classification: the loss of Graves and others (2006), by their forward-backward
 //! recursion on logarithms, with its gradient.
 
+use tensorc_ir::build::Builder;
+use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand};
-use tensorc_ir::op::{Compute, OpDef, OpError, ResultCount, TypeRule};
+use tensorc_ir::op::{Compute, GradCtx, OpDef, OpError, ResultCount, TypeRule};
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::{DType, DenseType, Dim};
@@ -292,6 +294,17 @@ fn kernel(at: Extents, types: [Option<&DenseType>; 4], results: &[DenseType], pa
     Ok(k.finish())
 }
 
+/// The second result is the gradient of the first.
+fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> tensorc_ir::diag::Result<Vec<Option<Value>>> {
+    if cx.heads.get(1).copied().flatten().is_some() {
+        return Err(b.fail("its gradient, the second result, has no gradient of its own"));
+    }
+    let head = cx.head(b, 0)?;
+    let dims = b.dims(head)?;
+    let head = reshape(b, head, &[1, dims[0], 1])?;
+    Ok(vec![Some(b.call("mul", &[cx.outputs[1], head])?), None, None, None])
+}
+
 fn blank_first(params: &Params) -> bool {
     params.str("blank_label") != Some("last")
 }
@@ -365,12 +378,7 @@ pub fn ctc_loss() -> OpDef {
         .present(|params, i| params.bool(if i == 2 { "use_data_lengths" } else { "use_label_lengths" }) == Some(true))
         .outputs(2, 2)
         .results(|_| ResultCount { visible: 1, listed: 2 })
-        .gradient(|b, cx| {
-            let head = cx.head(b, 0)?;
-            let dims = b.dims(head)?;
-            let head = reshape(b, head, &[1, dims[0], 1])?;
-            Ok(vec![Some(b.call("mul", &[cx.outputs[1], head])?), None, None, None])
-        })
+        .gradient(gradient)
         .ulp(16.0)
         .mxnet("CTCLoss")
         .mxnet("ctc_loss")

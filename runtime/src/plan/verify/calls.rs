@@ -24,6 +24,20 @@ pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
             check_epilogue(plan, step, *c, epilogue.as_ref().map(|e| e.args.as_slice()))?;
             check_conv(plan, step, call, [*a, *b, *c])
         }
+        StepOp::Extern { args, .. } => {
+            for (i, arg) in args.iter().enumerate() {
+                check_layout(plan, step, arg.buffer, Packing::Plain)?;
+                if arg.writes && args[..i].iter().any(|other| other.buffer == arg.buffer) {
+                    let (step, buffer) = (step.name.clone(), plan.buffer(arg.buffer).name.clone());
+                    return Err(PlanError::InPlace { step, buffer });
+                }
+                if !arg.writes && args[..i].iter().any(|other| other.writes) {
+                    let what = "operands of a function come before its results";
+                    return Err(PlanError::Parameters { step: step.name.clone(), what });
+                }
+            }
+            Ok(())
+        }
         StepOp::Copy { src, dst } => {
             if src == dst {
                 return Err(PlanError::InPlace { step: step.name.clone(), buffer: plan.buffer(*dst).name.clone() });

@@ -150,7 +150,7 @@ fn check_references(plan: &Plan, step: &Step) -> Result<(), PlanError> {
     let kernel = match &step.op {
         StepOp::Launch { kernel, .. } => Some(kernel),
         StepOp::Gemm { epilogue, .. } | StepOp::Conv { epilogue, .. } => epilogue.as_ref().map(|e| &e.kernel),
-        StepOp::Copy { .. } => None,
+        StepOp::Copy { .. } | StepOp::Extern { .. } => None,
     };
     match kernel {
         Some(kernel) if kernel.0 as usize >= plan.kernels.len() => {
@@ -194,7 +194,7 @@ fn uses(op: &StepOp) -> Vec<Arg> {
         all
     };
     match op {
-        StepOp::Launch { args, .. } => reads_first(args),
+        StepOp::Launch { args, .. } | StepOp::Extern { args, .. } => reads_first(args),
         StepOp::Gemm { a, b, c, epilogue, .. } => library([*a, *b], *c, epilogue.as_ref().map(|e| e.args.as_slice())),
         StepOp::Conv { a, b, c, epilogue, .. } => library([*a, *b], *c, epilogue.as_ref().map(|e| e.args.as_slice())),
         StepOp::Copy { src, dst } => vec![read(*src), write(*dst)],

@@ -1,0 +1,3 @@
+//! What measurements and tests share: networks written as symbols.
+
+pub mod nets;

@@ -1,0 +1,142 @@
+//! The order of steps: one that needs little memory, before results are delivered.
+
+use std::collections::BTreeSet;
+
+use tensorc_abi::{BufferId, Home, Plan};
+use tensorc_ir::diag::Result;
+use tensorc_ir::lowered::{InPlace, Lowered};
+use tensorc_ir::schedule::{Task, Tasks};
+
+use super::Lowering;
+
+impl Lowering<'_> {
+    /// Delivers results, after the steps were brought into an order that needs less memory than the
+    /// order of the graph, if there is one.
+    pub(super) fn schedule(&mut self, boundary: Option<usize>) -> Result<()> {
+        // From here on no weight is added.
+        self.delivered()?;
+        let tasks = self.tasks(boundary)?;
+        let (order, peak) = tasks.best_order();
+        let given: Vec<usize> = (0..order.len()).collect();
+        if peak >= tasks.peak(&given) {
+            return self.deliver(boundary);
+        }
+        // What can be computed where it is delivered depends on the order, so both are delivered.
+        let kernels = std::mem::take(&mut self.out.kernels);
+        let undelivered = self.out.clone();
+        self.deliver(boundary)?;
+        let as_given = std::mem::replace(&mut self.out, undelivered);
+        self.reorder(&order);
+        self.deliver(boundary)?;
+        if peak_of(&self.out) >= peak_of(&as_given) {
+            self.out = as_given;
+        }
+        self.out.kernels = kernels;
+        Ok(())
+    }
+
+    /// Steps as they are before delivery. A result that will be computed where it is delivered takes
+    /// no memory, and all that reads a state comes before its update where that is possible.
+    fn tasks(&mut self, boundary: Option<usize>) -> Result<Tasks> {
+        let delivered = self.delivered()?;
+        let plan = &self.out.plan;
+        let mut tasks = tasks_of(plan, &self.out.in_place, boundary.unwrap_or(plan.steps.len()));
+        let outputs = self.graph.outputs().len();
+        let d = self.deliveries(boundary, &delivered);
+        for (second, id) in &delivered[..outputs] {
+            if d.stays_in(*id, *second) {
+                tasks.bytes[id.0 as usize] = 0;
+            }
+        }
+        let states: Vec<BufferId> = self.graph.states().iter().map(|(_, v)| self.operand(*v)).collect::<Result<_>>()?;
+        for (old, new) in self.out.plan.states.clone().into_iter().zip(states) {
+            let new = new.0 as usize;
+            let writers = d.writers(new).to_vec();
+            let fits = writers.first().is_some_and(|w| d.is_second(*w) == boundary.is_some());
+            if fits && tasks.bytes[new] > 0 && old.0 as usize != new && read_before(&mut tasks, old.0, &writers) {
+                tasks.bytes[new] = 0;
+            }
+        }
+        Ok(tasks)
+    }
+
+    fn reorder(&mut self, order: &[usize]) {
+        let mut place = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(at, step)| place[*step] = at);
+        let mut steps: Vec<_> = place.iter().copied().zip(std::mem::take(&mut self.out.plan.steps)).collect();
+        steps.sort_by_key(|(at, _)| *at);
+        self.out.plan.steps = steps.into_iter().map(|(_, step)| step).collect();
+        self.out.in_place.iter_mut().for_each(|pair| pair.step = place[pair.step]);
+    }
+}
+
+/// Requires that every reader of a state runs before the writers of its next value, unless a reader
+/// needs what they write. Returns whether that is so.
+fn read_before(tasks: &mut Tasks, state: u32, writers: &[usize]) -> bool {
+    let readers: Vec<usize> =
+        (0..tasks.tasks.len()).filter(|t| tasks.tasks[*t].reads.contains(&state) && !writers.contains(t)).collect();
+    if readers.is_empty() {
+        return true;
+    }
+    // What follows the writers.
+    let mut after: BTreeSet<usize> = writers.iter().copied().collect();
+    let mut written: BTreeSet<u32> = writers.iter().flat_map(|w| tasks.tasks[*w].writes.clone()).collect();
+    // Reads go forward in the given order; added constraints may go back, so until nothing changes.
+    loop {
+        let before = after.len();
+        for t in 0..tasks.tasks.len() {
+            let task = &tasks.tasks[t];
+            let follows = task.reads.iter().any(|b| written.contains(b))
+                || task.after.iter().any(|before| after.contains(&(*before as usize)));
+            if follows && after.insert(t) {
+                written.extend(&task.writes);
+            }
+        }
+        if after.len() == before {
+            break;
+        }
+    }
+    if readers.iter().any(|r| after.contains(r)) {
+        return false;
+    }
+    for w in writers {
+        let task = &mut tasks.tasks[*w];
+        task.after.extend(readers.iter().map(|r| *r as u32).filter(|r| *r != *w as u32));
+    }
+    true
+}
+
+/// The steps of a plan as tasks over its arena.
+fn tasks_of(plan: &Plan, in_place: &[InPlace], boundary: usize) -> Tasks {
+    let bytes = |b: &tensorc_abi::Buffer| match b.home {
+        Home::Arena(_) => b.bytes().next_multiple_of(Plan::ALIGN),
+        _ => 0,
+    };
+    let mut tasks = Tasks { tasks: vec![], bytes: plan.buffers.iter().map(bytes).collect() };
+    for (i, step) in plan.steps.iter().enumerate() {
+        let mut task = Task { second: i >= boundary, ..Task::default() };
+        let args = step.op.args();
+        for arg in &args {
+            if arg.writes && !task.writes.contains(&arg.buffer.0) {
+                task.writes.push(arg.buffer.0);
+            }
+        }
+        for arg in &args {
+            if !task.writes.contains(&arg.buffer.0) && !task.reads.contains(&arg.buffer.0) {
+                task.reads.push(arg.buffer.0);
+            }
+        }
+        tasks.tasks.push(task);
+    }
+    for pair in in_place {
+        tasks.tasks[pair.step].in_place.push((pair.input.0, pair.output.0));
+    }
+    tasks
+}
+
+/// The most bytes of the arena that are live at once.
+fn peak_of(lowered: &Lowered) -> u64 {
+    let steps = lowered.plan.steps.len();
+    let order: Vec<usize> = (0..steps).collect();
+    tasks_of(&lowered.plan, &lowered.in_place, steps).peak(&order)
+}

@@ -1,0 +1,12 @@
+//! Anchors and boxes.
+
+mod boxes;
+mod nms;
+mod prior;
+mod target;
+
+use tensorc_ir::op::OpDef;
+
+pub fn ops() -> Vec<OpDef> {
+    [boxes::ops(), nms::ops(), prior::ops(), target::ops()].into_iter().flatten().collect()
+}

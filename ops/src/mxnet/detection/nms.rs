@@ -1,0 +1,403 @@
+//! Suppression of boxes that overlap a better one.
+//!
+//! What comes before the loop over pairs is composed of other operators: scores, the order, boxes by corners.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, ResultCount};
+use tensorc_ir::params::{ParamValue, Params};
+use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
+use tensorc_ir::{DType, DenseType, Dim};
+
+use super::boxes::{FORMATS, component, corners, is_center, overlap};
+use crate::compose::{cast, reduce};
+use crate::def::{Define, FLOATS, define, operand, rule};
+use crate::nest::{Scalars, int};
+use crate::rules::{rank_in, same, shaped};
+use crate::views::{Build, OrFail};
+
+const F32: DType = DType::F32;
+
+pub fn ops() -> Vec<OpDef> {
+    vec![box_nms(), multibox_detection()]
+}
+
+/// What the loop over pairs needs, best first: rows [images, n, width], boxes by corners [images, n, 4], classes
+/// and which are candidates, [images, n]. All but the flags are f32.
+struct Candidates {
+    rows: Value,
+    boxes: Value,
+    class: Value,
+    valid: Value,
+}
+
+#[derive(Clone, Copy)]
+struct Rules {
+    threshold: f64,
+    /// Overlap of just the threshold suppresses.
+    inclusive: bool,
+    /// Boxes of other classes suppress, too.
+    across: bool,
+    /// Candidates considered.
+    most: u64,
+    /// Kept rows move up, others become -1; else rows stay and the first number of suppressed ones is -1.
+    compact: bool,
+}
+
+/// Results: rows, and the position each came from, -1 for none. The last buffer is scratch: which are suppressed.
+fn suppression(rows: &DenseType, rules: Rules) -> std::result::Result<Kernel, OpError> {
+    let (images, n, width) = (rows.dims[0], rows.dims[1], rows.dims[2]);
+    let mut k = KernelBuilder::new("suppression");
+    let each = images * n;
+    let from = k.param("rows", F32, rows.len(), false);
+    let boxes = k.param("boxes", F32, each * 4, false);
+    let class = k.param("class", F32, each, false);
+    let valid = k.param("valid", DType::Bool, each, false);
+    let out = k.param("out", F32, rows.len(), true);
+    let origin = k.param("origin", DType::I64, each, true);
+    let gone = k.param("gone", DType::Bool, each, true);
+    let truth = |x: bool| Operand::Const(Scalar::bool(x));
+    let iou = ScalarFn::build(&[F32; 8], |_, a| vec![overlap(&a[..4], &a[4..])])?;
+    let limit = Operand::Const(Scalar::f32(rules.threshold as f32));
+    let cmp = if rules.inclusive { CmpOp::Ge } else { CmpOp::Gt };
+    k.for_range("image", images, LoopKind::Parallel, |k, image| {
+        let base = image.scale(n as i64);
+        let count = k.alloc("count", DType::I64, 1, Space::Stack);
+        k.store(count, Index::default(), int(0));
+        k.for_range("clear", n, LoopKind::Serial, |k, i| {
+            let at = base.add(&i);
+            k.store(origin, at.clone(), int(-1));
+            k.store(gone, at.clone(), truth(false));
+            k.for_range("w", width, LoopKind::Serial, |k, w| {
+                k.store(out, at.scale(width as i64).add(&w), Operand::Const(Scalar::f32(-1.0)));
+                Ok::<(), OpError>(())
+            })
+        })?;
+        let copied = |k: &mut KernelBuilder, to: Index, at: &Index, marked: Option<Operand>| {
+            k.for_range("w", width, LoopKind::Serial, |k, w| {
+                let value = k.load(from, at.scale(width as i64).add(&w));
+                let value = match marked {
+                    Some(mark) => {
+                        let column = k.index_value(w.clone());
+                        let first = k.cmp(CmpOp::Eq, column, int(0));
+                        let hit = k.bin(ScalarOp::And, first, mark);
+                        k.select(hit, Operand::Const(Scalar::f32(-1.0)), value)
+                    }
+                    None => value,
+                };
+                k.store(out, to.scale(width as i64).add(&w), value);
+                Ok::<(), OpError>(())
+            })
+        };
+        k.for_range("i", rules.most.min(n), LoopKind::Serial, |k, i| {
+            let at = base.add(&i);
+            let candidate = k.load(valid, at.clone());
+            k.if_then(candidate, |k| {
+                let lost = k.load(gone, at.clone());
+                if !rules.compact {
+                    let here = k.index_value(i.clone());
+                    k.store(origin, at.clone(), here);
+                    copied(k, at.clone(), &at, Some(lost))?;
+                }
+                let kept = k.op(ScalarOp::Not, &[lost]);
+                k.if_then(kept, |k| {
+                    if rules.compact {
+                        let place = k.load(count, Index::default());
+                        let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
+                        let to = k.as_index(place).maximum(&Index::default(), &free);
+                        let to = base.add(&to.minimum(&Index::constant(n as i64 - 1), &free));
+                        let here = k.index_value(i.clone());
+                        k.store(origin, to.clone(), here);
+                        copied(k, to, &at, None)?;
+                        let next = k.bin(ScalarOp::Add, place, int(1));
+                        k.store(count, Index::default(), next);
+                    }
+                    let own: Vec<Operand> = (0..4).map(|c| k.load(boxes, at.scale(4).offset(c))).collect();
+                    let own_class = k.load(class, at.clone());
+                    let end = Index::constant(rules.most.min(n) as i64);
+                    k.for_loop("j", (i.offset(1), end, 1), LoopKind::Serial, |k, j| {
+                        let other = base.add(&j);
+                        let theirs = (0..4).map(|c| k.load(boxes, other.scale(4).offset(c)));
+                        let pair: Vec<Operand> = own.iter().copied().chain(theirs).collect();
+                        let share = k.apply(&iou, &pair, &[])[0];
+                        let mut hit = k.cmp(cmp, share, limit);
+                        if !rules.across {
+                            let their_class = k.load(class, other.clone());
+                            let same = k.cmp(CmpOp::Eq, own_class, their_class);
+                            hit = k.bin(ScalarOp::And, hit, same);
+                        }
+                        let old = k.load(gone, other.clone());
+                        let new = k.bin(ScalarOp::Or, old, hit);
+                        k.store(gone, other, new);
+                        Ok::<(), OpError>(())
+                    })
+                })
+            })
+        })
+    })?;
+    Ok(k.finish())
+}
+
+/// Rows after suppression, and where each came from among the candidates.
+fn suppress(b: &mut Builder<'_>, c: &Candidates, rules: Rules) -> Result<[Value; 2]> {
+    let ty = b.ty(c.rows)?;
+    let kernel = suppression(&ty, rules).or_fail(b)?;
+    let each = [ty.dims[0], ty.dims[1]];
+    let types = [ty, DenseType::new(DType::I64, &each), DenseType::new(DType::Bool, &each)];
+    let made = b.kernel(kernel, &[c.rows, c.boxes, c.class, c.valid], &types);
+    Ok([made[0], made[1]])
+}
+
+/// Positions by falling score, [images, n]; those that are no candidates come last.
+fn order(b: &mut Builder<'_>, score: Value, valid: Value) -> Result<Value> {
+    let ty = b.ty(score)?;
+    let key = b.map_as(&[score, valid], ty.dtype, &ty.dims, |_, a| a[1].select(&a[0], &a[0].lit(f64::NEG_INFINITY)))?;
+    let k = b.i64s(&[ty.dims[1] as i64]);
+    let params = Params::new().with("axis", ParamValue::Int(1));
+    Ok(b.op_multi("topk", &[Some(key), Some(k)], params, 2)?[1])
+}
+
+/// Slices along axis 1 of [images, n, …] at positions [images, n], by image.
+fn ordered(b: &mut Builder<'_>, x: Value, order: Value) -> Result<Value> {
+    let dims = b.dims(x)?;
+    let (images, n) = (dims[0], dims[1]);
+    let flat = b.map_as(&[order], DType::I64, &[images, n], |s, a| s.coord(0) * a[0].lit(n as f64) + &a[0])?;
+    let flat = b.reshaped(flat, &[images * n])?;
+    let rows = b.reshaped(x, &[&[images * n], &dims[2..]].concat())?;
+    let out = b.gathered(rows, flat, 0)?;
+    b.reshaped(out, &dims)
+}
+
+/// Column `i` of [images, n, width] as [images, n].
+fn column(b: &mut Builder<'_>, x: Value, i: u64) -> Result<Value> {
+    let dims = b.dims(x)?;
+    let part = component(b, x, i)?;
+    b.reshaped(part, &dims[..2])
+}
+
+/// Rows with the four numbers of the box in another format.
+fn reformatted(b: &mut Builder<'_>, rows: Value, start: u64, from_center: bool) -> Result<Value> {
+    let ty = b.ty(rows)?;
+    let half = if from_center { 0.5 } else { 1.0 };
+    let near = |b: &mut Builder<'_>, i: u64| component(b, rows, start + i);
+    let parts = [near(b, 0)?, near(b, 1)?, near(b, 2)?, near(b, 3)?];
+    let inputs = [&[rows], &parts[..]].concat();
+    b.map_as(&inputs, ty.dtype, &ty.dims, |s, a| {
+        let column = s.coord(2);
+        let value = |axis: usize| -> [Ex; 2] {
+            let (x, y) = (&a[1 + axis], &a[3 + axis]);
+            match from_center {
+                true => [x - y * half, x + y * half],
+                false => [(x + y) * 0.5, y - x],
+            }
+        };
+        let [x, y] = [value(0), value(1)];
+        let all = [&x[0], &y[0], &x[1], &y[1]];
+        all.into_iter()
+            .enumerate()
+            .fold(a[0].clone(), |held, (i, v)| column.eq(&column.lit((start as usize + i) as f64)).select(v, &held))
+    })
+}
+
+fn nms_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
+    let data = operand(b, args, 0)?;
+    let int = |name: &str, default: i64| cx.params.int(name).unwrap_or(default);
+    let real = |name: &str, default: f64| cx.params.float(name).unwrap_or(default);
+    let out = &cx.outputs[0];
+    let rank = out.rank();
+    let (n, width) = (out.dims[rank - 2], out.dims[rank - 1]);
+    let images = out.dims[..rank - 2].iter().product();
+    let data = b.reshaped(data, &[images, n, width])?;
+    let data = cast(b, data, F32)?;
+    let score = column(b, data, int("score_index", 1).max(0) as u64)?;
+    let id = int("id_index", -1);
+    let class = if id >= 0 { Some(column(b, data, id as u64)?) } else { None };
+    let (least, background) = (real("valid_thresh", 0.0), int("background_id", -1) as f64);
+    let inputs: Vec<Value> = [score].into_iter().chain(class).collect();
+    let valid = b.map_as(&inputs, DType::Bool, &[images, n], |_, a| {
+        let fine = a[0].gt(&a[0].lit(least));
+        match a.get(1) {
+            Some(class) => fine & class.ne(&class.lit(background)),
+            None => fine,
+        }
+    })?;
+    let order = order(b, score, valid)?;
+    let (rows, valid) = (ordered(b, data, order)?, ordered(b, valid, order)?);
+    let start = int("coord_start", 2).max(0) as u64;
+    let (center, out_center) = (is_center(cx.params, "in_format"), is_center(cx.params, "out_format"));
+    let box_ = b.slice_axis(rows, 2, start, 4)?;
+    let parts = corners(b, box_, center)?;
+    let boxes = b.concat(&parts, 2)?;
+    let class = match class {
+        Some(class) => ordered(b, class, order)?,
+        None => score,
+    };
+    let rows = if center == out_center { rows } else { reformatted(b, rows, start, center)? };
+    let most = match int("topk", -1) {
+        k if k > 0 => k as u64,
+        _ => n,
+    };
+    let rules = Rules {
+        threshold: real("overlap_thresh", 0.5),
+        inclusive: false,
+        across: id < 0 || cx.params.bool("force_suppress") == Some(true),
+        most,
+        compact: true,
+    };
+    let [kept, origin] = suppress(b, &Candidates { rows, boxes, class, valid }, rules)?;
+    // The position before ordering, for the gradient.
+    let safe = b.map_as(&[origin], DType::I64, &[images, n], |_, a| a[0].max(&a[0].lit(0.0)))?;
+    let source = ordered(b, order, safe)?;
+    let source = b.map_as(&[source, origin], out.dtype, &[images, n], |_, a| {
+        a[1].ge(&a[1].lit(0.0)).select(&a[0], &a[0].lit(-1.0)).cast(crate::compose::compute_type(out.dtype))
+    })?;
+    let kept = cast(b, kept, out.dtype)?;
+    Ok(vec![b.reshaped(kept, &out.dims)?, b.reshaped(source, &cx.outputs[1].dims)?])
+}
+
+fn box_nms() -> OpDef {
+    let infer = rule(|cx| {
+        same(cx, 0, 0)?;
+        cx.same_dtype(1, 0)?;
+        let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
+        let int = |name: &str, default: i64| cx.params.int(name).unwrap_or(default);
+        if let Dim::Const(width) = x[x.len() - 1] {
+            let start = int("coord_start", 2).max(0);
+            let last = [start + 3, int("score_index", 1), int("id_index", -1)].into_iter().max().unwrap_or(0);
+            if last as u64 >= width {
+                return Err(OpError(format!("operand `data`: rows of {width} numbers have no number {last}")));
+            }
+        }
+        cx.set_output_dims(1, x[..x.len() - 1].iter().copied().chain([Dim::Const(1)]))
+    });
+    let doc = "Rows of a score and a box by falling score, without those that overlap a better one; rows of -1 fill \
+               the rest. The second result tells which row each was, -1 for none.";
+    define("mx_box_nms", doc, Compute::Composite(Box::new(nms_body)), infer)
+        .operand("data", FLOATS)
+        .param("overlap_thresh", ParamValue::Float(0.5), "greatest overlap that is tolerated")
+        .param("valid_thresh", ParamValue::Float(0.0), "scores above it take part")
+        .param("topk", ParamValue::Int(-1), "how many of the best take part; not positive: all")
+        .param("coord_start", ParamValue::Int(2), "where the box begins in a row")
+        .param("score_index", ParamValue::Int(1), "where the score is")
+        .param("id_index", ParamValue::Int(-1), "where the class is, none if negative")
+        .param("background_id", ParamValue::Int(-1), "a class that takes no part")
+        .param("force_suppress", ParamValue::Bool(false), "boxes of other classes suppress, too")
+        .choice("in_format", FORMATS, "corner", "what the numbers of a box are")
+        .choice("out_format", FORMATS, "corner", "what they are in the result")
+        .outputs(2, 2)
+        .results(|_| ResultCount { visible: 1, listed: 2 })
+        .gradient(|b, cx| {
+            let (head, source) = (cx.head(b, 0)?, cx.outputs[1]);
+            let dims = b.dims(head)?;
+            let (n, width) = (dims[dims.len() - 2], dims[dims.len() - 1]);
+            let images: u64 = dims[..dims.len() - 2].iter().product();
+            // Rows that came from nowhere go to one behind the last.
+            let source = b.reshaped(source, &[images, n])?;
+            let to = b.map_as(&[source], DType::I64, &[images, n], |s, a| {
+                let at = a[0].cast(DType::I64);
+                let row = s.coord(0) * at.lit(n as f64) + &at;
+                at.lt(&at.lit(0.0)).select(&at.lit((images * n) as f64), &row)
+            })?;
+            let to = b.reshaped(to, &[images * n, 1])?;
+            let head = b.reshaped(head, &[images * n, width])?;
+            let ty = b.ty(head)?;
+            let zeros = b.filled(&DenseType::new(ty.dtype, &[images * n + 1, width]), 0.0)?;
+            let spread = b.call("scatter_nd", &[zeros, to, head])?;
+            let spread = b.slice_axis(spread, 0, 0, images * n)?;
+            Ok(vec![Some(b.reshaped(spread, &dims)?)])
+        })
+        .mxnet("_contrib_box_nms")
+        .mxnet("_contrib_box_non_maximum_suppression")
+}
+
+/// Boxes by corners, [images, n, 4], from anchors [1, n, 4] and offsets [images, n · 4].
+fn located(b: &mut Builder<'_>, params: &Params, offsets: Value, anchors: Value, dims: [u64; 2]) -> Result<Value> {
+    let [images, n] = dims;
+    let offsets = b.reshaped(offsets, &[images, n, 4])?;
+    let given = params.floats("variances").unwrap_or_default();
+    let variance = |i: usize| given.get(i).copied().unwrap_or(if i < 2 { 0.1 } else { 0.2 });
+    let clip = params.bool("clip") != Some(false);
+    let anchor = corners(b, anchors, false)?;
+    let mut parts = vec![];
+    for corner in 0..4usize {
+        let axis = corner % 2;
+        let (at, size) = (component(b, offsets, axis as u64)?, component(b, offsets, axis as u64 + 2)?);
+        let sign = if corner < 2 { -1.0 } else { 1.0 };
+        parts.push(b.map_as(&[at, size, anchor[axis], anchor[axis + 2]], F32, &[images, n, 1], |_, a| {
+            let (width, centre) = (&a[3] - &a[2], (&a[2] + &a[3]) * 0.5);
+            let half = (&a[1] * variance(axis + 2)).exp() * &width * 0.5;
+            let edge = &a[0] * variance(axis) * &width + centre + half * sign;
+            if clip { edge.max(&edge.lit(0.0)).min(&edge.lit(1.0)) } else { edge }
+        })?);
+    }
+    b.concat(&parts, 2)
+}
+
+fn detection_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
+    let (scores, offsets, anchors) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+    let [scores, offsets, anchors] = [cast(b, scores, F32)?, cast(b, offsets, F32)?, cast(b, anchors, F32)?];
+    let d = b.dims(scores)?;
+    let (images, classes, n) = (d[0], d[1], d[2]);
+    let front = b.slice_axis(scores, 1, 1, classes - 1)?;
+    let best = reduce(b, "reduce_max", front, &[1])?;
+    let best = b.reshaped(best, &[images, n])?;
+    let which = b.op("argmax", &[front], Params::new().with("axis", ParamValue::Int(1)))?;
+    let class = b.reshaped(which, &[images, n])?;
+    let class = cast(b, class, F32)?;
+    let threshold = cx.params.float("threshold").unwrap_or(0.01);
+    let valid = b.map_as(&[best], DType::Bool, &[images, n], |_, a| a[0].ge(&a[0].lit(threshold)))?;
+    let boxes = located(b, cx.params, offsets, anchors, [images, n])?;
+    let order = order(b, best, valid)?;
+    let [class, best] = [ordered(b, class, order)?, ordered(b, best, order)?];
+    let (boxes, valid) = (ordered(b, boxes, order)?, ordered(b, valid, order)?);
+    let (first, second) = (b.reshaped(class, &[images, n, 1])?, b.reshaped(best, &[images, n, 1])?);
+    let rows = b.concat(&[first, second, boxes], 2)?;
+    let most = match cx.params.int("nms_topk").unwrap_or(-1) {
+        k if k > 0 => k as u64,
+        _ => n,
+    };
+    // A threshold outside (0, 1] suppresses nothing.
+    let threshold = cx.params.float("nms_threshold").unwrap_or(0.5);
+    let threshold = if threshold > 0.0 && threshold <= 1.0 { threshold } else { f64::INFINITY };
+    let across = cx.params.bool("force_suppress") == Some(true);
+    let rules = Rules { threshold, inclusive: true, across, most, compact: false };
+    let [rows, _] = suppress(b, &Candidates { rows, boxes, class, valid }, rules)?;
+    Ok(vec![cast(b, rows, cx.outputs[0].dtype)?])
+}
+
+fn multibox_detection() -> OpDef {
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        if cx.params.int("background_id").unwrap_or(0) != 0 {
+            return Err("parameter `background_id`: the background is class 0".into());
+        }
+        let Some(scores) = rank_in(cx, 0, 3..=3)? else { return Ok(()) };
+        if scores[1].as_const().is_some_and(|n| n < 2) {
+            return Err("operand `cls_prob`, axis 1: expected at least 2 classes".into());
+        }
+        shaped(cx, 2, &[Dim::Const(1), scores[2], Dim::Const(4)])?;
+        if let Dim::Const(n) = scores[2] {
+            shaped(cx, 1, &[scores[0], Dim::Const(4 * n)])?;
+        }
+        cx.set_output_dims(0, [scores[0], scores[2], Dim::Const(6)])
+    });
+    let doc = "Detections (class, score, x1, y1, x2, y2) by falling score. The class of a suppressed one is -1; rows of \
+               -1 follow.";
+    define("mx_multibox_detection", doc, Compute::Composite(Box::new(detection_body)), infer)
+        .group("cls_prob", FLOATS)
+        .group("loc_pred", FLOATS)
+        .group("anchor", FLOATS)
+        .param("clip", ParamValue::Bool(true), "whether boxes are clipped to the image")
+        .param("threshold", ParamValue::Float(0.01), "least score of a detection")
+        .param("background_id", ParamValue::Int(0), "class of the background, 0")
+        .param("nms_threshold", ParamValue::Float(0.5), "overlap that suppresses")
+        .param("force_suppress", ParamValue::Bool(false), "boxes of other classes suppress, too")
+        .param("variances", ParamValue::Floats(vec![0.1, 0.1, 0.2, 0.2]), "factors of the offsets")
+        .param("nms_topk", ParamValue::Int(-1), "how many of the best are kept; not positive: all")
+        .no_gradient()
+        .ulp(64.0)
+        .mxnet("_contrib_MultiBoxDetection")
+}

@@ -1,0 +1,62 @@
+//! Rows of a weight by number.
+
+use tensorc_ir::DType;
+use tensorc_ir::op::{OpDef, OpError};
+use tensorc_ir::params::{ParamKind, ParamValue};
+use tensorc_ir::{Dim, Shape};
+
+use crate::def::{Define, NUMBERS, composite, define, operand, rule};
+use crate::mxnet::support::{Describe, extent};
+use crate::rules::partial;
+use crate::views::Build;
+
+pub fn ops() -> Vec<OpDef> {
+    vec![embedding()]
+}
+
+fn embedding() -> OpDef {
+    let compute = composite(|b, _, args| {
+        let (data, weight) = (operand(b, args, 0)?, operand(b, args, 1)?);
+        let (dims, rows) = (b.dims(data)?, b.dims(weight)?[0]);
+        let rows = b.map_as(&[data], DType::I64, &dims, |_, a| {
+            let at = a[0].cast(DType::I64);
+            at.max(&at.lit(0.0)).min(&at.lit(rows as f64 - 1.0))
+        })?;
+        b.gathered(weight, rows, 0)
+    });
+    let infer = rule(|cx| {
+        let count = |name: &str| extent(cx.params.int(name).unwrap_or(0), name);
+        let (rows, columns) = (count("input_dim")?, count("output_dim")?);
+        if cx.input(1).dtype.is_none() {
+            let dtype = cx.output(0).dtype.or(cx.params.dtype("dtype")).unwrap_or(DType::F32);
+            cx.set_input_dtype(1, dtype)?;
+        }
+        cx.same_dtype(0, 1)?;
+        cx.set_input_shape(1, Shape::Ranked([rows, columns].into_iter().collect()))?;
+        match (cx.input_dims(0), cx.output(0).shape) {
+            (Some(data), _) => {
+                let dims: Vec<Option<Dim>> = data.iter().copied().chain([columns]).map(Some).collect();
+                partial(cx, 0, &dims)
+            }
+            (None, Shape::Ranked(mut out)) => match out.pop() {
+                Some(last) => {
+                    cx.unify_dims(columns, last, "output, last axis")?;
+                    cx.set_input_shape(0, Shape::Ranked(out))
+                }
+                None => Err(OpError::from("output: expected rank at least 1, found rank 0")),
+            },
+            _ => Ok(()),
+        }
+    });
+    let doc = "The row of `weight` at each element of `data`; positions outside are clipped.";
+    define("mx_embedding", doc, compute, infer)
+        .operand("data", NUMBERS)
+        .operand("weight", NUMBERS)
+        .required("input_dim", ParamKind::Int, "Rows of the weight.")
+        .within(1.0, i64::MAX as f64)
+        .required("output_dim", ParamKind::Int, "Columns of the weight.")
+        .within(1.0, i64::MAX as f64)
+        .param("dtype", ParamValue::DType(DType::F32), "The weight's type, if nothing else tells it.")
+        .ignored(&[("sparse_grad", ParamValue::Bool(false))])
+        .named(&["Embedding", "_contrib_SparseEmbedding"])
+}

@@ -1,7 +1,0 @@
-//! Matrix products and factorisations.
-
-use tensorc_ir::op::OpDef;
-
-pub fn ops() -> Vec<OpDef> {
-    vec![]
-}

@@ -1,0 +1,145 @@
+//! Products of attention on heads that lie interleaved in one projection.
+
+use tensorc_ir::Dim;
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::{OpDef, OpError};
+use tensorc_ir::params::{ParamKind, Params};
+
+use super::{matmul, scaled, transposed};
+use crate::def::{Define, FLOATS, composite, define, operand, rule};
+use crate::rules::{rank_in, same};
+use crate::views::Build;
+
+pub fn ops() -> Vec<OpDef> {
+    vec![query_key(true), query_key(false), value(true), value(false), div_sqrt_dim()]
+}
+
+fn heads(params: &Params) -> u64 {
+    params.int("heads").unwrap_or(1).max(1) as u64
+}
+
+/// Part `which` of `parts` of [time, batch, heads · parts · size], as [batch · heads, time, size].
+fn part(b: &mut Builder<'_>, x: Value, heads: u64, (which, parts): (u64, u64)) -> Result<Value> {
+    let d = b.dims(x)?;
+    let size = d[2] / (heads * parts);
+    let x = b.reshaped(x, &[d[0], d[1], heads, parts, size])?;
+    let x = b.slice_axis(x, 3, which, 1)?;
+    let x = b.reshaped(x, &[d[0], d[1], heads, size])?;
+    let x = b.permuted(x, &[1, 2, 0, 3])?;
+    b.reshaped(x, &[d[1] * heads, d[0], size])
+}
+
+/// The last axis of a projection must hold `parts` for every head.
+fn size(cx: &InferCtx<'_>, i: usize, parts: u64) -> std::result::Result<Option<[Dim; 3]>, OpError> {
+    let Some(x) = rank_in(cx, i, 3..=3)? else { return Ok(None) };
+    let by = heads(cx.params) * parts;
+    match x[2] {
+        Dim::Const(n) if n % by != 0 => {
+            Err(OpError(format!("{}, axis 2: expected a multiple of {by}, found {n}", cx.input_name(i))))
+        }
+        _ => Ok(Some([x[0], x[1], x[2]])),
+    }
+}
+
+fn product_of(x: Dim, by: u64) -> Option<Dim> {
+    x.as_const().map(|n| Dim::Const(n * by))
+}
+
+fn with_heads(def: OpDef) -> OpDef {
+    def.required("heads", ParamKind::Int, "number of heads").within(1.0, 65536.0).ulp(2.0)
+}
+
+fn query_key(own: bool) -> OpDef {
+    let compute = composite(move |b, cx, args| {
+        let heads = heads(cx.params);
+        let (q, k) = match own {
+            true => {
+                let x = operand(b, args, 0)?;
+                (part(b, x, heads, (0, 3))?, part(b, x, heads, (1, 3))?)
+            }
+            false => {
+                let (q, kv) = (operand(b, args, 0)?, operand(b, args, 1)?);
+                (part(b, q, heads, (0, 1))?, part(b, kv, heads, (0, 2))?)
+            }
+        };
+        let size = b.dims(q)?[2];
+        let q = scaled(b, q, 1.0 / (size as f64).sqrt())?;
+        let k = transposed(b, k)?;
+        matmul(b, q, k)
+    });
+    let infer = rule(move |cx| {
+        cx.same_dtype(0, 0)?;
+        let queries = size(cx, 0, if own { 3 } else { 1 })?;
+        let keys = if own { queries } else { size(cx, 1, 2)? };
+        let (Some(q), Some(k)) = (queries, keys) else { return Ok(()) };
+        if !own {
+            cx.unify_dims(q[1], k[1], "operand `keys_values`, axis 1")?;
+        }
+        match product_of(q[1], heads(cx.params)) {
+            Some(batch) => cx.set_output_dims(0, [batch, q[0], k[0]]),
+            None => Ok(()),
+        }
+    });
+    let doc = "Products of queries and keys for every head, over the root of its size: [batch · heads, query, key].";
+    match own {
+        true => with_heads(define("mx_interleaved_matmul_selfatt_qk", doc, compute, infer))
+            .group("queries_keys_values", FLOATS)
+            .mxnet("_contrib_interleaved_matmul_selfatt_qk"),
+        false => with_heads(define("mx_interleaved_matmul_encdec_qk", doc, compute, infer))
+            .group("queries", FLOATS)
+            .group("keys_values", FLOATS)
+            .mxnet("_contrib_interleaved_matmul_encdec_qk"),
+    }
+}
+
+fn value(own: bool) -> OpDef {
+    let parts = if own { 3 } else { 2 };
+    let compute = composite(move |b, cx, args| {
+        let heads = heads(cx.params);
+        let (x, attention) = (operand(b, args, 0)?, operand(b, args, 1)?);
+        let batch = b.dims(x)?[1];
+        let v = part(b, x, heads, (parts - 1, parts))?;
+        let out = matmul(b, attention, v)?;
+        let d = b.dims(out)?;
+        let out = b.reshaped(out, &[batch, heads, d[1], d[2]])?;
+        let out = b.permuted(out, &[2, 0, 1, 3])?;
+        b.reshaped(out, &[d[1], batch, heads * d[2]])
+    });
+    let infer = rule(move |cx| {
+        cx.same_dtype(0, 0)?;
+        let (Some(x), Some(a)) = (size(cx, 0, parts)?, rank_in(cx, 1, 3..=3)?) else { return Ok(()) };
+        cx.unify_dims(x[0], a[2], "operand `attention`, axis 2")?;
+        if let Some(batch) = product_of(x[1], heads(cx.params)) {
+            cx.unify_dims(batch, a[0], "operand `attention`, axis 0")?;
+        }
+        match x[2] {
+            Dim::Const(n) => cx.set_output_dims(0, [a[1], x[1], Dim::Const(n / parts)]),
+            Dim::Sym(_) => Ok(()),
+        }
+    });
+    let doc = "Values weighted by attention for every head: [query, batch, heads · size].";
+    let (own_name, mxnet, first) = match own {
+        true => (
+            "mx_interleaved_matmul_selfatt_valatt",
+            "_contrib_interleaved_matmul_selfatt_valatt",
+            "queries_keys_values",
+        ),
+        false => ("mx_interleaved_matmul_encdec_valatt", "_contrib_interleaved_matmul_encdec_valatt", "keys_values"),
+    };
+    with_heads(define(own_name, doc, compute, infer)).group(first, FLOATS).group("attention", FLOATS).mxnet(mxnet)
+}
+
+fn div_sqrt_dim() -> OpDef {
+    let compute = composite(|b, _, args| {
+        let x = operand(b, args, 0)?;
+        let last = b.dims(x)?.last().copied().unwrap_or(1);
+        crate::compose::with_number(b, "div", x, (last as f64).sqrt())
+    });
+    define("mx_div_sqrt_dim", "x over the root of the last extent.", compute, rule(|cx| same(cx, 0, 0)))
+        .operand("data", FLOATS)
+        .ulp(1.0)
+        .mxnet("_contrib_div_sqrt_dim")
+}

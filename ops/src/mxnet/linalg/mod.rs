@@ -1,0 +1,47 @@
+//! Matrix products and factorisations, on matrices in the last two axes.
+
+mod attention;
+mod products;
+mod solve;
+mod triangles;
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::op::OpDef;
+
+use crate::views::Build;
+
+pub fn ops() -> Vec<OpDef> {
+    [attention::ops(), products::ops(), solve::ops(), triangles::ops()].into_iter().flatten().collect()
+}
+
+/// The last two axes exchanged.
+fn transposed(b: &mut Builder<'_>, x: Value) -> Result<Value> {
+    let rank = b.dims(x)?.len();
+    let mut perm: Vec<usize> = (0..rank).collect();
+    perm.swap(rank - 1, rank - 2);
+    b.permuted(x, &perm)
+}
+
+fn transposed_if(b: &mut Builder<'_>, x: Value, flag: bool) -> Result<Value> {
+    if flag { transposed(b, x) } else { Ok(x) }
+}
+
+fn matmul(b: &mut Builder<'_>, x: Value, y: Value) -> Result<Value> {
+    b.call("matmul", &[x, y])
+}
+
+fn scaled(b: &mut Builder<'_>, x: Value, by: f64) -> Result<Value> {
+    if by == 1.0 { Ok(x) } else { crate::compose::with_number(b, "mul", x, by) }
+}
+
+/// What is not in the lower (or upper) triangle becomes zero.
+fn triangle(b: &mut Builder<'_>, x: Value, lower: bool) -> Result<Value> {
+    let (ty, rank) = (b.ty(x)?, b.dims(x)?.len());
+    b.map_as(&[x], ty.dtype, &ty.dims, |s, a| {
+        let (row, column) = (s.coord(rank - 2), s.coord(rank - 1));
+        let keep = if lower { column.le(&row) } else { column.ge(&row) };
+        keep.select(&a[0], &a[0].lit(0.0))
+    })
+}

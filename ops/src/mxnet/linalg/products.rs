@@ -1,0 +1,197 @@
+//! Products: gemm, syrk, trmm, Khatri-Rao.
+
+use tensorc_ir::Dim;
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::infer::{InferCtx, normalize_axis};
+use tensorc_ir::op::{NodeCtx, OpDef, OpError};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+
+use super::{matmul, scaled, transposed_if, triangle};
+use crate::def::{Define, FLOATS, NUMBERS, composite, define, operand, rule};
+use crate::rules::{rank_in, shaped};
+use crate::views::{Build, OrFail};
+
+pub fn ops() -> Vec<OpDef> {
+    vec![gemm(true), gemm(false), syrk(), trmm(), khatri_rao()]
+}
+
+fn flag(params: &Params, name: &str) -> bool {
+    params.bool(name) == Some(true)
+}
+
+/// The order of axes that moves `axis` to the place of rows, and the one back.
+fn row_order(axis: i64, rank: usize) -> std::result::Result<[Vec<usize>; 2], OpError> {
+    let axis = normalize_axis(axis, rank)?;
+    if axis == rank - 1 {
+        return Err("parameter `axis`: rows cannot be in the last axis".into());
+    }
+    let mut to: Vec<usize> = (0..rank).filter(|i| *i != axis).collect();
+    to.insert(rank - 2, axis);
+    let mut back = vec![0; rank];
+    for (i, &from) in to.iter().enumerate() {
+        back[from] = i;
+    }
+    Ok([to, back])
+}
+
+fn gemm_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], adds: bool) -> Result<Value> {
+    let rank = cx.outputs[0].rank();
+    let [to, back] = row_order(cx.params.int("axis").unwrap_or(-2), rank).or_fail(b)?;
+    let [x, y] = [(0, "transpose_a"), (1, "transpose_b")].map(|(i, name)| {
+        let x = operand(b, args, i)?;
+        let x = b.permuted(x, &to)?;
+        transposed_if(b, x, flag(cx.params, name))
+    });
+    let out = matmul(b, x?, y?)?;
+    let mut out = scaled(b, out, cx.params.float("alpha").unwrap_or(1.0))?;
+    if adds {
+        let c = operand(b, args, 2)?;
+        let c = b.permuted(c, &to)?;
+        let c = scaled(b, c, cx.params.float("beta").unwrap_or(1.0))?;
+        out = b.call("add", &[out, c])?;
+    }
+    b.permuted(out, &back)
+}
+
+fn gemm_shapes(cx: &mut InferCtx<'_>, adds: bool) -> std::result::Result<(), OpError> {
+    cx.same_dtype(0, 0)?;
+    let (Some(a), Some(b)) = (rank_in(cx, 0, 2..=usize::MAX)?, rank_in(cx, 1, 2..=usize::MAX)?) else {
+        return Ok(());
+    };
+    if a.len() != b.len() {
+        return Err(OpError(format!("operand `B`: expected rank {}, found rank {}", a.len(), b.len())));
+    }
+    let [to, back] = row_order(cx.params.int("axis").unwrap_or(-2), a.len())?;
+    let (a, b): (Vec<Dim>, Vec<Dim>) = (to.iter().map(|&i| a[i]).collect(), to.iter().map(|&i| b[i]).collect());
+    let rank = a.len();
+    let pair = |d: &[Dim], t: bool| if t { (d[rank - 1], d[rank - 2]) } else { (d[rank - 2], d[rank - 1]) };
+    let ((m, ka), (kb, n)) = (pair(&a, flag(cx.params, "transpose_a")), pair(&b, flag(cx.params, "transpose_b")));
+    cx.unify_dims(ka, kb, "operand `B`, summed axis")?;
+    for i in 0..rank - 2 {
+        cx.unify_dims(a[i], b[i], &format!("operand `B`, batch axis {i}"))?;
+    }
+    let dims = [&a[..rank - 2], &[m, n]].concat();
+    let dims: Vec<Dim> = back.iter().map(|&i| dims[i]).collect();
+    if adds {
+        shaped(cx, 2, &dims)?;
+    }
+    cx.set_output_dims(0, dims)
+}
+
+fn gemm(adds: bool) -> OpDef {
+    let compute = composite(move |b, cx, args| gemm_body(b, cx, args, adds));
+    let infer = rule(move |cx| gemm_shapes(cx, adds));
+    let (name, doc) = match adds {
+        true => ("mx_linalg_gemm", "`alpha · A · B + beta · C` on matrices, A and B transposed if asked."),
+        false => ("mx_linalg_gemm2", "`alpha · A · B` on matrices, transposed if asked."),
+    };
+    let def = define(name, doc, compute, infer).group("A", FLOATS).group("B", FLOATS);
+    let def = if adds { def.group("C", FLOATS).param("beta", ParamValue::Float(1.0), "factor of C") } else { def };
+    let def = def
+        .param("transpose_a", ParamValue::Bool(false), "whether A is transposed")
+        .param("transpose_b", ParamValue::Bool(false), "whether B is transposed")
+        .param("alpha", ParamValue::Float(1.0), "factor of the product")
+        .param("axis", ParamValue::Int(-2), "axis of the rows; columns are in the last")
+        .ulp(2.0);
+    match adds {
+        true => def.mxnet("_linalg_gemm").mxnet("linalg_gemm"),
+        false => def.mxnet("_linalg_gemm2").mxnet("linalg_gemm2"),
+    }
+}
+
+fn syrk() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let t = flag(cx.params, "transpose");
+        let (left, right) = (transposed_if(b, x, t)?, transposed_if(b, x, !t)?);
+        let out = matmul(b, left, right)?;
+        scaled(b, out, cx.params.float("alpha").unwrap_or(1.0))
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
+        let rank = x.len();
+        let n = if flag(cx.params, "transpose") { x[rank - 1] } else { x[rank - 2] };
+        cx.set_output_dims(0, [&x[..rank - 2], &[n, n]].concat())
+    });
+    define("mx_linalg_syrk", "`alpha · A · Aᵀ`, or `alpha · Aᵀ · A` if `transpose`.", compute, infer)
+        .operand("A", FLOATS)
+        .param("transpose", ParamValue::Bool(false), "whether the transpose comes first")
+        .param("alpha", ParamValue::Float(1.0), "factor of the product")
+        .ulp(2.0)
+        .mxnet("_linalg_syrk")
+        .mxnet("linalg_syrk")
+}
+
+/// Square matrices A and a B of conforming shape, on the side that `rightside` says; the result is like B.
+pub(super) fn sided_shapes(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+    crate::rules::same(cx, 0, 1)?;
+    let (Some(a), Some(b)) = (rank_in(cx, 0, 2..=usize::MAX)?, rank_in(cx, 1, 2..=usize::MAX)?) else {
+        return Ok(());
+    };
+    let rank = b.len();
+    let n = if flag(cx.params, "rightside") { b[rank - 1] } else { b[rank - 2] };
+    if a.len() != rank {
+        return Err(OpError(format!("operand `B`: expected rank {}, found rank {rank}", a.len())));
+    }
+    shaped(cx, 0, &[&b[..rank - 2], &[n, n]].concat())
+}
+
+pub(super) fn sided(def: OpDef) -> OpDef {
+    def.group("A", FLOATS)
+        .group("B", FLOATS)
+        .param("transpose", ParamValue::Bool(false), "whether A is transposed")
+        .param("rightside", ParamValue::Bool(false), "whether A is on the right")
+        .param("lower", ParamValue::Bool(true), "which triangle of A is used")
+        .param("alpha", ParamValue::Float(1.0), "factor of B")
+}
+
+fn trmm() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (a, x) = (operand(b, args, 0)?, operand(b, args, 1)?);
+        let a = triangle(b, a, cx.params.bool("lower") != Some(false))?;
+        let a = transposed_if(b, a, flag(cx.params, "transpose"))?;
+        let out = if flag(cx.params, "rightside") { matmul(b, x, a)? } else { matmul(b, a, x)? };
+        scaled(b, out, cx.params.float("alpha").unwrap_or(1.0))
+    });
+    sided(define("mx_linalg_trmm", "`alpha · A · B` with a triangular A.", compute, rule(sided_shapes)))
+        .ulp(2.0)
+        .mxnet("_linalg_trmm")
+        .mxnet("linalg_trmm")
+}
+
+fn khatri_rao() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let mut all = operand(b, args, 0)?;
+        for &next in args[1..].iter().flatten() {
+            let (x, y) = (b.dims(all)?, b.dims(next)?);
+            let left = b.reshaped(all, &[x[0], 1, x[1]])?;
+            let right = b.reshaped(next, &[1, y[0], y[1]])?;
+            let made = b.call("mul", &[left, right])?;
+            all = b.reshaped(made, &[x[0] * y[0], x[1]])?;
+        }
+        b.reshaped(all, &cx.outputs[0].dims)
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let mut rows = Some(1);
+        for i in 0..cx.input_count() {
+            let Some(x) = rank_in(cx, i, 2..=2)? else { return Ok(()) };
+            if let (true, Some(first)) = (i > 0, rank_in(cx, 0, 2..=2)?) {
+                cx.unify_dims(first[1], x[1], &format!("{}, axis 1", cx.input_name(i)))?;
+            }
+            rows = rows.zip(x[0].as_const()).map(|(n, m)| n * m);
+        }
+        match (rows, rank_in(cx, 0, 2..=2)?) {
+            (Some(n), Some(first)) => cx.set_output_dims(0, [Dim::Const(n), first[1]]),
+            _ => Ok(()),
+        }
+    });
+    define("mx_khatri_rao", "Kronecker products of the columns of matrices.", compute, infer)
+        .group("args", NUMBERS)
+        .variadic()
+        .maybe("num_args", ParamKind::Int, "number of operands")
+        .mxnet("khatri_rao")
+}

@@ -1,0 +1,188 @@
+//! Diagonals and triangles as vectors, and sums over the diagonal.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::op::OpDef;
+use tensorc_ir::params::{ParamValue, Params};
+use tensorc_ir::prim::View;
+use tensorc_ir::{DType, Dim};
+
+use crate::compose::reduce;
+use crate::def::{Define, FLOATS, composite, define, operand, rule};
+use crate::rules::rank_in;
+use crate::views::{Build, vars};
+
+pub fn ops() -> Vec<OpDef> {
+    vec![sumlogdiag(), extractdiag(), makediag(), extracttrian(), maketrian()]
+}
+
+fn offset(params: &Params) -> i64 {
+    params.int("offset").unwrap_or(0)
+}
+
+/// The diagonal `offset` above the main one, of `n` elements.
+fn diagonal(b: &mut Builder<'_>, x: Value, offset: i64, n: u64) -> Result<Value> {
+    let dims = b.dims(x)?;
+    let batch = dims.len() - 2;
+    let mut map = vars(batch + 1);
+    let at = map[batch].clone();
+    map[batch] = at.offset((-offset).max(0));
+    map.push(at.offset(offset.max(0)));
+    b.view(x, View { map, fill: None }, &[&dims[..batch], &[n]].concat())
+}
+
+fn sumlogdiag() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let dims = b.dims(x)?;
+        let n = dims[dims.len() - 1];
+        let d = diagonal(b, x, 0, n)?;
+        let logs = b.call("log", &[d])?;
+        let sum = reduce(b, "reduce_sum", logs, &[dims.len() - 2])?;
+        b.reshaped(sum, &cx.outputs[0].dims)
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
+        cx.unify_dims(x[x.len() - 2], x[x.len() - 1], "operand `A`, last axis")?;
+        // The result of one matrix has one element.
+        let batch = &x[..x.len() - 2];
+        cx.set_output_dims(0, if batch.is_empty() { vec![Dim::Const(1)] } else { batch.to_vec() })
+    });
+    define("mx_linalg_sumlogdiag", "The sum of the logarithms of the diagonal.", compute, infer)
+        .operand("A", FLOATS)
+        .ulp(2.0)
+        .mxnet("_linalg_sumlogdiag")
+        .mxnet("linalg_sumlogdiag")
+}
+
+fn extractdiag() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let n = cx.outputs[0].dims.last().copied().unwrap_or(0);
+        diagonal(b, x, offset(cx.params), n)
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
+        cx.unify_dims(x[x.len() - 2], x[x.len() - 1], "operand `A`, last axis")?;
+        let Dim::Const(n) = cx.resolve(x[x.len() - 1]) else { return Ok(()) };
+        let Some(len) = n.checked_sub(offset(cx.params).unsigned_abs()).filter(|n| *n > 0) else {
+            return Err("parameter `offset`: no such diagonal".into());
+        };
+        cx.set_output_dims(0, x[..x.len() - 2].iter().copied().chain([Dim::Const(len)]))
+    });
+    define("mx_linalg_extractdiag", "A diagonal as a vector.", compute, infer)
+        .operand("A", FLOATS)
+        .param("offset", ParamValue::Int(0), "how far above the main diagonal")
+        .mxnet("_linalg_extractdiag")
+        .mxnet("linalg_extractdiag")
+}
+
+/// Which element of a vector goes where in a matrix, -1 for none.
+fn placed(b: &mut Builder<'_>, x: Value, n: u64, source: impl Fn(u64, u64) -> Option<u64>) -> Result<Value> {
+    let dims = b.dims(x)?;
+    let batch = dims.len() - 1;
+    let positions: Vec<i64> = (0..n * n).map(|i| source(i / n, i % n).map_or(-1, |at| at as i64)).collect();
+    let positions = b.i64s(&positions);
+    let from = b.map_as(&[positions], DType::I64, &[n * n], |_, a| a[0].max(&a[0].lit(0.0)))?;
+    let all = b.gathered(x, from, batch)?;
+    let ty = b.ty(all)?;
+    let kept =
+        b.map_as(&[all, positions], ty.dtype, &ty.dims, |_, a| a[1].ge(&a[1].lit(0.0)).select(&a[0], &a[0].lit(0.0)))?;
+    b.reshaped(kept, &[&dims[..batch], &[n, n]].concat())
+}
+
+fn makediag() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let n = cx.outputs[0].dims.last().copied().unwrap_or(0);
+        let shift = offset(cx.params);
+        placed(b, x, n, |row, column| (column as i64 - row as i64 == shift).then_some(row.min(column)))
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let Some(x) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
+        let Dim::Const(n) = x[x.len() - 1] else { return Ok(()) };
+        let n = Dim::Const(n + offset(cx.params).unsigned_abs());
+        cx.set_output_dims(0, x[..x.len() - 1].iter().copied().chain([n, n]))
+    });
+    define("mx_linalg_makediag", "A matrix with a vector as a diagonal.", compute, infer)
+        .operand("A", FLOATS)
+        .param("offset", ParamValue::Int(0), "how far above the main diagonal")
+        .mxnet("_linalg_makediag")
+        .mxnet("linalg_makediag")
+}
+
+/// Positions of a triangle's elements in a matrix, row by row. With offset 0 `lower` decides which triangle;
+/// otherwise the sign of the offset does.
+fn triangle(params: &Params, n: u64) -> Vec<(u64, u64)> {
+    let shift = offset(params);
+    let lower = if shift == 0 { params.bool("lower") != Some(false) } else { shift < 0 };
+    let inside = |row: u64, column: u64| {
+        let above = column as i64 - row as i64;
+        if lower { above <= shift } else { above >= shift }
+    };
+    (0..n).flat_map(|r| (0..n).map(move |c| (r, c))).filter(|&(r, c)| inside(r, c)).collect()
+}
+
+fn with_triangle(def: OpDef) -> OpDef {
+    def.operand("A", FLOATS)
+        .param("offset", ParamValue::Int(0), "distance of the triangle's edge above the main diagonal")
+        .param("lower", ParamValue::Bool(true), "which triangle, if the offset is 0")
+}
+
+fn extracttrian() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let dims = b.dims(x)?;
+        let (batch, n) = (dims.len() - 2, dims[dims.len() - 1]);
+        let positions: Vec<i64> = triangle(cx.params, n).iter().map(|&(r, c)| (r * n + c) as i64).collect();
+        let flat = b.reshaped(x, &[&dims[..batch], &[n * n]].concat())?;
+        let positions = b.i64s(&positions);
+        b.gathered(flat, positions, batch)
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
+        cx.unify_dims(x[x.len() - 2], x[x.len() - 1], "operand `A`, last axis")?;
+        let Dim::Const(n) = cx.resolve(x[x.len() - 1]) else { return Ok(()) };
+        let len = triangle(cx.params, n).len() as u64;
+        if len == 0 {
+            return Err("parameter `offset`: no such triangle".into());
+        }
+        cx.set_output_dims(0, x[..x.len() - 2].iter().copied().chain([Dim::Const(len)]))
+    });
+    with_triangle(define("mx_linalg_extracttrian", "A triangle as a vector, row by row.", compute, infer))
+        .mxnet("_linalg_extracttrian")
+        .mxnet("linalg_extracttrian")
+}
+
+/// The extent of the matrix whose triangle has `len` elements.
+fn extent(params: &Params, len: u64) -> Option<u64> {
+    // n·(n + 1) / 2 elements at a distance of |offset| from the main diagonal.
+    let side = (0..=len).find(|n| n * (n + 1) / 2 >= len).filter(|n| n * (n + 1) / 2 == len)?;
+    Some(side + offset(params).unsigned_abs())
+}
+
+fn maketrian() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let n = cx.outputs[0].dims.last().copied().unwrap_or(0);
+        let places = triangle(cx.params, n);
+        placed(b, x, n, |row, column| places.binary_search(&(row, column)).ok().map(|i| i as u64))
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let Some(x) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
+        let Dim::Const(len) = x[x.len() - 1] else { return Ok(()) };
+        let Some(n) = extent(cx.params, len) else {
+            return Err(tensorc_ir::op::OpError(format!("operand `A`: no triangle has {len} elements")));
+        };
+        cx.set_output_dims(0, x[..x.len() - 1].iter().copied().chain([Dim::Const(n), Dim::Const(n)]))
+    });
+    with_triangle(define("mx_linalg_maketrian", "A matrix with a vector as a triangle.", compute, infer))
+        .mxnet("_linalg_maketrian")
+        .mxnet("linalg_maketrian")
+}

@@ -1,7 +1,0 @@
-//! Outputs that bring their own gradient, and losses.
-
-use tensorc_ir::op::OpDef;
-
-pub fn ops() -> Vec<OpDef> {
-    vec![]
-}

@@ -1,0 +1,152 @@
+//! Outputs of regressions and of support vector machines.
+
+use tensorc_ir::DType;
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::{Code, Diagnostic};
+use tensorc_ir::graph::Value;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::{GradCtx, OpDef, OpError};
+use tensorc_ir::params::ParamValue;
+use tensorc_ir::scalar::Ex;
+use tensorc_ir::{Dim, Shape};
+
+use crate::compose::{cast, compute_type, reshape};
+use crate::def::{Define, FLOATS, composite, define, operand, rule};
+use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes};
+use crate::rules::ranked;
+use crate::views::Build;
+
+type Result<T> = std::result::Result<T, Diagnostic>;
+
+pub fn ops() -> Vec<OpDef> {
+    let sign = |x: &Ex| {
+        let below = x.lt(&x.lit(0.0)).select(&x.lit(-1.0), &x.lit(0.0));
+        x.gt(&x.lit(0.0)).select(&x.lit(1.0), &below)
+    };
+    vec![
+        regression(
+            "mx_linear_regression_output",
+            "The data; gradient (x - label) / outputs of a sample.",
+            "identity",
+            Ex::clone,
+        )
+        .named(&["LinearRegressionOutput"]),
+        regression(
+            "mx_logistic_regression_output",
+            "σ(x); gradient (σ(x) - label) / outputs of a sample.",
+            "sigmoid",
+            Ex::clone,
+        )
+        .named(&["LogisticRegressionOutput"]),
+        regression(
+            "mx_mae_regression_output",
+            "The data; gradient sign(x - label) / outputs of a sample.",
+            "identity",
+            sign,
+        )
+        .named(&["MAERegressionOutput"]),
+        svm_output(),
+    ]
+}
+
+/// The label has the element type of the data unless it is known otherwise.
+fn label_dtype(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+    match cx.input(0).dtype {
+        Some(dtype) if cx.input(1).dtype.is_none() => cx.set_input_dtype(1, dtype),
+        _ => Ok(()),
+    }
+}
+
+/// Labels of as many elements as the data, the batch first. A column of data has a vector of labels.
+fn regression_rule(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+    agree_dtypes(cx, &[0], &[0])?;
+    label_dtype(cx)?;
+    agree_shapes(cx, &[0], &[0])?;
+    let Some(x) = cx.input_dims(0) else { return Ok(()) };
+    let column = x.len() == 2 && x[1] == Dim::Const(1);
+    match cx.input_dims(1) {
+        None if column => cx.set_input_shape(1, Shape::Ranked(x[..1].iter().copied().collect())),
+        None => cx.set_input_shape(1, Shape::Ranked(x)),
+        Some(label) if label.len() == x.len() => agree_shapes(cx, &[0, 1], &[0]),
+        Some(label) => {
+            let size = |d: &[Dim]| d.iter().map(|d| d.as_const()).product::<Option<u64>>();
+            match (size(&x), size(&label)) {
+                (Some(a), Some(b)) if a != b => {
+                    Err(OpError(format!("operand `label`: expected {a} elements, found {b}")))
+                }
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+fn regression(name: &'static str, doc: &'static str, forward: &'static str, slope: fn(&Ex) -> Ex) -> OpDef {
+    let compute = composite(move |b, _, args| {
+        let x = operand(b, args, 0)?;
+        b.call(forward, &[x])
+    });
+    let gradient = move |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
+        let (label, ty) = (cx.input(1)?, cx.node.outputs[0].clone());
+        let label = cast(b, label, ty.dtype)?;
+        let label = reshape(b, label, &ty.dims)?;
+        let outputs = ty.dims.iter().skip(1).product::<u64>().max(1) as f64;
+        let factor = cx.node.params.float("grad_scale").unwrap_or(1.0) / outputs;
+        let out = b.map_as(&[cx.outputs[0], label], ty.dtype, &ty.dims, |_, a| {
+            let out = slope(&(&a[0] - &a[1]));
+            if factor == 1.0 { out } else { out * factor }
+        })?;
+        Ok(vec![Some(out), None])
+    };
+    define(name, doc, compute, rule(regression_rule))
+        .operand("data", FLOATS)
+        .label()
+        .param("grad_scale", ParamValue::Float(1.0), "Factor of the gradient.")
+        .gradient(gradient)
+        .loss()
+        .ulp(4.0)
+}
+
+/// Each class against the others: hinge loss, or its square.
+fn svm_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
+    let (x, label) = (cx.input(0)?, cx.input(1)?);
+    let ty = b.ty(x)?;
+    if ty.rank() != 2 {
+        return Err(b.error(Code::Unsupported, format!("operand `data`: expected rank 2, found rank {}", ty.rank())));
+    }
+    let float = |name: &str| cx.node.params.float(name).unwrap_or(1.0);
+    let (margin, weight) = (float("margin"), float("regularization_coefficient"));
+    let linear = cx.node.params.bool("use_linear") == Some(true);
+    let wide = compute_type(ty.dtype);
+    let label = reshape(b, label, &[ty.dims[0], 1])?;
+    let out = b.map_as(&[x, label], ty.dtype, &ty.dims, |s, a| {
+        let own = a[1].cast(DType::I64).eq(&s.coord(1));
+        let towards = own.select(&s.number(wide, -1.0), &s.number(wide, 1.0));
+        let lack = &towards * &a[0] + margin;
+        let size = if linear { s.number(wide, weight) } else { &lack * (2.0 * weight) };
+        lack.gt(&lack.lit(0.0)).select(&(towards * size), &lack.lit(0.0))
+    })?;
+    Ok(vec![Some(out), None])
+}
+
+fn svm_output() -> OpDef {
+    let compute = composite(|b, _, args| {
+        let x = operand(b, args, 0)?;
+        b.call("identity", &[x])
+    });
+    let infer = rule(|cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        label_dtype(cx)?;
+        agree_shapes(cx, &[0], &[0])?;
+        let x = ranked(cx, 0, 2)?;
+        cx.set_input_shape(1, Shape::Ranked([x[0]].into_iter().collect()))
+    });
+    define("mx_svm_output", "The data; the gradient is that of the squared or plain hinge loss.", compute, infer)
+        .operand("data", FLOATS)
+        .label()
+        .param("margin", ParamValue::Float(1.0), "Distance a score must keep.")
+        .param("regularization_coefficient", ParamValue::Float(1.0), "Factor of the gradient.")
+        .param("use_linear", ParamValue::Bool(false), "The plain hinge loss.")
+        .gradient(svm_gradient)
+        .loss()
+        .named(&["SVMOutput"])
+}

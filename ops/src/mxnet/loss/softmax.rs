@@ -1,0 +1,235 @@
+//! Softmax whose gradient is that of the cross entropy with labels; and the cross entropy itself.
+
+use tensorc_ir::DType;
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::{Code, Diagnostic};
+use tensorc_ir::graph::Value;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::{GradCtx, OpDef, OpError};
+use tensorc_ir::params::{ParamValue, Params};
+use tensorc_ir::{Dim, Shape};
+
+use crate::compose::{cast, compute_type, reduce, reshape, with_number};
+use crate::def::{Define, FLOATS, NUMBERS, composite, define, operand, rule};
+use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes};
+use crate::views::Build;
+
+type Result<T> = std::result::Result<T, Diagnostic>;
+
+pub fn ops() -> Vec<OpDef> {
+    vec![softmax_output(), softmax_cross_entropy()]
+}
+
+fn flag(params: &Params, name: &str) -> bool {
+    params.bool(name) == Some(true)
+}
+
+/// The data as rows, classes and positions: [n, k, s].
+fn classes(params: &Params, dims: &[u64]) -> [u64; 3] {
+    let rank = dims.len();
+    if flag(params, "multi_output") && rank > 1 {
+        return [dims[0], dims[1], dims[2..].iter().product()];
+    }
+    if flag(params, "preserve_shape") {
+        return [dims[..rank.max(1) - 1].iter().product(), dims.last().copied().unwrap_or(1), 1];
+    }
+    [dims.first().copied().unwrap_or(1), dims.iter().skip(1).product(), 1]
+}
+
+/// What the gradient is divided by besides the count of valid labels: the positions of a sample unless
+/// those count, and the batch if asked for.
+fn divisor(params: &Params, [n, _, s]: [u64; 3], labels: &[u64]) -> f64 {
+    let multi = flag(params, "multi_output");
+    let batch = if multi { n } else { labels.first().copied().unwrap_or(1) };
+    match params.str("normalization") {
+        Some("batch") if multi => (batch * s) as f64,
+        Some("batch") => batch as f64,
+        Some("valid") => 1.0,
+        _ if multi => s as f64,
+        _ => 1.0,
+    }
+}
+
+/// `p - onehot(label)`, with labels that are classes. Ignored labels have no gradient.
+fn from_classes(b: &mut Builder<'_>, params: &Params, [p, label]: [Value; 2], dims: [u64; 3]) -> Result<Value> {
+    let wide = b.ty(p)?.dtype;
+    let [n, k, s] = dims;
+    let ignored = params.float("ignore_label").unwrap_or(-1.0).trunc();
+    let smooth = if flag(params, "multi_output") { 0.0 } else { params.float("smooth_alpha").unwrap_or(0.0) };
+    let label = reshape(b, label, &[n, 1, s])?;
+    let mut inputs = vec![p, label];
+    if params.str("normalization") == Some("valid") {
+        let valid = b.map_as(&[label], wide, &[n, 1, s], |b, a| {
+            let other = a[0].cast(DType::I64).ne(&b.number(DType::I64, ignored));
+            other.select(&b.number(wide, 1.0), &b.number(wide, 0.0))
+        })?;
+        let count = reduce(b, "reduce_sum", valid, &[0, 1, 2])?;
+        inputs.push(count);
+    }
+    b.map_as(&inputs, wide, &dims, |b, a| {
+        let class = a[1].cast(DType::I64);
+        let rest = if smooth == 0.0 { 0.0 } else { smooth / (k as f64 - 1.0) };
+        let target = class.eq(&b.coord(1)).select(&b.number(wide, 1.0 - smooth), &b.number(wide, rest));
+        let mut out = &a[0] - target;
+        if flag(params, "use_ignore") {
+            let void = class.eq(&b.number(DType::I64, ignored));
+            out = void.select(&b.number(wide, 0.0), &out);
+        }
+        match a.get(2) {
+            Some(count) => out / count.max(&count.lit(1.0)),
+            None => out,
+        }
+    })
+}
+
+fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
+    let params = cx.node.params;
+    let (label, ty) = (cx.input(1)?, cx.node.outputs[0].clone());
+    let wide = compute_type(ty.dtype);
+    let (p, label) = (cast(b, cx.outputs[0], wide)?, cast(b, label, wide)?);
+    let label_dims = b.dims(label)?;
+    let scale = params.float("grad_scale").unwrap_or(1.0);
+    let mut out = if label_dims == ty.dims {
+        // Labels that are probabilities.
+        let out = b.call("sub", &[p, label])?;
+        with_number(b, "mul", out, scale)?
+    } else {
+        let dims = classes(params, &ty.dims);
+        let expected = dims[0] * dims[2];
+        if label_dims.iter().product::<u64>() != expected {
+            let why = format!("operand `label`: expected {expected} labels, found the shape {label_dims:?}");
+            return Err(b.error(Code::Unsupported, why));
+        }
+        let p = reshape(b, p, &dims)?;
+        let out = from_classes(b, params, [p, label], dims)?;
+        let factor = scale / divisor(params, dims, &label_dims);
+        let out = if factor == 1.0 { out } else { with_number(b, "mul", out, factor)? };
+        reshape(b, out, &ty.dims)?
+    };
+    if let (true, Some(head)) = (flag(params, "out_grad"), cx.heads.first().copied().flatten()) {
+        let head = cast(b, head, wide)?;
+        out = b.call("mul", &[out, head])?;
+    }
+    Ok(vec![Some(cast(b, out, ty.dtype)?), None])
+}
+
+/// A label for every row, or a probability for every class.
+fn label_rule(cx: &mut InferCtx<'_>, x: &[Dim]) -> std::result::Result<(), OpError> {
+    if x.is_empty() {
+        return Err("operand `data`: expected rank at least 1, found rank 0".into());
+    }
+    let given = cx.input_dims(1).map(|d| d.to_vec());
+    let multi = flag(cx.params, "multi_output") && x.len() > 1;
+    if !multi {
+        let rows = &x[..x.len() - 1];
+        return match given {
+            Some(label) if label.len() == x.len() => agree_shapes(cx, &[0, 1], &[0]),
+            _ => cx.set_input_shape(1, Shape::Ranked(rows.iter().copied().collect())),
+        };
+    }
+    let joined = |rest: &[Dim]| rest.iter().map(|d| d.as_const()).product::<Option<u64>>();
+    let Some(label) = given else {
+        return match joined(&x[2..]) {
+            Some(n) => cx.set_input_shape(1, Shape::Ranked([x[0], Dim::Const(n)].into_iter().collect())),
+            None => Ok(()),
+        };
+    };
+    cx.unify_dims(x[0], label[0], "operand `label`, axis 0")?;
+    let size = |dims: &[Dim]| joined(dims);
+    match (size(&label), size(x), size(&[&x[..1], &x[2..]].concat())) {
+        (Some(found), Some(all), Some(rows)) if found != all && found != rows => {
+            Err(OpError(format!("operand `label`: expected {rows} labels, found {found}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn softmax_output() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let ty = b.ty(x)?;
+        let rows = reshape(b, x, &classes(cx.params, &ty.dims))?;
+        let out = b.op("softmax", &[rows], Params::new().with("axis", ParamValue::Int(1)))?;
+        reshape(b, out, &ty.dims)
+    });
+    let infer = rule(|cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        if cx.input(1).dtype.is_none()
+            && let Some(dtype) = cx.input(0).dtype
+        {
+            cx.set_input_dtype(1, dtype)?;
+        }
+        agree_shapes(cx, &[0], &[0])?;
+        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        label_rule(cx, &x)
+    });
+    let doc = "Softmax of each sample, or along axis 1 (multi_output) or the last axis (preserve_shape). Its gradient is \
+               p - onehot(label), whatever the head, or p - label if the label has the shape of the data.";
+    define("mx_softmax_output", doc, compute, infer)
+        .operand("data", FLOATS)
+        .label()
+        .param("grad_scale", ParamValue::Float(1.0), "Factor of the gradient.")
+        .param("ignore_label", ParamValue::Float(-1.0), "The label that is ignored, or not valid.")
+        .param("multi_output", ParamValue::Bool(false), "Axis 1 holds classes, and further axes positions.")
+        .param("use_ignore", ParamValue::Bool(false), "No gradient where the label is `ignore_label`.")
+        .param("preserve_shape", ParamValue::Bool(false), "The last axis holds classes.")
+        .choice(
+            "normalization",
+            &["batch", "null", "valid"],
+            "null",
+            "Divide the gradient by the batch or by the number of labels that are not `ignore_label`.",
+        )
+        .param("out_grad", ParamValue::Bool(false), "Multiply the gradient by the head.")
+        .param("smooth_alpha", ParamValue::Float(0.0), "Probability that the labels leave to other classes.")
+        .within(0.0, 1.0)
+        .gradient(gradient)
+        .loss()
+        .named(&["SoftmaxOutput", "Softmax"])
+        .ulp(8.0)
+}
+
+fn softmax_cross_entropy() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (x, label) = (operand(b, args, 0)?, operand(b, args, 1)?);
+        let ty = b.ty(x)?;
+        let wide = compute_type(ty.dtype);
+        let x = cast(b, x, wide)?;
+        let log = b.op("log_softmax", &[x], Params::new().with("axis", ParamValue::Int(1)))?;
+        let label = reshape(b, label, &[ty.dims[0], 1])?;
+        let chosen = b.map_as(&[log, label], wide, &ty.dims, |s, a| {
+            // No probability counts as less than 10⁻⁸.
+            let least = a[0].lit(1e-8f64.ln());
+            let log = a[0].lt(&least).select(&least, &a[0]);
+            a[1].cast(DType::I64).eq(&s.coord(1)).select(&-log, &a[0].lit(0.0))
+        })?;
+        let sum = reduce(b, "reduce_sum", chosen, &[0, 1])?;
+        let sum = reshape(b, sum, &[1])?;
+        cast(b, sum, cx.outputs[0].dtype)
+    });
+    let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
+        let (x, label, head) = (cx.input(0)?, cx.input(1)?, cx.head(b, 0)?);
+        let ty = b.ty(x)?;
+        let wide = compute_type(ty.dtype);
+        let (x, head) = (cast(b, x, wide)?, cast(b, head, wide)?);
+        let p = b.op("softmax", &[x], Params::new().with("axis", ParamValue::Int(1)))?;
+        let label = reshape(b, label, &[ty.dims[0], 1])?;
+        let head = reshape(b, head, &[1, 1])?;
+        let out = b.map_as(&[p, label, head], wide, &ty.dims, |s, a| {
+            let target = a[1].cast(DType::I64).eq(&s.coord(1)).select(&a[0].lit(1.0), &a[0].lit(0.0));
+            (&a[0] - target) * &a[2]
+        })?;
+        Ok(vec![Some(cast(b, out, ty.dtype)?), None])
+    };
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        cx.set_output_dims(0, [Dim::Const(1)])?;
+        let x = crate::rules::ranked(cx, 0, 2)?;
+        cx.set_input_shape(1, Shape::Ranked([x[0]].into_iter().collect()))
+    });
+    define("mx_softmax_cross_entropy", "-Σ ln softmax(data)[label] over the rows.", compute, infer)
+        .operand("data", FLOATS)
+        .operand("label", NUMBERS)
+        .gradient(gradient)
+        .named(&["softmax_cross_entropy"])
+        .ulp(8.0)
+}

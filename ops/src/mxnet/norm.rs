@@ -1,7 +1,0 @@
-//! Normalisations.
-
-use tensorc_ir::op::OpDef;
-
-pub fn ops() -> Vec<OpDef> {
-    vec![]
-}

@@ -1,7 +1,0 @@
-//! Pooling and resampling of images.
-
-use tensorc_ir::op::OpDef;
-
-pub fn ops() -> Vec<OpDef> {
-    vec![]
-}

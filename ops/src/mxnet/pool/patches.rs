@@ -1,0 +1,157 @@
+//! The patches under a sliding window as columns of a matrix, and back.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::{GradCtx, OpDef, OpError};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::prim::View;
+use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{DenseType, Dim};
+
+use crate::compose::reshape;
+use crate::def::{Define, FLOATS, composite, define, operand, rule};
+use crate::mxnet::layers::per_axis;
+use crate::mxnet::support::{Describe, agree_dtypes};
+use crate::rules::{partial, ranked};
+use crate::views::{Build, OrFail, sum_of, vars};
+use crate::window::{AutoPad, Window};
+
+pub fn ops() -> Vec<OpDef> {
+    vec![im2col(), col2im()]
+}
+
+fn window_of(params: &Params) -> std::result::Result<Window, OpError> {
+    let kernel: Vec<u64> = match params.ints("kernel") {
+        Some(list) if !list.is_empty() && list.iter().all(|k| *k > 0) => list.iter().map(|k| *k as u64).collect(),
+        _ => return Err("parameter `kernel`: expected positive extents".into()),
+    };
+    let rank = kernel.len();
+    let (strides, dilations) = (per_axis(params, "stride", rank, 1)?, per_axis(params, "dilate", rank, 1)?);
+    let pads = per_axis(params, "pad", rank, 0)?;
+    if strides.iter().chain(&dilations).any(|s| *s <= 0) || pads.iter().any(|p| *p < 0) {
+        return Err("parameters `stride` and `dilate` must be positive, `pad` at least 0".into());
+    }
+    let (before, after) = (pads.clone(), pads);
+    Ok(Window { kernel, strides, dilations, before, after, auto: AutoPad::Explicit, ceil: false })
+}
+
+/// Windows by spatial axis.
+fn counts(window: &Window, spatial: &[u64]) -> std::result::Result<Vec<u64>, OpError> {
+    spatial.iter().enumerate().map(|(i, &n)| window.count(i, n)).collect()
+}
+
+/// [n, c, spatial…] as [n, c·kernel, windows].
+fn columns(b: &mut Builder<'_>, params: &Params, x: Value) -> Result<Value> {
+    let ty = b.ty(x)?;
+    let window = window_of(params).or_fail(b)?;
+    let counts = counts(&window, &ty.dims[2..]).or_fail(b)?;
+    let rank = counts.len();
+    let dims = [&ty.dims[..2], &window.kernel, &counts].concat();
+    let v = vars(dims.len());
+    let mut map = v[..2].to_vec();
+    map.extend((0..rank).map(|i| window.position(i, ty.dims[2 + i], &v[2 + rank + i], &v[2 + i])));
+    let patches = b.view(x, View { map, fill: Some(Scalar::zero(ty.dtype)) }, &dims)?;
+    let size: u64 = window.kernel.iter().product();
+    reshape(b, patches, &[ty.dims[0], ty.dims[1] * size, counts.iter().product()])
+}
+
+/// [n, c·kernel, windows] added up to [n, c, spatial…]: every element gathers what the windows say of it.
+fn image(b: &mut Builder<'_>, params: &Params, x: Value, out: &DenseType) -> Result<Value> {
+    let window = window_of(params).or_fail(b)?;
+    let counts = counts(&window, &out.dims[2..]).or_fail(b)?;
+    let rank = counts.len();
+    let patches = reshape(b, x, &[&out.dims[..2], &window.kernel, &counts].concat())?;
+    let dims = [&out.dims[..], &window.kernel].concat();
+    let v = vars(dims.len());
+    let kernel = &v[2 + rank..];
+    let mut map: Vec<Index> = [&v[..2], kernel].concat();
+    for i in 0..rank {
+        let at = v[2 + i].offset(window.before[i]).sub(&kernel[i].scale(window.dilations[i]));
+        // Between two windows the position lies beyond the last one, where the view fills.
+        let beyond = at.modulo(window.strides[i], &dims[..]).scale((counts[i] as i64).max(1) + out.dims[2 + i] as i64);
+        map.push(at.floor_div(window.strides[i], &dims[..]).add(&beyond));
+    }
+    let seen = b.view(patches, View { map, fill: Some(Scalar::zero(out.dtype)) }, &dims)?;
+    let axes: Vec<usize> = (out.rank()..dims.len()).collect();
+    let sum = sum_of(out.dtype, &axes, false, tensorc_ir::scalar::Ex::clone, |s| s.cast(out.dtype)).or_fail(b)?;
+    b.reduced(seen, sum)
+}
+
+fn window_params(def: OpDef) -> OpDef {
+    def.required("kernel", ParamKind::Ints, "Extents of the window.")
+        .param("stride", ParamValue::Ints(vec![]), "Default: 1 along every axis.")
+        .param("dilate", ParamValue::Ints(vec![]), "Default: 1 along every axis.")
+        .param("pad", ParamValue::Ints(vec![]), "Zeros on both sides. Default: 0.")
+}
+
+fn size(window: &Window) -> u64 {
+    window.kernel.iter().product()
+}
+
+fn im2col() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        columns(b, cx.params, x)
+    });
+    let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
+        let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
+        let ty = b.ty(x)?;
+        Ok(vec![Some(image(b, cx.node.params, head, &ty)?)])
+    };
+    let infer = rule(|cx: &mut InferCtx<'_>| {
+        agree_dtypes(cx, &[0], &[0])?;
+        let window = window_of(cx.params)?;
+        let x = ranked(cx, 0, window.kernel.len() + 2)?;
+        let channels = x[1].as_const().map(|c| Dim::Const(c * size(&window)));
+        let spatial: Option<Vec<u64>> = x[2..].iter().map(|d| d.as_const()).collect();
+        let windows = match spatial {
+            Some(spatial) => Some(Dim::Const(counts(&window, &spatial)?.iter().product())),
+            None => None,
+        };
+        partial(cx, 0, &[Some(x[0]), channels, windows])
+    });
+    let doc = "The patches of [n, c, spatial…] under a sliding window, as columns: [n, c · kernel, windows].";
+    window_params(define("mx_im2col", doc, compute, infer).operand("data", FLOATS))
+        .gradient(gradient)
+        .named(&["im2col"])
+}
+
+fn col2im() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        image(b, cx.params, x, &cx.outputs[0])
+    });
+    let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
+        let head = cx.head(b, 0)?;
+        Ok(vec![Some(columns(b, cx.node.params, head)?)])
+    };
+    let infer = rule(|cx: &mut InferCtx<'_>| {
+        agree_dtypes(cx, &[0], &[0])?;
+        let window = window_of(cx.params)?;
+        let out = cx.params.ints("output_size").unwrap_or(&[]).to_vec();
+        if out.len() != window.kernel.len() || out.iter().any(|n| *n <= 0) {
+            return Err(OpError(format!("parameter `output_size`: expected {} extents", window.kernel.len())));
+        }
+        let spatial: Vec<u64> = out.iter().map(|n| *n as u64).collect();
+        let windows: u64 = counts(&window, &spatial)?.iter().product();
+        let x = ranked(cx, 0, 3)?;
+        cx.unify_dims(Dim::Const(windows), x[2], "operand `data`, axis 2 (windows)")?;
+        let size = size(&window);
+        let channels = match x[1] {
+            Dim::Const(c) if c % size != 0 => {
+                return Err(OpError(format!("operand `data`, axis 1: expected a multiple of {size}, found {c}")));
+            }
+            c => c.as_const().map(|c| Dim::Const(c / size)),
+        };
+        let dims = [Some(x[0]), channels].into_iter().chain(spatial.into_iter().map(|n| Some(Dim::Const(n))));
+        partial(cx, 0, &dims.collect::<Vec<_>>())
+    });
+    let doc = "Adds up patches, columns of [n, c · kernel, windows], to [n, c, spatial…].";
+    window_params(define("mx_col2im", doc, compute, infer).operand("data", FLOATS))
+        .required("output_size", ParamKind::Ints, "Spatial extents of the result.")
+        .gradient(gradient)
+        .named(&["col2im"])
+}

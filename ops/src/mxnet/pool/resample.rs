@@ -1,0 +1,310 @@
+//! Images brought to another size, and the patches under a sliding window.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::prim::{Contraction, View};
+use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{DenseType, Dim, Shape, TensorData};
+
+use crate::compose::{cast, compute_type};
+use crate::def::{Define, FLOATS, composite, define, operand, rule};
+use crate::mxnet::support::{Describe, agree_dtypes, extent};
+use crate::rules::ranked;
+use crate::views::{Build, vars};
+
+pub fn ops() -> Vec<OpDef> {
+    vec![adaptive_avg_pooling(), bilinear_resize(), up_sampling()]
+}
+
+/// What each result position along an axis takes from each operand position: a matrix [m, n].
+type Weights = fn(u64, u64) -> Vec<Vec<f64>>;
+
+/// The images [n, c, h, w] with both spatial axes multiplied by weights: two contractions that read little
+/// where extents are small, and that differentiate into two more.
+fn resampled(b: &mut Builder<'_>, x: Value, size: [u64; 2], weights: Weights) -> Result<Value> {
+    let ty = b.ty(x)?;
+    let wide = compute_type(ty.dtype);
+    let mut x = cast(b, x, wide)?;
+    for (axis, m) in [(3, size[1]), (2, size[0])] {
+        let mut dims = b.dims(x)?;
+        let n = dims[axis];
+        let table = weights(n, m);
+        let data = TensorData::from_fn(DenseType::new(wide, &[m, n]), |i| {
+            Scalar::from_f64(wide, table[(i / n.max(1)) as usize][(i % n.max(1)) as usize])
+        });
+        let table = b.constant(data);
+        dims[axis] = m;
+        let extents = [&dims[..], &[n]].concat();
+        let v = vars(extents.len());
+        let mut lhs = v[..4].to_vec();
+        lhs[axis] = v[4].clone();
+        let rhs = vec![v[axis].clone(), v[4].clone()];
+        x = b.contract(x, table, Contraction { extents, out_rank: 4, lhs, rhs })?;
+    }
+    cast(b, x, ty.dtype)
+}
+
+/// The mean over `⌊i·n/m⌋ .. ⌈(i + 1)·n/m⌉`.
+fn means(n: u64, m: u64) -> Vec<Vec<f64>> {
+    let row = |i: u64| {
+        let (from, to) = (i * n / m, ((i + 1) * n).div_ceil(m));
+        (0..n).map(|j| if (from..to).contains(&j) { 1.0 / (to - from) as f64 } else { 0.0 }).collect()
+    };
+    (0..m).map(row).collect()
+}
+
+/// Between two neighbours, the first and last positions of either side on each other.
+fn corners(n: u64, m: u64) -> Vec<Vec<f64>> {
+    let step = if m > 1 { (n as f64 - 1.0) / (m as f64 - 1.0) } else { 0.0 };
+    taps(n, m, |i| i * step)
+}
+
+/// Between two neighbours, the middles of either side on each other.
+fn centres(n: u64, m: u64) -> Vec<Vec<f64>> {
+    let step = n as f64 / m as f64;
+    taps(n, m, |i| ((i + 0.5) * step - 0.5).max(0.0))
+}
+
+fn taps(n: u64, m: u64, position: impl Fn(f64) -> f64) -> Vec<Vec<f64>> {
+    let row = |i: u64| {
+        let at = position(i as f64);
+        let low = (at.floor() as u64).min(n.saturating_sub(1));
+        let high = (low + 1).min(n.saturating_sub(1));
+        let share = at - low as f64;
+        let mut row = vec![0.0; n as usize];
+        row[low as usize] += 1.0 - share;
+        row[high as usize] += share;
+        row
+    };
+    (0..m).map(row).collect()
+}
+
+fn images(cx: &mut InferCtx<'_>, size: [Dim; 2]) -> std::result::Result<(), OpError> {
+    let x = ranked(cx, 0, 4)?;
+    cx.set_output_dims(0, [x[0], x[1], size[0], size[1]])
+}
+
+fn adaptive_avg_pooling() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let out = &cx.outputs[0].dims;
+        resampled(b, x, [out[2], out[3]], means)
+    });
+    let infer = rule(|cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        let size = match cx.params.ints("output_size") {
+            None | Some([]) => [1, 1],
+            Some([side]) => [*side; 2],
+            Some([h, w]) => [*h, *w],
+            Some(list) => {
+                return Err(OpError(format!("parameter `output_size`: expected 2 entries, found {}", list.len())));
+            }
+        };
+        let size = [extent(size[0].max(1), "output_size")?, extent(size[1].max(1), "output_size")?];
+        images(cx, size)
+    });
+    define(
+        "mx_adaptive_avg_pooling_2d",
+        "The mean of parts of images [n, c, h, w], as many as asked for.",
+        compute,
+        infer,
+    )
+    .operand("data", FLOATS)
+    .param("output_size", ParamValue::Ints(vec![]), "Height and width, or both; default: 1.")
+    .named(&["_contrib_AdaptiveAvgPooling2D"])
+    .ulp(4.0)
+}
+
+/// The height and width of a resized image, by mode.
+fn resized(params: &Params, from: [u64; 2]) -> std::result::Result<[u64; 2], OpError> {
+    let given = [params.int("height"), params.int("width")];
+    let scales = [params.float("scale_height"), params.float("scale_width")];
+    let mut out = [0; 2];
+    for i in 0..2 {
+        let n = from[i];
+        let scale =
+            || scales[i].ok_or_else(|| OpError("parameters `scale_height` and `scale_width` are needed".into()));
+        out[i] = match params.str("mode") {
+            Some("odd_scale") if n.is_multiple_of(2) => (n as f64 * scale()?) as u64,
+            Some("odd_scale") => ((n - 1) as f64 * scale()?) as u64 + 1,
+            Some("to_even_down") => n - n % 2,
+            Some("to_even_up") => n + n % 2,
+            Some("to_odd_down") => n - (1 - n % 2),
+            Some("to_odd_up") => n + (1 - n % 2),
+            _ => match scales[i] {
+                Some(scale) => (n as f64 * scale) as u64,
+                None => given[i].unwrap_or(1).max(1) as u64,
+            },
+        };
+    }
+    Ok(out)
+}
+
+fn bilinear_resize() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let out = &cx.outputs[0].dims;
+        let weights = if cx.params.bool("align_corners") == Some(false) { centres } else { corners };
+        resampled(b, x, [out[2], out[3]], weights)
+    });
+    let infer = rule(|cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        if cx.params.str("mode") == Some("like") {
+            let like = match cx.input_dims(1) {
+                Some(like) if like.len() == 4 => [like[2], like[3]],
+                Some(like) => {
+                    return Err(OpError(format!("operand `like`: expected rank 4, found rank {}", like.len())));
+                }
+                None => return Ok(()),
+            };
+            return images(cx, like);
+        }
+        let x = ranked(cx, 0, 4)?;
+        let (Dim::Const(h), Dim::Const(w)) = (x[2], x[3]) else {
+            let fixed = cx.params.str("mode") == Some("size") && cx.params.float("scale_height").is_none();
+            if !fixed {
+                return crate::rules::partial(cx, 0, &[Some(x[0]), Some(x[1]), None, None]);
+            }
+            let size = resized(cx.params, [0, 0])?;
+            return images(cx, size.map(Dim::Const));
+        };
+        let size = resized(cx.params, [h, w])?;
+        images(cx, size.map(Dim::Const))
+    });
+    const MODES: &[&str] = &["like", "odd_scale", "size", "to_even_down", "to_even_up", "to_odd_down", "to_odd_up"];
+    define("mx_bilinear_resize_2d", "Images [n, c, h, w] in another size, by bilinear interpolation.", compute, infer)
+        .operand("data", FLOATS)
+        .optional("like", TypeRule::Any)
+        .present(|params, _| params.str("mode") == Some("like"))
+        .param("height", ParamValue::Int(1), "Height of the result.")
+        .param("width", ParamValue::Int(1), "Width of the result.")
+        .maybe("scale_height", ParamKind::Float, "Factor of the height, in place of `height`.")
+        .maybe("scale_width", ParamKind::Float, "Factor of the width, in place of `width`.")
+        .choice("mode", MODES, "size", "Where the size comes from.")
+        .param("align_corners", ParamValue::Bool(true), "Corners on corners, not middles on middles.")
+        .named(&["_contrib_BilinearResize2D"])
+        .ulp(4.0)
+}
+
+fn scale_of(params: &Params) -> u64 {
+    params.int("scale").unwrap_or(1).max(1) as u64
+}
+
+fn bilinear(params: &Params) -> bool {
+    params.str("sample_type") == Some("bilinear")
+}
+
+/// Repeats rows and columns.
+fn nearest(b: &mut Builder<'_>, x: Value, size: [u64; 2]) -> Result<Value> {
+    let dims = b.dims(x)?;
+    let out = [dims[0], dims[1], size[0], size[1]];
+    let mut map = vars(4);
+    for axis in [2, 3] {
+        let factor = (out[axis] / dims[axis].max(1)).max(1) as i64;
+        map[axis] = map[axis].floor_div(factor, &out[..]);
+    }
+    b.view(x, View { map, fill: None }, &out)
+}
+
+/// Kernel, stride and pad of the transposed convolution that interpolates.
+fn bilinear_params(params: &Params) -> Params {
+    let scale = scale_of(params) as i64;
+    let pair = |n: i64| ParamValue::Ints(vec![n, n]);
+    let filters = params.int("num_filter").unwrap_or(0);
+    Params::new()
+        .with("kernel", pair(2 * scale - scale % 2))
+        .with("stride", pair(scale))
+        .with("pad", pair(scale / 2))
+        .with("num_filter", ParamValue::Int(filters))
+        .with("num_group", ParamValue::Int(filters))
+        .with("no_bias", ParamValue::Bool(true))
+}
+
+fn up_sampling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
+    let x = operand(b, args, 0)?;
+    let out = &cx.outputs[0].dims;
+    if bilinear(cx.params) {
+        let w = operand(b, args, 1)?;
+        return b.op("mx_deconvolution", &[x, w], bilinear_params(cx.params));
+    }
+    let mut parts = vec![];
+    for x in args.iter().flatten() {
+        parts.push(nearest(b, *x, [out[2], out[3]])?);
+    }
+    if parts.len() == 1 {
+        return Ok(parts[0]);
+    }
+    match cx.params.str("multi_input_mode") {
+        Some("sum") => b.op("mx_add_n", &parts, Params::new()),
+        _ => b.op("concat", &parts, Params::new().with("axis", ParamValue::Int(1))),
+    }
+}
+
+/// The shapes of operands that become `scale` times the first: together, or one after the other.
+fn nearest_rule(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+    let scale = scale_of(cx.params);
+    let sum = cx.params.str("multi_input_mode") == Some("sum");
+    let x = ranked(cx, 0, 4)?;
+    let (Dim::Const(h), Dim::Const(w)) = (x[2], x[3]) else { return Ok(()) };
+    let size = [h * scale, w * scale];
+    let mut channels = Some(0);
+    for i in (0..cx.input_count()).filter(|i| *i != 1) {
+        let Some(dims) = cx.input_dims(i) else { return Ok(()) };
+        if dims.len() != 4 {
+            return Err(OpError(format!("{}: expected rank 4, found rank {}", cx.input_name(i), dims.len())));
+        }
+        for (axis, n) in size.iter().enumerate() {
+            if let Dim::Const(own) = dims[2 + axis]
+                && (own == 0 || n % own != 0)
+            {
+                return Err(OpError(format!("{}, axis {}: {n} is no multiple of {own}", cx.input_name(i), 2 + axis)));
+            }
+        }
+        channels = match (channels, dims[1]) {
+            (Some(_), Dim::Const(n)) if sum => Some(n),
+            (Some(sum), Dim::Const(n)) => Some(sum + n),
+            _ => None,
+        };
+    }
+    let Some(channels) = channels else { return Ok(()) };
+    cx.set_output_dims(0, [x[0], Dim::Const(channels), Dim::Const(size[0]), Dim::Const(size[1])])
+}
+
+fn up_sampling() -> OpDef {
+    let infer = rule(|cx| {
+        let inputs: Vec<usize> = (0..cx.input_count()).filter(|&i| cx.has_input(i)).collect();
+        agree_dtypes(cx, &inputs, &[0])?;
+        if !bilinear(cx.params) {
+            return nearest_rule(cx);
+        }
+        let filters = extent(cx.params.int("num_filter").unwrap_or(0), "num_filter")?;
+        let scale = scale_of(cx.params);
+        let kernel = Dim::Const(2 * scale - scale % 2);
+        cx.set_input_shape(1, Shape::Ranked([filters, Dim::Const(1), kernel, kernel].into_iter().collect()))?;
+        let x = ranked(cx, 0, 4)?;
+        cx.unify_dims(filters, x[1], "operand `data`, axis 1")?;
+        let grown = |d: Dim| d.as_const().map(|n| Dim::Const(n * scale));
+        crate::rules::partial(cx, 0, &[Some(x[0]), Some(filters), grown(x[2]), grown(x[3])])
+    });
+    let doc = "Images [n, c, h, w] enlarged: rows and columns repeated, several operands joined or added; or bilinear, by \
+               a transposed convolution with the weight.";
+    define("mx_up_sampling", doc, composite(up_sampling_body), infer)
+        .group("data", FLOATS)
+        .optional("weight", TypeRule::Group(0, FLOATS))
+        .optional("arg", TypeRule::Group(0, FLOATS))
+        .variadic()
+        .present(|params, i| i == 1 && bilinear(params))
+        .required("scale", ParamKind::Int, "The factor.")
+        .within(1.0, 1000.0)
+        .param("num_filter", ParamValue::Int(0), "Channels, if bilinear.")
+        .choice("sample_type", &["bilinear", "nearest"], "nearest", "How elements are made up.")
+        .choice("multi_input_mode", &["concat", "sum"], "concat", "What is made of several operands.")
+        .maybe("num_args", ParamKind::Int, "Number of operands; no effect.")
+        .ignored(&[("workspace", ParamValue::Int(512))])
+        .named(&["UpSampling"])
+        .ulp(4.0)
+}

@@ -1,0 +1,365 @@
+//! Pooling over windows: maximum, mean, sum and p-norm, with MXNet's three ways to count windows.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::dim::Equation;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::{GradCtx, NodeCtx, OpDef, OpError};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::prim::{Prim, View};
+use tensorc_ir::scalar::{Ex, Scalar};
+use tensorc_ir::{DType, DenseType, Dim};
+
+use crate::def::{Define, FLOATS, composite, define, operand, rule};
+use crate::mxnet::layers::{check_layout, per_axis};
+use crate::mxnet::support::{Describe, agree_dtypes};
+use crate::pool::{counted, kernel_axes, max_with_index, mean_of_windows, power, root, window_sizes, windows};
+use crate::rules::{output_dims, partial, ranked};
+use crate::views::{Build, OrFail, compute_type, lowest, max_of, sum_of, vars};
+use crate::window::{AutoPad, Window};
+
+pub fn ops() -> Vec<OpDef> {
+    vec![pooling(), pooling_v1()]
+}
+
+/// How many windows there are along an axis.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Convention {
+    /// Those inside the padded operand.
+    Valid,
+    /// Those that start inside and end at most a stride beyond.
+    Full,
+    /// One for every stride.
+    Same,
+}
+
+fn convention(params: &Params) -> Convention {
+    match params.str("pooling_convention") {
+        Some("full") => Convention::Full,
+        Some("same") => Convention::Same,
+        _ => Convention::Valid,
+    }
+}
+
+fn global(params: &Params) -> bool {
+    params.bool("global_pool") == Some(true)
+}
+
+/// The windows; those of a global pool cover everything.
+fn window_of(params: &Params, spatial: &[u64]) -> Result<Window, OpError> {
+    let rank = spatial.len();
+    let zeros = vec![0; rank];
+    if global(params) {
+        let strides = spatial.iter().map(|&n| n.max(1) as i64).collect();
+        let kernel = spatial.to_vec();
+        return Ok(Window {
+            kernel,
+            strides,
+            dilations: vec![1; rank],
+            before: zeros.clone(),
+            after: zeros,
+            auto: AutoPad::Explicit,
+            ceil: false,
+        });
+    }
+    let kernel = kernel_of(params)?;
+    let pads = per_axis(params, "pad", rank, 0)?;
+    let strides = per_axis(params, "stride", rank, 1)?;
+    if strides.iter().any(|s| *s <= 0) {
+        return Err("parameter `stride`: expected positive steps".into());
+    }
+    if let Some(i) = (0..rank).find(|&i| pads[i] < 0 || pads[i] >= kernel[i] as i64) {
+        return Err(OpError(format!("parameter `pad`: {} is not below the kernel's {}", pads[i], kernel[i])));
+    }
+    Ok(Window {
+        kernel,
+        strides,
+        dilations: vec![1; rank],
+        before: pads.clone(),
+        after: pads,
+        auto: AutoPad::Explicit,
+        ceil: false,
+    })
+}
+
+fn kernel_of(params: &Params) -> Result<Vec<u64>, OpError> {
+    match params.ints("kernel") {
+        Some(list) if !list.is_empty() && list.iter().all(|k| *k > 0) => Ok(list.iter().map(|k| *k as u64).collect()),
+        _ => Err("parameter `kernel`: expected positive extents".into()),
+    }
+}
+
+/// Windows along a spatial axis of extent `n`.
+fn count(window: &Window, convention: Convention, axis: usize, n: u64) -> Result<u64, OpError> {
+    let (padded, k, s) = (n as i64 + 2 * window.before[axis], window.kernel[axis] as i64, window.strides[axis]);
+    if convention == Convention::Same {
+        return Ok((padded + s - 1).div_euclid(s).max(0) as u64);
+    }
+    if k > padded {
+        return Err(OpError(format!("spatial axis {axis}: the kernel covers {k}, the padded operand has {padded}")));
+    }
+    let free = padded - k;
+    let steps = if convention == Convention::Full { (free + s - 1) / s } else { free / s };
+    Ok(steps as u64 + 1)
+}
+
+/// What is made of the elements of a window.
+#[derive(Clone, Copy)]
+enum Kind {
+    Max,
+    Mean {
+        include_pad: bool,
+        /// All positions of the kernel count, even beyond the padding.
+        whole: bool,
+    },
+    Sum,
+    Norm(i64),
+}
+
+fn kind(params: &Params, whole: bool) -> Result<Kind, OpError> {
+    let include_pad = params.bool("count_include_pad").unwrap_or(true);
+    match params.str("pool_type") {
+        Some("avg") => Ok(Kind::Mean { include_pad, whole }),
+        Some("sum") => Ok(Kind::Sum),
+        Some("lp") => match params.int("p_value") {
+            Some(p @ 1..=3) => Ok(Kind::Norm(p)),
+            Some(p) => Err(OpError(format!("parameter `p_value` is {p}, expected 1 to 3"))),
+            None => Err("parameter `p_value` is needed by pool type lp".into()),
+        },
+        _ => Ok(Kind::Max),
+    }
+}
+
+fn kernel_size(window: &Window) -> f64 {
+    window.kernel.iter().product::<u64>() as f64
+}
+
+fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], old: bool) -> Result<Value> {
+    let x = operand(b, args, 0)?;
+    let ty = b.ty(x)?;
+    let window = window_of(cx.params, &ty.dims[2..]).or_fail(b)?;
+    let (out, rank) = (&cx.outputs[0], window.kernel.len());
+    let kind = kind(cx.params, old).or_fail(b)?;
+    if global(cx.params) {
+        return over_everything(b, x, kind, out);
+    }
+    let fill = if let Kind::Max = kind { lowest(ty.dtype) } else { Scalar::zero(ty.dtype) };
+    let axes = kernel_axes(rank);
+    let reduction = match kind {
+        Kind::Mean { include_pad, whole: false } => return mean_of_windows(b, x, &window, out, include_pad),
+        Kind::Max => max_of(ty.dtype, &axes, false),
+        Kind::Sum => sum_of(ty.dtype, &axes, false, Ex::clone, |s| s.cast(ty.dtype)),
+        Kind::Mean { .. } => {
+            let n = kernel_size(&window);
+            sum_of(ty.dtype, &axes, false, Ex::clone, |s| (s * (1.0 / n)).cast(ty.dtype))
+        }
+        Kind::Norm(p) => sum_of(ty.dtype, &axes, false, |x| power(x, p), |s| root(s, p).cast(ty.dtype)),
+    };
+    let reduction = reduction.or_fail(b)?;
+    let seen = windows(b, x, &window, &out.dims[2..], fill)?;
+    b.reduced(seen, reduction)
+}
+
+/// The only window of a global pool.
+fn over_everything(b: &mut Builder<'_>, x: Value, kind: Kind, out: &DenseType) -> Result<Value> {
+    let ty = b.ty(x)?;
+    let axes: Vec<usize> = (2..ty.rank()).collect();
+    let n = ty.dims[2..].iter().product::<u64>() as f64;
+    let reduction = match kind {
+        Kind::Max => max_of(ty.dtype, &axes, true),
+        Kind::Sum => sum_of(ty.dtype, &axes, true, Ex::clone, |s| s.cast(ty.dtype)),
+        Kind::Mean { .. } => sum_of(ty.dtype, &axes, true, Ex::clone, |s| (s / s.lit(n)).cast(ty.dtype)),
+        Kind::Norm(p) => sum_of(ty.dtype, &axes, true, |x| power(x, p), |s| root(s, p).cast(ty.dtype)),
+    };
+    let reduction = reduction.or_fail(b)?;
+    let y = b.reduced(x, reduction)?;
+    debug_assert_eq!(b.dims(y)?, out.dims);
+    Ok(y)
+}
+
+/// How many windows at most see an element, by spatial axis.
+fn overlaps(window: &Window) -> Vec<u64> {
+    (0..window.kernel.len()).map(|i| window.kernel[i].div_ceil(window.strides[i] as u64)).collect()
+}
+
+/// For every element [n, c, spatial…] what the windows that may see it hold, as further axes: the j-th
+/// window before the last one that starts at the element or before it; `fill` where there is none.
+fn seen_by(b: &mut Builder<'_>, of_windows: Value, window: &Window, x: &DenseType, fill: f64) -> Result<Value> {
+    let ty = b.ty(of_windows)?;
+    let rank = window.kernel.len();
+    let dims = [&x.dims[..], &overlaps(window)].concat();
+    let v = vars(dims.len());
+    let mut map: Vec<Index> = v[..2].to_vec();
+    for i in 0..rank {
+        let last = v[2 + i].offset(window.before[i]).floor_div(window.strides[i], &dims[..]);
+        map.push(last.sub(&v[2 + rank + i]));
+    }
+    let fill = Scalar::from_f64(ty.dtype, fill);
+    b.view(of_windows, View { map, fill: Some(fill) }, &dims)
+}
+
+/// Whether the windows of [`seen_by`] reach the element; `None` if they all do.
+fn reaches(s: &tensorc_ir::scalar::ScalarBuilder, window: &Window) -> Option<Ex> {
+    let rank = window.kernel.len();
+    let int = |n: i64| s.constant(Scalar::i64(n));
+    let mut all: Option<Ex> = None;
+    for i in (0..rank).filter(|&i| !window.kernel[i].is_multiple_of(window.strides[i] as u64)) {
+        let stride = int(window.strides[i]);
+        let inside = (s.coord(2 + i) + int(window.before[i])) % &stride + s.coord(2 + rank + i) * &stride;
+        let ok = inside.lt(&int(window.kernel[i] as i64));
+        all = Some(all.map_or(ok.clone(), |all| all & ok));
+    }
+    all
+}
+
+/// The sum over the windows that see each element.
+fn gathered(b: &mut Builder<'_>, of_windows: Value, window: &Window, x: &DenseType) -> Result<Value> {
+    let seen = seen_by(b, of_windows, window, x, 0.0)?;
+    let dims = b.dims(seen)?;
+    let axes: Vec<usize> = (x.rank()..dims.len()).collect();
+    let masked = b.map_as(&[seen], x.dtype, &dims, |s, a| match reaches(s, window) {
+        Some(reached) => reached.select(&a[0], &a[0].lit(0.0)),
+        None => a[0].clone(),
+    })?;
+    let sum = sum_of(x.dtype, &axes, false, Ex::clone, |s| s.cast(x.dtype)).or_fail(b)?;
+    b.reduced(masked, sum)
+}
+
+/// The head of a window goes to its first maximum.
+fn max_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, window: &Window, x: Value, head: Value) -> Result<Value> {
+    let (ty, out) = (b.ty(x)?, &cx.node.outputs[0]);
+    let seen = windows(b, x, window, &out.dims[2..], lowest(ty.dtype))?;
+    let reduction = max_with_index(&ty, window, &Params::new()).or_fail(b)?;
+    let types = [out.clone(), DenseType::new(DType::I64, &out.dims)];
+    let found = b.prim(Prim::Reduce(reduction.into()), &[seen], &types).to_vec();
+    let at = seen_by(b, found[1], window, &ty, -1.0)?;
+    let head = seen_by(b, head, window, &ty, 0.0)?;
+    let dims = b.dims(head)?;
+    let chosen = b.map_as(&[head, at], ty.dtype, &dims, |s, a| {
+        let here = ty.dims.iter().enumerate().fold(s.constant(Scalar::i64(0)), |sum, (axis, &n)| {
+            sum * s.constant(Scalar::i64(n as i64)) + s.coord(axis)
+        });
+        here.eq(&a[1]).select(&a[0], &a[0].lit(0.0))
+    })?;
+    let axes: Vec<usize> = (ty.rank()..dims.len()).collect();
+    let sum = sum_of(ty.dtype, &axes, false, Ex::clone, |s| s.cast(ty.dtype)).or_fail(b)?;
+    b.reduced(chosen, sum)
+}
+
+fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, old: bool) -> Result<Vec<Option<Value>>> {
+    let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
+    let (ty, out) = (b.ty(x)?, &cx.node.outputs[0]);
+    let window = window_of(cx.node.params, &ty.dims[2..]).or_fail(b)?;
+    let kind = kind(cx.node.params, old).or_fail(b)?;
+    let wide = compute_type(ty.dtype);
+    let share = match kind {
+        Kind::Max => return Ok(vec![Some(max_gradient(b, cx, &window, x, head)?)]),
+        Kind::Sum => head,
+        Kind::Mean { whole: true, .. } => {
+            let n = kernel_size(&window);
+            b.map_as(&[head], ty.dtype, &out.dims, |_, a| &a[0] * (1.0 / n))?
+        }
+        Kind::Mean { include_pad, .. } => {
+            let sizes = |i: usize| counted(&window, i, ty.dims[2 + i], out.dims[2 + i], include_pad);
+            let counts: Vec<Vec<u64>> = (0..window.kernel.len()).map(sizes).collect();
+            let inputs: Vec<Value> = [head].into_iter().chain(window_sizes(b, &counts, wide)).collect();
+            b.map_as(&inputs, ty.dtype, &out.dims, |_, a| &a[0] / a[2..].iter().fold(a[1].clone(), |n, c| n * c))?
+        }
+        Kind::Norm(p) => b.map_as(&[head, cx.outputs[0]], ty.dtype, &out.dims, |_, a| match p {
+            1 => a[0].clone(),
+            p => a[1].gt(&a[1].lit(0.0)).select(&(&a[0] / a[1].pow(&a[1].lit(p as f64 - 1.0))), &a[0].lit(0.0)),
+        })?,
+    };
+    let mut gradient = gathered(b, share, &window, &ty)?;
+    if let Kind::Norm(p) = kind {
+        gradient = b.map_as(&[gradient, x], ty.dtype, &ty.dims, |_, a| {
+            let x = &a[1];
+            let size = (1..p).fold(a[0].clone(), |size, _| size * x.abs());
+            x.lt(&x.lit(0.0)).select(&-&size, &size)
+        })?;
+    }
+    Ok(vec![Some(gradient)])
+}
+
+fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    agree_dtypes(cx, &[0], &[0])?;
+    kind(cx.params, false)?;
+    if global(cx.params) {
+        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        if !(3..=5).contains(&x.len()) {
+            return Err(OpError(format!("operand `data`: expected rank 3 to 5, found rank {}", x.len())));
+        }
+        check_layout(cx.params, x.len() - 2)?;
+        return cx.set_output_dims(0, x.iter().enumerate().map(|(i, d)| if i < 2 { *d } else { Dim::Const(1) }));
+    }
+    let rank = kernel_of(cx.params)?.len();
+    check_layout(cx.params, rank)?;
+    let window = window_of(cx.params, &vec![0; rank])?;
+    let convention = convention(cx.params);
+    let x = ranked(cx, 0, rank + 2)?;
+    partial(cx, 0, &vec![None; rank + 2])?;
+    let out = output_dims(cx, 0);
+    cx.unify_dims(x[0], out[0], "output, axis 0")?;
+    cx.unify_dims(x[1], out[1], "output, axis 1")?;
+    for i in 0..rank {
+        let (k, s, pad) = (window.kernel[i] as i64, window.strides[i], 2 * window.before[i]);
+        match cx.resolve(x[2 + i]) {
+            Dim::Const(n) => {
+                let n = count(&window, convention, i, n)?;
+                cx.unify_dims(Dim::Const(n), out[2 + i], &format!("output, spatial axis {i}"))?;
+            }
+            input => {
+                let add = match convention {
+                    Convention::Valid => pad - k + s,
+                    Convention::Full => pad - k + 2 * s - 1,
+                    Convention::Same => pad + s - 1,
+                };
+                cx.relate(Equation::Affine { out: out[2 + i], input, mul: 1, add, div: s })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn entry(name: &'static str, doc: &'static str, old: bool) -> OpDef {
+    let kinds: &[&str] = if old { &["avg", "max", "sum"] } else { &["avg", "lp", "max", "sum"] };
+    let conventions: &[&str] = if old { &["full", "valid"] } else { &["full", "same", "valid"] };
+    define(name, doc, composite(move |b, cx, args| body(b, cx, args, old)), rule(infer))
+        .operand("data", FLOATS)
+        .param("kernel", ParamValue::Ints(vec![]), "Extents of a window, one to three; not needed by a global pool.")
+        .choice("pool_type", kinds, "max", "What is made of a window.")
+        .param("global_pool", ParamValue::Bool(false), "One window that covers everything.")
+        .choice(
+            "pooling_convention",
+            conventions,
+            "valid",
+            "Windows inside the padded operand; or also one that reaches beyond (full); or one a stride (same).",
+        )
+        .param("stride", ParamValue::Ints(vec![]), "Default: 1 along every axis.")
+        .param("pad", ParamValue::Ints(vec![]), "On both sides, below the kernel. Default: 0.")
+        .gradient(move |b, cx| gradient(b, cx, old))
+        .ulp(4.0)
+}
+
+fn pooling() -> OpDef {
+    let doc = "The maximum, mean, sum or p-norm of every window of [n, c, spatial…]. Windows of a mean are clipped to \
+               the padded operand.";
+    entry("mx_pooling", doc, false)
+        .maybe("p_value", ParamKind::Int, "p of a p-norm, 1 to 3.")
+        .maybe("count_include_pad", ParamKind::Bool, "Whether padding counts in a mean; default: yes.")
+        .choice(
+            "layout",
+            &["None", "NCW", "NCHW", "NCDHW", "NHWC", "NDHWC", "NWC"],
+            "None",
+            "Only those with channels on axis 1 are supported.",
+        )
+        .ignored(&[("cudnn_off", ParamValue::Bool(false))])
+        .named(&["Pooling"])
+}
+
+fn pooling_v1() -> OpDef {
+    let doc = "Pooling as in MXNet 0.x: a mean divides by the size of the kernel, wherever the window is.";
+    entry("mx_pooling_v1", doc, true).named(&["Pooling_v1"])
+}

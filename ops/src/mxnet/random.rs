@@ -1,7 +1,0 @@
-//! Random tensors.
-
-use tensorc_ir::op::OpDef;
-
-pub fn ops() -> Vec<OpDef> {
-    vec![]
-}

@@ -1,7 +1,0 @@
-//! The fused recurrent layer.
-
-use tensorc_ir::op::OpDef;
-
-pub fn ops() -> Vec<OpDef> {
-    vec![]
-}

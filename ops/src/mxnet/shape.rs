@@ -1,7 +1,0 @@
-//! Views, joins and splits, with MXNet's shape codes.
-
-use tensorc_ir::op::OpDef;
-
-pub fn ops() -> Vec<OpDef> {
-    vec![]
-}

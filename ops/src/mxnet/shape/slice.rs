@@ -1,0 +1,375 @@
+//! Cutting out and replacing parts, and crops.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::infer::{InferCtx, normalize_axis};
+use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::prim::View;
+use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder};
+use tensorc_ir::{Dim, Shape};
+
+use crate::def::{Define, composite, define, operand, rule};
+use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes};
+use crate::rules::partial;
+use crate::slicing::{Cut, cut};
+use crate::views::{Build, OrFail, strided, vars};
+
+pub fn ops() -> Vec<OpDef> {
+    vec![slice(), slice_axis(), slice_like(), slice_assign(), slice_assign_scalar(), crop(), pad()]
+}
+
+/// Begin, end and step along one axis; [`ParamValue::NONE`] where none is given.
+type Bounds = (i64, i64, i64);
+
+/// What the bounds take of an axis of extent `n`.
+fn taken((begin, end, step): Bounds, n: u64) -> Cut {
+    let step = if step == ParamValue::NONE { 1 } else { step };
+    let begin = match (begin, step > 0) {
+        (ParamValue::NONE, true) => 0,
+        (ParamValue::NONE, false) => i64::MAX,
+        (begin, _) => begin,
+    };
+    let end = match (end, step > 0) {
+        (ParamValue::NONE, true) => i64::MAX,
+        (ParamValue::NONE, false) => i64::MIN,
+        (end, _) => end,
+    };
+    cut(begin, end, step, n)
+}
+
+/// Bounds by axis from the parameters `begin`, `end` and `step`; axes not named are taken whole.
+fn bounds(params: &Params, rank: usize) -> std::result::Result<Vec<Bounds>, OpError> {
+    let list = |name: &str| params.ints(name).unwrap_or(&[]);
+    let (begin, end, step) = (list("begin"), list("end"), list("step"));
+    if begin.len() != end.len() || begin.len() > rank || !(step.is_empty() || step.len() == begin.len()) {
+        return Err(OpError(format!(
+            "parameters `begin`, `end` and `step`: {}, {} and {} entries for an operand of rank {rank}",
+            begin.len(),
+            end.len(),
+            step.len()
+        )));
+    }
+    if step.contains(&0) {
+        return Err("parameter `step`: a step is 0".into());
+    }
+    let none = ParamValue::NONE;
+    let at = |list: &[i64], i: usize| list.get(i).copied().unwrap_or(none);
+    Ok((0..rank).map(|i| (at(begin, i), at(end, i), at(step, i))).collect())
+}
+
+fn sliced(b: &mut Builder<'_>, x: Value, bounds: &[Bounds], out: &[u64]) -> Result<Value> {
+    let dims = b.dims(x)?;
+    let cuts: Vec<Cut> = bounds.iter().zip(&dims).map(|(bounds, n)| taken(*bounds, *n)).collect();
+    let starts: Vec<i64> = cuts.iter().map(|c| c.start).collect();
+    let steps: Vec<i64> = cuts.iter().map(|c| if c.len <= 1 { 1 } else { c.step }).collect();
+    b.view(x, strided(&starts, &steps), out)
+}
+
+fn sliced_rule(cx: &mut InferCtx<'_>, x: &[Dim], bounds: &[Bounds]) -> std::result::Result<(), OpError> {
+    let whole = |b: &Bounds| {
+        matches!(b.0, 0 | ParamValue::NONE) && b.1 == ParamValue::NONE && matches!(b.2, 1 | ParamValue::NONE)
+    };
+    let dims: Vec<Option<Dim>> = x
+        .iter()
+        .zip(bounds)
+        .map(|(d, bounds)| match d {
+            Dim::Const(n) => Some(Dim::Const(taken(*bounds, *n).len)),
+            d if whole(bounds) => Some(*d),
+            _ => None,
+        })
+        .collect();
+    partial(cx, 0, &dims)
+}
+
+fn begin_end_step(def: OpDef) -> OpDef {
+    def.required("begin", ParamKind::Ints, "First position by axis; None: the end that the step comes from.")
+        .required("end", ParamKind::Ints, "End by axis; None: beyond the last position.")
+        .param("step", ParamValue::Ints(vec![]), "Step by axis; default: 1.")
+}
+
+fn slice() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let bounds = bounds(cx.params, cx.outputs[0].rank()).or_fail(b)?;
+        sliced(b, x, &bounds, &cx.outputs[0].dims)
+    });
+    let infer = rule(|cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let bounds = bounds(cx.params, x.len())?;
+        sliced_rule(cx, &x, &bounds)
+    });
+    begin_end_step(
+        define("mx_slice", "Positions from begin to before end by steps, axis by axis.", compute, infer)
+            .operand("data", &[]),
+    )
+    .named(&["slice", "crop"])
+}
+
+/// The bounds of a slice along one axis.
+fn one_axis(params: &Params, rank: usize) -> std::result::Result<Vec<Bounds>, OpError> {
+    let none = ParamValue::NONE;
+    let mut out = vec![(none, none, none); rank];
+    out[normalize_axis(params.int("axis").unwrap_or(0), rank)?] =
+        (params.int("begin").unwrap_or(0), params.int("end").unwrap_or(none), none);
+    Ok(out)
+}
+
+fn slice_axis() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let bounds = one_axis(cx.params, cx.outputs[0].rank()).or_fail(b)?;
+        sliced(b, x, &bounds, &cx.outputs[0].dims)
+    });
+    let infer = rule(|cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let bounds = one_axis(cx.params, x.len())?;
+        sliced_rule(cx, &x, &bounds)
+    });
+    define("mx_slice_axis", "Positions from begin to before end along one axis.", compute, infer)
+        .operand("data", &[])
+        .required("axis", ParamKind::Int, "The axis.")
+        .required("begin", ParamKind::Int, "First position.")
+        .maybe("end", ParamKind::Int, "End; default: that of the axis.")
+        .named(&["slice_axis"])
+}
+
+fn slice_like() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let rank = cx.outputs[0].rank();
+        b.view(x, strided(&vec![0; rank], &vec![1; rank]), &cx.outputs[0].dims)
+    });
+    let infer = rule(|cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        let (Some(x), Some(like)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
+        let list = cx.params.ints("axes").unwrap_or(&[]).to_vec();
+        if list.is_empty() && x.len() != like.len() {
+            return Err(OpError(format!("operand `shape_like`: expected rank {}, found rank {}", x.len(), like.len())));
+        }
+        let own = match list.is_empty() {
+            true => (0..x.len()).map(|i| (i, i)).collect(),
+            false => list
+                .iter()
+                .map(|&a| Ok((normalize_axis(a, x.len())?, normalize_axis(a, like.len())?)))
+                .collect::<std::result::Result<Vec<_>, OpError>>()?,
+        };
+        let mut dims = x.to_vec();
+        for (axis, from) in own {
+            if let (Dim::Const(n), Dim::Const(most)) = (like[from], x[axis])
+                && n > most
+            {
+                return Err(OpError(format!("operand `shape_like`, axis {from}: {n} exceeds the data's {most}")));
+            }
+            dims[axis] = like[from];
+        }
+        cx.set_output_dims(0, dims)
+    });
+    define(
+        "mx_slice_like",
+        "The first positions, as many as the other operand has, along the given axes.",
+        compute,
+        infer,
+    )
+    .operand("data", &[])
+    .operand("shape_like", &[])
+    .param("axes", ParamValue::Ints(vec![]), "Axes that are cut; default: all.")
+    .named(&["slice_like"])
+}
+
+/// Whether the element at the coordinates is one of those a slice takes.
+fn inside(s: &ScalarBuilder, cuts: &[Cut]) -> Option<Ex> {
+    let int = |n: i64| s.constant(Scalar::i64(n));
+    let mut all: Option<Ex> = None;
+    for (axis, c) in cuts.iter().enumerate() {
+        let away = (s.coord(axis) - int(c.start)) * int(c.step.signum());
+        let step = c.step.abs();
+        let ok = away.ge(&int(0)) & away.lt(&int(c.len as i64 * step));
+        let ok = if step == 1 { ok } else { ok & (&away % int(step)).eq(&int(0)) };
+        all = Some(all.map_or(ok.clone(), |all| all & ok));
+    }
+    all
+}
+
+/// The operand with the elements of a slice replaced by those of another array, or by a number.
+fn assigned(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, rhs: Option<Value>) -> Result<Value> {
+    let ty = b.ty(x)?;
+    let bounds = bounds(cx.params, ty.rank()).or_fail(b)?;
+    let cuts: Vec<Cut> = bounds.iter().zip(&ty.dims).map(|(bounds, n)| taken(*bounds, *n)).collect();
+    let Some(rhs) = rhs else {
+        let number = cx.params.float("scalar").unwrap_or(0.0);
+        return b.map_as(&[x], ty.dtype, &ty.dims, |s, a| match inside(s, &cuts) {
+            Some(inside) => inside.select(&a[0].lit(number), &a[0]),
+            None => a[0].lit(number),
+        });
+    };
+    let map = vars(ty.rank()).into_iter().zip(&cuts).map(|(at, c)| {
+        let (step, away) = (c.step.abs(), at.offset(-c.start).scale(c.step.signum()));
+        // A remainder moves the position beyond the end, where the view fills.
+        let beyond = away.modulo(step, &ty.dims[..]).scale(c.len as i64 + 1);
+        away.floor_div(step, &ty.dims[..]).add(&beyond)
+    });
+    let view = View { map: map.collect(), fill: Some(Scalar::zero(ty.dtype)) };
+    let spread = b.view(rhs, view, &ty.dims)?;
+    b.map_as(&[x, spread], ty.dtype, &ty.dims, |s, a| match inside(s, &cuts) {
+        Some(inside) => inside.select(&a[1], &a[0]),
+        None => a[1].clone(),
+    })
+}
+
+fn slice_assign() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (x, rhs) = (operand(b, args, 0)?, operand(b, args, 1)?);
+        assigned(b, cx, x, Some(rhs))
+    });
+    let infer = rule(|cx| {
+        agree_dtypes(cx, &[0, 1], &[0])?;
+        agree_shapes(cx, &[0], &[0])?;
+        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let bounds = bounds(cx.params, x.len())?;
+        let known: Option<Vec<u64>> = x.iter().map(|d| d.as_const()).collect();
+        let Some(known) = known else { return Ok(()) };
+        let dims = known.iter().zip(&bounds).map(|(n, bounds)| Dim::Const(taken(*bounds, *n).len));
+        cx.set_input_shape(1, Shape::Ranked(dims.collect()))
+    });
+    let def = define("mx_slice_assign", "lhs with the elements of a slice replaced by rhs.", compute, infer);
+    begin_end_step(def.operand("lhs", &[]).operand("rhs", &[])).named(&["_slice_assign", "_crop_assign"])
+}
+
+fn slice_assign_scalar() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        assigned(b, cx, x, None)
+    });
+    let infer = rule(|cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        agree_shapes(cx, &[0], &[0])?;
+        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        bounds(cx.params, x.len()).map(|_| ())
+    });
+    let def =
+        define("mx_slice_assign_scalar", "The data with the elements of a slice replaced by a number.", compute, infer);
+    begin_end_step(def.operand("data", &[]))
+        .param("scalar", ParamValue::Float(0.0), "The number.")
+        .named(&["_slice_assign_scalar", "_crop_assign_scalar"])
+}
+
+fn two(params: &Params, name: &str) -> [i64; 2] {
+    match params.ints(name) {
+        Some([a, b]) => [*a, *b],
+        _ => [0, 0],
+    }
+}
+
+/// Where a crop of the given size begins along each spatial axis.
+fn corner(params: &Params, from: [u64; 2], to: [u64; 2]) -> std::result::Result<[u64; 2], OpError> {
+    let offset = two(params, "offset");
+    let mut out = [0; 2];
+    for i in 0..2 {
+        if to[i] > from[i] {
+            return Err(OpError(format!("a crop of {} exceeds the data's {}", to[i], from[i])));
+        }
+        out[i] = match params.bool("center_crop") {
+            Some(true) => (from[i] - to[i]) / 2,
+            _ => offset[i].max(0) as u64,
+        };
+        if out[i] + to[i] > from[i] {
+            return Err(OpError(format!("parameter `offset`: {} + {} exceeds the data's {}", out[i], to[i], from[i])));
+        }
+    }
+    Ok(out)
+}
+
+fn crop() -> OpDef {
+    let compute = Compute::Composite(Box::new(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let (from, to) = (b.dims(x)?, &cx.outputs[0].dims);
+        let at = corner(cx.params, [from[2], from[3]], [to[2], to[3]]).or_fail(b)?;
+        Ok(vec![b.view(x, strided(&[0, 0, at[0] as i64, at[1] as i64], &[1; 4]), to)?])
+    }));
+    let infer = rule(|cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        if cx.input_count() > 2 {
+            return Err(OpError(format!("{} operands given, at most 2 expected", cx.input_count())));
+        }
+        let x = crate::rules::ranked(cx, 0, 4)?;
+        let size = match cx.has_input(1) {
+            true => match cx.input_dims(1) {
+                Some(like) if like.len() == 4 => [like[2], like[3]],
+                Some(like) => return Err(OpError(format!("operand 1: expected rank 4, found rank {}", like.len()))),
+                None => return Ok(()),
+            },
+            false => two(cx.params, "h_w").map(|n| Dim::Const(n.max(0) as u64)),
+        };
+        cx.set_output_dims(0, [x[0], x[1], size[0], size[1]])
+    });
+    define(
+        "mx_crop",
+        "A part of images [n, c, h, w]: as large as a second operand, or of the size `h_w`.",
+        compute,
+        infer,
+    )
+    .operand("arg", &[])
+    .variadic()
+    .param("offset", ParamValue::Ints(vec![0, 0]), "Where the part begins.")
+    .param("h_w", ParamValue::Ints(vec![0, 0]), "Height and width, without a second operand.")
+    .param("center_crop", ParamValue::Bool(false), "The part in the middle.")
+    .named(&["Crop"])
+}
+
+fn pad() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let dtype = b.ty(x)?.dtype;
+        let widths = widths(cx.params, cx.outputs[0].rank()).or_fail(b)?;
+        let list: Vec<i64> = widths.iter().map(|w| w.0).chain(widths.iter().map(|w| w.1)).collect();
+        let pads = b.i64s(&list);
+        let value = b.scalar(Scalar::from_f64(dtype, cx.params.float("constant_value").unwrap_or(0.0)));
+        let mode = cx.params.str("mode").unwrap_or("constant").to_owned();
+        b.op("pad", &[x, pads, value], Params::new().with("mode", ParamValue::Str(mode)))
+    });
+    let infer = rule(|cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        let given = cx.params.ints("pad_width").map_or(0, <[i64]>::len) / 2;
+        let x = crate::rules::ranked(cx, 0, given)?;
+        let widths = widths(cx.params, x.len())?;
+        partial(cx, 0, &vec![None; x.len()])?;
+        let out = crate::rules::output_dims(cx, 0);
+        for (i, (before, after)) in widths.into_iter().enumerate() {
+            let add = before + after;
+            if let (Dim::Const(n), Some("reflect")) = (cx.resolve(x[i]), cx.params.str("mode"))
+                && before.max(after) >= n.max(1) as i64
+            {
+                return Err(OpError(format!(
+                    "parameter `pad_width`: axis {i} of {n} elements cannot be reflected so far"
+                )));
+            }
+            cx.relate(tensorc_ir::dim::Equation::Affine { out: out[i], input: x[i], mul: 1, add, div: 1 })?;
+        }
+        Ok(())
+    });
+    define("mx_pad", "Adds elements around the data: a constant, the outermost ones, or mirrored ones.", compute, infer)
+        .operand("data", &[])
+        .choice("mode", &["constant", "edge", "reflect"], "constant", "Which elements are added.")
+        .edit(|d| {
+            if let Some(spec) = d.params.last_mut() {
+                (spec.default, spec.required) = (None, true);
+            }
+        })
+        .required("pad_width", ParamKind::Ints, "Elements before and after, axis by axis.")
+        .param("constant_value", ParamValue::Float(0.0), "The constant.")
+        .named(&["Pad", "pad"])
+}
+
+/// Elements added before and after each axis.
+fn widths(params: &Params, rank: usize) -> std::result::Result<Vec<(i64, i64)>, OpError> {
+    match params.ints("pad_width") {
+        Some(list) if list.len() == 2 * rank && list.iter().all(|n| *n >= 0) => {
+            Ok(list.chunks_exact(2).map(|p| (p[0], p[1])).collect())
+        }
+        _ => Err(OpError(format!("parameter `pad_width`: expected {} numbers of at least 0", 2 * rank))),
+    }
+}

@@ -1,0 +1,324 @@
+//! Broadcasting, tiling, repeating, diagonals, and blocks between channels and space.
+
+use tensorc_ir::Dim;
+use tensorc_ir::dim::Equation;
+use tensorc_ir::index::Index;
+use tensorc_ir::infer::{InferCtx, normalize_axis};
+use tensorc_ir::op::{OpDef, OpError};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::prim::View;
+use tensorc_ir::scalar::Scalar;
+
+use crate::compose;
+use crate::def::{Define, composite, define, operand, rule};
+use crate::mxnet::support::{Describe, agree_dtypes};
+use crate::rules::{output_dims, partial};
+use crate::views::{Build, OrFail, broadcast, vars};
+
+pub fn ops() -> Vec<OpDef> {
+    vec![
+        broadcast_to(),
+        broadcast_axis(),
+        broadcast_like(),
+        tile(),
+        repeat(),
+        diag(),
+        blocks("mx_depth_to_space", "Moves blocks of channels of [n, c, h, w] into space.", "depth_to_space"),
+        blocks("mx_space_to_depth", "Moves spatial blocks of [n, c, h, w] into channels.", "space_to_depth"),
+    ]
+}
+
+/// An entry whose result is the operand repeated along axes of extent 1.
+fn broadcasting(
+    name: &'static str,
+    doc: &'static str,
+    infer: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync + 'static,
+) -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let (from, to) = (b.dims(x)?, &cx.outputs[0].dims);
+        b.view(x, broadcast(&from, to), to)
+    });
+    define(name, doc, compute, rule(infer))
+}
+
+/// The extent an axis is broadcast to.
+fn stretched(from: Dim, to: Dim, what: &str) -> Result<Dim, OpError> {
+    match (from, to) {
+        (Dim::Const(a), Dim::Const(b)) if a != 1 && a != b => {
+            Err(OpError(format!("{what}: cannot broadcast {a} to {b}")))
+        }
+        _ => Ok(to),
+    }
+}
+
+fn broadcast_to() -> OpDef {
+    broadcasting("mx_broadcast_to", "The data repeated along axes of extent 1; 0 in `shape` keeps an axis.", |cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        let shape = cx.params.ints("shape").unwrap_or(&[]).to_vec();
+        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        if x.len() != shape.len() {
+            return Err(OpError(format!("parameter `shape`: expected {} entries, found {}", x.len(), shape.len())));
+        }
+        let mut dims = vec![];
+        for (i, (&from, &n)) in x.iter().zip(&shape).enumerate() {
+            let to = if n <= 0 { from } else { Dim::Const(n as u64) };
+            dims.push(stretched(from, to, &format!("operand `data`, axis {i}"))?);
+        }
+        cx.set_output_dims(0, dims)
+    })
+    .operand("data", &[])
+    .param("shape", ParamValue::Ints(vec![]), "The result's shape.")
+    .named(&["broadcast_to"])
+}
+
+fn broadcast_axis() -> OpDef {
+    broadcasting(
+        "mx_broadcast_axis",
+        "The data repeated along the given axes, of extent 1, to the given sizes.",
+        |cx| {
+            agree_dtypes(cx, &[0], &[0])?;
+            let list = |name: &str| cx.params.ints(name).unwrap_or(&[]).to_vec();
+            let (axes, sizes) = (list("axis"), list("size"));
+            if axes.len() != sizes.len() {
+                return Err(OpError(format!(
+                    "parameters `axis` and `size`: {} and {} entries",
+                    axes.len(),
+                    sizes.len()
+                )));
+            }
+            let Some(x) = cx.input_dims(0) else { return Ok(()) };
+            let mut dims = x.to_vec();
+            for (axis, size) in axes.into_iter().zip(sizes) {
+                let at = normalize_axis(axis, x.len())?;
+                cx.unify_dims(Dim::Const(1), x[at], &format!("operand `data`, axis {at}"))?;
+                dims[at] = Dim::Const(size.max(0) as u64);
+            }
+            cx.set_output_dims(0, dims)
+        },
+    )
+    .operand("data", &[])
+    .param("axis", ParamValue::Ints(vec![]), "Axes of extent 1.")
+    .param("size", ParamValue::Ints(vec![]), "What they become.")
+    .named(&["broadcast_axis", "broadcast_axes"])
+}
+
+fn broadcast_like() -> OpDef {
+    broadcasting(
+        "mx_broadcast_like",
+        "lhs repeated along axes of extent 1 to the shape of rhs, or to some of its axes.",
+        |cx| {
+            agree_dtypes(cx, &[0], &[0])?;
+            let (Some(x), Some(like)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
+            let list = |name: &str, rank: usize| match cx.params.ints(name) {
+                Some(list) => list.iter().map(|&a| normalize_axis(a, rank)).collect::<Result<Vec<_>, _>>(),
+                None => Ok((0..rank).collect()),
+            };
+            let (own, other) = (list("lhs_axes", x.len())?, list("rhs_axes", like.len())?);
+            if own.len() != other.len() {
+                return Err(OpError(format!("{} axes of lhs and {} of rhs", own.len(), other.len())));
+            }
+            let mut dims = x.to_vec();
+            for (a, b) in own.into_iter().zip(other) {
+                dims[a] = stretched(x[a], like[b], &format!("operand `lhs`, axis {a}"))?;
+            }
+            cx.set_output_dims(0, dims)
+        },
+    )
+    .operand("lhs", &[])
+    .operand("rhs", &[])
+    .maybe("lhs_axes", ParamKind::Ints, "Axes that are broadcast; default: all.")
+    .maybe("rhs_axes", ParamKind::Ints, "Axes that say how far; default: all.")
+    .named(&["broadcast_like"])
+}
+
+/// The operand's extents and the repetitions, with axes of extent 1 in front to equal rank.
+fn aligned<T: Copy>(list: &[T], rank: usize, one: T) -> Vec<T> {
+    [&vec![one; rank - list.len()][..], list].concat()
+}
+
+fn tile() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (x, out) = (operand(b, args, 0)?, &cx.outputs[0].dims);
+        let dims = b.dims(x)?;
+        let dims = aligned(&dims, out.len(), 1);
+        let x = compose::reshape(b, x, &dims)?;
+        let map = vars(out.len()).into_iter().zip(&dims).map(|(at, &n)| at.modulo((n as i64).max(1), &out[..]));
+        b.view(x, View { map: map.collect(), fill: None }, out)
+    });
+    let infer = rule(|cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        let reps = cx.params.ints("reps").unwrap_or(&[]).to_vec();
+        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let rank = x.len().max(reps.len());
+        let (x, reps) = (aligned(&x, rank, Dim::Const(1)), aligned(&reps, rank, 1));
+        partial(cx, 0, &vec![None; rank])?;
+        let out = output_dims(cx, 0);
+        for (i, &n) in reps.iter().enumerate() {
+            if n < 0 {
+                return Err(OpError(format!("parameter `reps`: entry {i} is {n}")));
+            }
+            match n {
+                0 => cx.unify_dims(Dim::Const(0), out[i], "output")?,
+                n => cx.relate(Equation::Affine { out: out[i], input: x[i], mul: n, add: 0, div: 1 })?,
+            }
+        }
+        Ok(())
+    });
+    define("mx_tile", "The data repeated as a whole along the last axes, or along new ones in front.", compute, infer)
+        .operand("data", &[])
+        .required("reps", ParamKind::Ints, "Repetitions by axis.")
+        .named(&["tile"])
+}
+
+fn repeats(params: &Params) -> Result<u64, OpError> {
+    match params.int("repeats") {
+        Some(n) if n >= 0 => Ok(n as u64),
+        n => Err(OpError(format!("parameter `repeats` is {}", n.unwrap_or(0)))),
+    }
+}
+
+fn repeat() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (x, out) = (operand(b, args, 0)?, &cx.outputs[0].dims);
+        let n = repeats(cx.params).or_fail(b)?.max(1);
+        let (x, axis) = match cx.params.int("axis") {
+            Some(axis) => (x, normalize_axis(axis, out.len()).or_fail(b)?),
+            None => {
+                let len = b.ty(x)?.len();
+                (compose::reshape(b, x, &[len])?, 0)
+            }
+        };
+        let mut map = vars(out.len());
+        map[axis] = map[axis].floor_div(n as i64, &out[..]);
+        b.view(x, View { map, fill: None }, out)
+    });
+    let infer = rule(|cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        let n = repeats(cx.params)?;
+        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        match cx.params.int("axis") {
+            Some(axis) => {
+                let at = cx.axis(axis, x.len())?;
+                let mut dims: Vec<Option<Dim>> = x.iter().copied().map(Some).collect();
+                dims[at] = x[at].as_const().map(|d| Dim::Const(d * n));
+                partial(cx, 0, &dims)
+            }
+            None => {
+                let len = x.iter().map(|d| d.as_const()).product::<Option<u64>>();
+                partial(cx, 0, &[len.map(|len| Dim::Const(len * n))])
+            }
+        }
+    });
+    define("mx_repeat", "Every element of the flattened data, or along an axis, repeated.", compute, infer)
+        .operand("data", &[])
+        .required("repeats", ParamKind::Int, "Repetitions.")
+        .maybe("axis", ParamKind::Int, "The axis; default: the flattened data.")
+        .named(&["repeat"])
+}
+
+/// The axes a diagonal runs along.
+fn diagonal_axes(params: &Params, rank: usize) -> Result<[usize; 2], OpError> {
+    let axes = [
+        normalize_axis(params.int("axis1").unwrap_or(0), rank)?,
+        normalize_axis(params.int("axis2").unwrap_or(1), rank)?,
+    ];
+    match axes[0] == axes[1] {
+        true => Err("parameters `axis1` and `axis2` are equal".into()),
+        false => Ok(axes),
+    }
+}
+
+fn diag() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (x, out) = (operand(b, args, 0)?, &cx.outputs[0].dims);
+        let ty = b.ty(x)?;
+        let k = cx.params.int("k").unwrap_or(0);
+        let (down, right) = ((-k).max(0), k.max(0));
+        if ty.rank() == 1 {
+            // Off the diagonal the position lies beyond the vector, where the view fills.
+            let v = vars(2);
+            let along = if k >= 0 { v[0].clone() } else { v[1].clone() };
+            let beyond = v[1].sub(&v[0]).offset(-k).scale(out[0] as i64);
+            let view = View { map: vec![along.add(&beyond)], fill: Some(Scalar::zero(ty.dtype)) };
+            return b.view(x, view, out);
+        }
+        let [row, column] = diagonal_axes(cx.params, ty.rank()).or_fail(b)?;
+        let along = Index::var(out.len() as u32 - 1);
+        let mut rest = vars(out.len()).into_iter();
+        let map = (0..ty.rank()).map(|axis| match axis {
+            a if a == row => along.offset(down),
+            a if a == column => along.offset(right),
+            _ => rest.next().unwrap_or_default(),
+        });
+        let view = View { map: map.collect(), fill: None };
+        b.view(x, view, out)
+    });
+    let infer = rule(|cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        let k = cx.params.int("k").unwrap_or(0);
+        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        if x.len() == 1 {
+            let n = x[0].as_const().map(|n| Dim::Const(n + k.unsigned_abs()));
+            return partial(cx, 0, &[n, n]);
+        }
+        let [row, column] = diagonal_axes(cx.params, x.len())?;
+        let mut dims: Vec<Option<Dim>> =
+            (0..x.len()).filter(|a| *a != row && *a != column).map(|a| Some(x[a])).collect();
+        dims.push(match (x[row].as_const(), x[column].as_const()) {
+            (Some(rows), Some(columns)) => {
+                let n = (rows as i64 - (-k).max(0)).min(columns as i64 - k.max(0));
+                if n <= 0 {
+                    return Err(OpError(format!("parameter `k`: diagonal {k} of {rows}×{columns} is empty")));
+                }
+                Some(Dim::Const(n as u64))
+            }
+            _ => None,
+        });
+        partial(cx, 0, &dims)
+    });
+    define("mx_diag", "The k-th diagonal of the data, or a matrix with the data on it.", compute, infer)
+        .operand("data", &[])
+        .param("k", ParamValue::Int(0), "Diagonals above the main one.")
+        .param("axis1", ParamValue::Int(0), "Axis of the rows.")
+        .param("axis2", ParamValue::Int(1), "Axis of the columns.")
+        .named(&["diag"])
+}
+
+/// An entry elsewhere, under MXNet's name of its parameter.
+fn blocks(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef {
+    let compute = composite(move |b, cx, args| {
+        let x = operand(b, args, 0)?;
+        let side = cx.params.int("block_size").unwrap_or(1);
+        b.op(entry, &[x], Params::new().with("blocksize", ParamValue::Int(side)))
+    });
+    let deep = entry == "space_to_depth";
+    let infer = rule(move |cx| {
+        agree_dtypes(cx, &[0], &[0])?;
+        let side = cx.params.int("block_size").unwrap_or(0);
+        if side <= 0 {
+            return Err(OpError(format!("parameter `block_size` is {side}")));
+        }
+        let x = crate::rules::ranked(cx, 0, 4)?;
+        partial(cx, 0, &[None; 4])?;
+        let out = output_dims(cx, 0);
+        cx.unify_dims(x[0], out[0], "output, axis 0")?;
+        // Channels are many where extents are small.
+        let (fine, coarse) = if deep { (&x, &out) } else { (&out, &x) };
+        for (axis, large, small, factor) in
+            [(1, coarse[1], fine[1], side * side), (2, fine[2], coarse[2], side), (3, fine[3], coarse[3], side)]
+        {
+            if let Dim::Const(n) = cx.resolve(large)
+                && n % factor as u64 != 0
+            {
+                return Err(OpError(format!("axis {axis}: expected a multiple of {factor}, found {n}")));
+            }
+            cx.relate(Equation::Affine { out: large, input: small, mul: factor, add: 0, div: 1 })?;
+        }
+        Ok(())
+    });
+    define(name, doc, compute, infer)
+        .operand("data", &[])
+        .required("block_size", ParamKind::Int, "Side of a block.")
+        .named(&[entry])
+}

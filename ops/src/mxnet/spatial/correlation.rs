@@ -1,0 +1,111 @@
+//! Correlation of two images at displacements (Dosovitskiy and others 2015).
+
+use tensorc_ir::Dim;
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::op::{NodeCtx, OpDef, OpError};
+use tensorc_ir::params::{ParamValue, Params};
+use tensorc_ir::prim::View;
+use tensorc_ir::scalar::Scalar;
+
+use crate::compose::reduce;
+use crate::def::{Define, FLOATS, composite, define, operand, rule};
+use crate::rules::rank_in;
+use crate::views::Build;
+
+pub fn ops() -> Vec<OpDef> {
+    vec![correlation()]
+}
+
+#[derive(Clone, Copy)]
+struct Geometry {
+    kernel: i64,
+    reach: i64,
+    stride: i64,
+    step: i64,
+    pad: i64,
+}
+
+impl Geometry {
+    fn of(params: &Params) -> Geometry {
+        let get = |name: &str, default: i64| params.int(name).unwrap_or(default);
+        Geometry {
+            kernel: get("kernel_size", 1).max(1),
+            reach: get("max_displacement", 1).max(0),
+            stride: get("stride1", 1).max(1),
+            step: get("stride2", 1).max(1),
+            pad: get("pad_size", 0).max(0),
+        }
+    }
+
+    /// Displacements along an axis on either side.
+    fn radius(&self) -> i64 {
+        self.reach / self.step
+    }
+
+    fn displacements(&self) -> u64 {
+        (2 * self.radius() + 1) as u64
+    }
+
+    /// Positions along an axis of `n` elements.
+    fn count(&self, n: u64) -> std::result::Result<u64, OpError> {
+        let room = n as i64 + 2 * self.pad - 2 * (self.reach + (self.kernel - 1) / 2);
+        match room {
+            r if r > 0 => Ok((r as u64).div_ceil(self.stride as u64)),
+            _ => Err(OpError(format!("displacements of {} leave no position in {n} elements", self.reach))),
+        }
+    }
+}
+
+fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
+    let (x, y) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let (g, ty, out) = (Geometry::of(cx.params), b.ty(x)?, &cx.outputs[0].dims);
+    let (d, k) = (g.displacements(), g.kernel as u64);
+    // Image, displacement (2), position (2), channel, place in the kernel (2).
+    let space = [ty.dims[0], d, d, out[2], out[3], ty.dims[1], k, k];
+    let v = |i: u32| Index::var(i);
+    let along = |position: u32, place: u32| v(position).scale(g.stride).add(&v(place)).offset(g.reach - g.pad);
+    let moved = |position: u32, place: u32, by: u32| {
+        along(position, place).add(&v(by).scale(g.step)).offset(-g.radius() * g.step)
+    };
+    let fill = Some(Scalar::zero(ty.dtype));
+    let first = View { map: vec![v(0), v(5), along(3, 6), along(4, 7)], fill };
+    let second = View { map: vec![v(0), v(5), moved(3, 6, 1), moved(4, 7, 2)], fill };
+    let (x, y) = (b.view(x, first, &space)?, b.view(y, second, &space)?);
+    let share = 1.0 / (ty.dims[1] * k * k) as f64;
+    let multiply = cx.params.bool("is_multiply") != Some(false);
+    let joined =
+        b.map_as(&[x, y], ty.dtype, &space, |_, a| if multiply { &a[0] * &a[1] } else { (&a[0] - &a[1]).abs() })?;
+    let sum = reduce(b, "reduce_sum", joined, &[5, 6, 7])?;
+    let mean = crate::compose::with_number(b, "mul", sum, share)?;
+    b.reshaped(mean, out)
+}
+
+fn correlation() -> OpDef {
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let (first, second) = (cx.input(0).shape, cx.input(1).shape);
+        cx.set_input_shape(1, first)?;
+        cx.set_input_shape(0, second)?;
+        let Some(x) = rank_in(cx, 0, 4..=4)? else { return Ok(()) };
+        let (Dim::Const(h), Dim::Const(w)) = (x[2], x[3]) else { return Ok(()) };
+        let g = Geometry::of(cx.params);
+        let d = g.displacements();
+        cx.set_output_dims(0, [x[0], Dim::Const(d * d), Dim::Const(g.count(h)?), Dim::Const(g.count(w)?)])
+    });
+    let doc = "Means of products (or of absolute differences) of two images at all displacements up to a distance.";
+    define("mx_correlation", doc, composite(body), infer)
+        .group("data1", FLOATS)
+        .group("data2", FLOATS)
+        .param("kernel_size", ParamValue::Int(1), "extent of the window compared")
+        .within(1.0, 255.0)
+        .param("max_displacement", ParamValue::Int(1), "greatest displacement")
+        .param("stride1", ParamValue::Int(1), "distance of positions in the first image")
+        .param("stride2", ParamValue::Int(1), "distance of displacements")
+        .param("pad_size", ParamValue::Int(0), "zeros around the images")
+        .param("is_multiply", ParamValue::Bool(true), "products instead of absolute differences")
+        .ulp(2.0)
+        .mxnet("Correlation")
+}

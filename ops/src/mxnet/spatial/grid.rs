@@ -1,0 +1,210 @@
+//! Bilinear sampling on grids in [-1, 1]. Positions outside an image count as zero.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::op::{OpDef, OpError};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::scalar::Ex;
+use tensorc_ir::{DType, Dim};
+
+use crate::def::{Define, FLOATS, composite, define, operand, rule};
+use crate::rules::{rank_in, shaped};
+use crate::views::Build;
+
+pub fn ops() -> Vec<OpDef> {
+    vec![grid_generator(), bilinear_sampler(), spatial_transformer()]
+}
+
+/// Coordinate `at` of `n` as a number in [-1, 1].
+fn normalized(at: &Ex, like: &Ex, n: u64) -> Ex {
+    at.cast(like.dtype()) * (2.0 / (n.max(2) - 1) as f64) - like.lit(1.0)
+}
+
+/// Positions [n, 2, h, w] under affine maps [n, 6]: the first row of each gives x, the second y.
+fn affine_grid(b: &mut Builder<'_>, theta: Value, [h, w]: [u64; 2]) -> Result<Value> {
+    let ty = b.ty(theta)?;
+    let n = ty.dims[0];
+    let theta = b.reshaped(theta, &[n, 2, 3])?;
+    let mut columns = vec![];
+    for i in 0..3 {
+        let column = b.slice_axis(theta, 2, i, 1)?;
+        columns.push(b.reshaped(column, &[n, 2, 1, 1])?);
+    }
+    b.map_as(&columns, ty.dtype, &[n, 2, h, w], |s, a| {
+        let (x, y) = (normalized(&s.coord(3), &a[0], w), normalized(&s.coord(2), &a[0], h));
+        &a[0] * x + &a[1] * y + &a[2]
+    })
+}
+
+/// Positions from displacements in pixels, [n, 2, h, w].
+fn warped_grid(b: &mut Builder<'_>, flow: Value) -> Result<Value> {
+    let ty = b.ty(flow)?;
+    let half = |n: u64| (n.max(2) - 1) as f64 / 2.0;
+    let (h, w) = (half(ty.dims[2]), half(ty.dims[3]));
+    b.map_as(&[flow], ty.dtype, &ty.dims, |s, a| {
+        let along =
+            |axis: usize, half: f64| (&a[0] + s.coord(axis).cast(a[0].dtype())) / a[0].lit(half) - a[0].lit(1.0);
+        let first = s.coord(1).eq(&s.coord(1).lit(0.0));
+        first.select(&along(3, w), &along(2, h))
+    })
+}
+
+/// Rows of [n · h · w, c]: where an image's pixels lie.
+pub struct Pixels {
+    rows: Value,
+    dims: Vec<u64>,
+}
+
+impl Pixels {
+    /// From [n, c, h, w].
+    pub fn new(b: &mut Builder<'_>, image: Value) -> Result<Pixels> {
+        let dims = b.dims(image)?;
+        let rows = b.permuted(image, &[0, 2, 3, 1])?;
+        let rows = b.reshaped(rows, &[dims[0] * dims[2] * dims[3], dims[1]])?;
+        Ok(Pixels { rows, dims })
+    }
+
+    /// Pixels at positions `at` (image, row, column, as numbers), each times a weight, all of shape `shape`:
+    /// the result has the channels behind these axes.
+    pub fn weighted(&self, b: &mut Builder<'_>, at: [Value; 3], weight: Value, shape: &[u64]) -> Result<Value> {
+        let last = [0, 2, 3].map(|i| self.dims[i].saturating_sub(1) as f64);
+        let [h, w] = [self.dims[2], self.dims[3]].map(|n| n as f64);
+        let from = b.map_as(&at, DType::I64, shape, |_, a| {
+            let [n, y, x] = [0, 1, 2].map(|i| {
+                let at = a[i].cast(DType::I64);
+                at.max(&at.lit(0.0)).min(&at.lit(last[i]))
+            });
+            (&n * n.lit(h) + y) * n.lit(w) + x
+        })?;
+        let count = shape.iter().product();
+        let from = b.reshaped(from, &[count])?;
+        let got = b.gathered(self.rows, from, 0)?;
+        let weight = b.reshaped(weight, &[count, 1])?;
+        let got = b.call("mul", &[got, weight])?;
+        b.reshaped(got, &[shape, &[self.dims[1]]].concat())
+    }
+}
+
+/// Values of [n, c, h, w] at positions [n, 2, h', w'].
+fn sampled(b: &mut Builder<'_>, image: Value, grid: Value) -> Result<Value> {
+    let pixels = Pixels::new(b, image)?;
+    let (dims, grid_ty) = (pixels.dims.clone(), b.ty(grid)?);
+    let shape = [dims[0], grid_ty.dims[2], grid_ty.dims[3]];
+    let mut place = vec![];
+    for (which, n) in [(0, dims[3]), (1, dims[2])] {
+        let axis = b.slice_axis(grid, 1, which, 1)?;
+        let axis = b.reshaped(axis, &shape)?;
+        place.push(b.map_as(&[axis], grid_ty.dtype, &shape, |_, a| {
+            (&a[0] + a[0].lit(1.0)) * (n.saturating_sub(1) as f64 / 2.0)
+        })?);
+    }
+    let number = b.map_as(&[], DType::I64, &shape, |s, _| s.coord(0))?;
+    let (x, y) = (place[0], place[1]);
+    let mut parts = vec![];
+    for corner in 0..4 {
+        let (right, below) = (f64::from(corner % 2), f64::from(corner / 2));
+        let weight = b.map_as(&[x, y], grid_ty.dtype, &shape, |_, a| {
+            let share = |p: &Ex, step: f64, n: u64| {
+                let corner = p.floor() + p.lit(step);
+                let inside = corner.ge(&p.lit(0.0)) & corner.le(&p.lit(n.saturating_sub(1) as f64));
+                let fraction = p - p.floor();
+                let weight = if step == 0.0 { p.lit(1.0) - fraction } else { fraction };
+                inside.select(&weight, &p.lit(0.0))
+            };
+            share(&a[0], right, dims[3]) * share(&a[1], below, dims[2])
+        })?;
+        let edge = |b: &mut Builder<'_>, p: Value, step: f64| {
+            b.map_as(&[p], DType::I64, &shape, |_, a| (a[0].floor() + a[0].lit(step)).cast(DType::I64))
+        };
+        let (cx, cy) = (edge(b, x, right)?, edge(b, y, below)?);
+        parts.push(pixels.weighted(b, [number, cy, cx], weight, &shape)?);
+    }
+    let all = b.call("sum", &parts)?;
+    b.permuted(all, &[0, 3, 1, 2])
+}
+
+/// Rows and columns of parameter `target_shape`.
+fn target(params: &Params) -> std::result::Result<[u64; 2], OpError> {
+    let given = params.ints("target_shape").unwrap_or_default();
+    match given {
+        [h, w] if *h > 0 && *w > 0 => Ok([*h as u64, *w as u64]),
+        _ => Err(OpError(format!("parameter `target_shape` is {given:?}, expected rows and columns"))),
+    }
+}
+
+fn grid_generator() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let data = operand(b, args, 0)?;
+        match cx.params.str("transform_type") {
+            Some("warp") => warped_grid(b, data),
+            _ => {
+                let out = &cx.outputs[0].dims;
+                affine_grid(b, data, [out[2], out[3]])
+            }
+        }
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        if cx.params.str("transform_type") == Some("warp") {
+            crate::rules::same(cx, 0, 0)?;
+            let Some(data) = rank_in(cx, 0, 4..=4)? else { return Ok(()) };
+            return cx.unify_dims(Dim::Const(2), data[1], "operand `data`, axis 1");
+        }
+        let [h, w] = target(cx.params)?;
+        let data = crate::rules::ranked(cx, 0, 2)?;
+        cx.unify_dims(Dim::Const(6), data[1], "operand `data`, axis 1")?;
+        cx.set_output_dims(0, [data[0], Dim::Const(2), Dim::Const(h), Dim::Const(w)])
+    });
+    let doc = "Positions in [-1, 1] for bilinear sampling, from affine maps [n, 6] or displacements [n, 2, h, w].";
+    define("mx_grid_generator", doc, compute, infer)
+        .operand("data", FLOATS)
+        .required("transform_type", ParamKind::Choice(&["affine", "warp"]), "what the operand holds")
+        .param("target_shape", ParamValue::Ints(vec![0, 0]), "rows and columns, for affine maps")
+        .ulp(8.0)
+        .mxnet("GridGenerator")
+}
+
+fn bilinear_sampler() -> OpDef {
+    let compute = composite(|b, _, args| {
+        let (data, grid) = (operand(b, args, 0)?, operand(b, args, 1)?);
+        sampled(b, data, grid)
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let (Some(data), Some(grid)) = (rank_in(cx, 0, 4..=4)?, rank_in(cx, 1, 4..=4)?) else { return Ok(()) };
+        shaped(cx, 1, &[data[0], Dim::Const(2), grid[2], grid[3]])?;
+        cx.set_output_dims(0, [data[0], data[1], grid[2], grid[3]])
+    });
+    define("mx_bilinear_sampler", "Values of images at the positions of a grid, zero outside.", compute, infer)
+        .group("data", FLOATS)
+        .group("grid", FLOATS)
+        .maybe("cudnn_off", ParamKind::Bool, "No effect.")
+        .ulp(16.0)
+        .mxnet("BilinearSampler")
+}
+
+fn spatial_transformer() -> OpDef {
+    let compute = composite(|b, cx, args| {
+        let (data, loc) = (operand(b, args, 0)?, operand(b, args, 1)?);
+        let out = &cx.outputs[0].dims;
+        let grid = affine_grid(b, loc, [out[2], out[3]])?;
+        sampled(b, data, grid)
+    });
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let [h, w] = target(cx.params)?;
+        let Some(data) = rank_in(cx, 0, 4..=4)? else { return Ok(()) };
+        cx.set_input_shape(1, tensorc_ir::Shape::Ranked([data[0], Dim::Const(6)].into_iter().collect()))?;
+        cx.set_output_dims(0, [data[0], data[1], Dim::Const(h), Dim::Const(w)])
+    });
+    define("mx_spatial_transformer", "Images resampled under affine maps [n, 6].", compute, infer)
+        .group("data", FLOATS)
+        .group("loc", FLOATS)
+        .param("target_shape", ParamValue::Ints(vec![0, 0]), "rows and columns of the result")
+        .required("transform_type", ParamKind::Choice(&["affine"]), "what `loc` holds")
+        .required("sampler_type", ParamKind::Choice(&["bilinear"]), "how values are interpolated")
+        .maybe("cudnn_off", ParamKind::Bool, "No effect.")
+        .ulp(32.0)
+        .mxnet("SpatialTransformer")
+}

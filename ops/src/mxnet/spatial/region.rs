@@ -1,0 +1,264 @@
+//! Regions of interest: rows of image number and corners.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::op::{NodeCtx, OpDef, OpError};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::scalar::{CmpOp, Ex};
+use tensorc_ir::{DType, DenseType, Dim};
+
+use super::grid::Pixels;
+use crate::compose::reduce;
+use crate::def::{Define, FLOATS, composite, define, operand, rule};
+use crate::nest::{Scalars, flat, int, parallel};
+use crate::rules::{rank_in, shaped};
+use crate::views::{Build, OrFail, compute_type, lowest};
+
+pub fn ops() -> Vec<OpDef> {
+    vec![roi_pooling(), roi_align()]
+}
+
+/// Rows and columns of bins.
+fn pooled(params: &Params) -> [u64; 2] {
+    match params.ints("pooled_size") {
+        Some([h, w]) => [(*h).max(1) as u64, (*w).max(1) as u64],
+        Some([n]) => [(*n).max(1) as u64; 2],
+        _ => [1, 1],
+    }
+}
+
+fn shapes(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+    cx.same_dtype(0, 0)?;
+    let (Some(data), Some(rois)) = (rank_in(cx, 0, 4..=4)?, rank_in(cx, 1, 2..=2)?) else { return Ok(()) };
+    shaped(cx, 1, &[rois[0], Dim::Const(5)])?;
+    let [h, w] = pooled(cx.params);
+    cx.set_output_dims(0, [rois[0], data[1], Dim::Const(h), Dim::Const(w)])
+}
+
+/// Column `i` of the regions as [regions, 1].
+fn column(b: &mut Builder<'_>, rois: Value, i: u64) -> Result<Value> {
+    b.slice_axis(rois, 1, i, 1)
+}
+
+/// First and last position (exclusive) of every bin of every region along an axis of `n`, [regions, bins, 2].
+fn edges(b: &mut Builder<'_>, ends: [Value; 2], scale: f64, bins: u64, n: u64) -> Result<Value> {
+    let count = b.dims(ends[0])?[0];
+    let mut inputs = vec![];
+    for e in ends {
+        inputs.push(b.reshaped(e, &[count, 1, 1])?);
+    }
+    b.map_as(&inputs, DType::I64, &[count, bins, 2], |s, a| {
+        // Halves go away from zero, as in C.
+        let round = |x: &Ex| {
+            let x = x * scale;
+            let up = (x.abs() + x.lit(0.5)).floor();
+            x.lt(&x.lit(0.0)).select(&-&up, &up)
+        };
+        let (start, end) = (round(&a[0]), round(&a[1]));
+        let size = (&end - &start + start.lit(1.0)).max(&start.lit(1.0)) / start.lit(bins as f64);
+        let bin = s.coord(1).cast(size.dtype());
+        let low = (&bin * &size).floor();
+        let high = ((bin + start.lit(1.0)) * size).ceil();
+        let at = s.coord(2).eq(&s.coord(2).lit(0.0)).select(&low, &high) + start;
+        at.max(&at.lit(0.0)).min(&at.lit(n as f64)).cast(DType::I64)
+    })
+}
+
+/// The position of the greatest element of every bin in the flattened data, -1 for empty bins.
+fn greatest(data: &DenseType, out: &DenseType, regions: u64) -> std::result::Result<Kernel, OpError> {
+    let wide = compute_type(data.dtype);
+    let mut k = KernelBuilder::new("roi_argmax");
+    let [h, w] = [out.dims[2], out.dims[3]];
+    let x = k.param("data", data.dtype, data.len(), false);
+    let image = k.param("image", DType::I64, regions, false);
+    let (rows, columns) =
+        (k.param("rows", DType::I64, regions * h * 2, false), k.param("columns", DType::I64, regions * w * 2, false));
+    let found = k.param("found", DType::I64, out.len(), true);
+    parallel(&mut k, &out.dims, |k, at| {
+        let best = k.alloc("best", wide, 1, Space::Stack);
+        let place = k.alloc("place", DType::I64, 1, Space::Stack);
+        let zero = Index::default();
+        k.store(best, zero.clone(), Operand::Const(lowest(wide)));
+        k.store(place, zero.clone(), int(-1));
+        let n = k.load(image, at[0].clone());
+        let n = k.position(n, data.dims[0]);
+        let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
+        let mut range = |buf, bins: u64, bin: &Index, extent: u64, side: i64| {
+            let value = k.load(buf, at[0].scale(bins as i64).add(bin).scale(2).offset(side));
+            k.as_index(value).maximum(&Index::default(), &free).minimum(&Index::constant(extent as i64), &free)
+        };
+        let ys = [0, 1].map(|side| range(rows, h, &at[2], data.dims[2], side));
+        let xs = [0, 1].map(|side| range(columns, w, &at[3], data.dims[3], side));
+        k.for_loop("y", (ys[0].clone(), ys[1].clone(), 1), LoopKind::Serial, |k, y| {
+            k.for_loop("x", (xs[0].clone(), xs[1].clone(), 1), LoopKind::Serial, |k, column| {
+                let here = flat(&[n.clone(), at[1].clone(), y.clone(), column], &data.dims);
+                let value = k.load(x, here.clone());
+                let value = k.cast(value, wide);
+                let old = k.load(best, zero.clone());
+                let more = k.cmp(CmpOp::Gt, value, old);
+                let held = k.load(place, zero.clone());
+                let here = k.index_value(here);
+                let (new, chosen) = (k.select(more, value, old), k.select(more, here, held));
+                k.store(best, zero.clone(), new);
+                k.store(place, zero.clone(), chosen);
+                Ok::<(), OpError>(())
+            })
+        })?;
+        let value = k.load(place, zero.clone());
+        k.store(found, flat(at, &out.dims), value);
+        Ok(())
+    })?;
+    Ok(k.finish())
+}
+
+fn pooling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
+    let (data, rois) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let scale = cx.params.float("spatial_scale").unwrap_or(1.0);
+    let (ty, out) = (b.ty(data)?, &cx.outputs[0]);
+    // Which element is the greatest is constant to differentiation; the element is not.
+    let fixed = b.call("stop_gradient", &[data])?;
+    let rois = b.call("stop_gradient", &[rois])?;
+    let regions = out.dims[0];
+    let [image, x1, y1, x2, y2] = [0, 1, 2, 3, 4].map(|i| column(b, rois, i));
+    let image = b.converted(image?, DType::I64)?;
+    let rows = edges(b, [y1?, y2?], scale, out.dims[2], ty.dims[2])?;
+    let columns = edges(b, [x1?, x2?], scale, out.dims[3], ty.dims[3])?;
+    let kernel = greatest(&ty, out, regions).or_fail(b)?;
+    let places = DenseType::new(DType::I64, &out.dims);
+    let found = b.kernel(kernel, &[fixed, image, rows, columns], &[places])[0];
+    let from = b.map_as(&[found], DType::I64, &out.dims, |_, a| a[0].max(&a[0].lit(0.0)))?;
+    let all = b.reshaped(data, &[ty.len()])?;
+    let values = b.gathered(all, from, 0)?;
+    b.map_as(&[values, found], out.dtype, &out.dims, |_, a| a[1].ge(&a[1].lit(0.0)).select(&a[0], &a[0].lit(0.0)))
+}
+
+fn roi_pooling() -> OpDef {
+    let doc = "The maximum of every bin of regions [image, x1, y1, x2, y2] of images; 0 of an empty bin.";
+    define("mx_roi_pooling", doc, composite(pooling_body), rule(shapes))
+        .group("data", FLOATS)
+        .group("rois", FLOATS)
+        .required("pooled_size", ParamKind::Ints, "rows and columns of bins")
+        .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
+        .mxnet("ROIPooling")
+}
+
+/// Sample positions along an axis, [regions, bins · samples], in elements.
+fn samples(
+    b: &mut Builder<'_>,
+    cx: &NodeCtx<'_>,
+    ends: [Value; 2],
+    (bins, each): (u64, u64),
+    dtype: DType,
+) -> Result<Value> {
+    let count = b.dims(ends[0])?[0];
+    let scale = cx.params.float("spatial_scale").unwrap_or(1.0);
+    let aligned = cx.params.bool("aligned") == Some(true);
+    b.map_as(&ends, dtype, &[count, bins * each], |s, a| {
+        let shift = a[0].lit(if aligned { 0.5 } else { 0.0 });
+        let (start, end) = (&a[0] * scale - &shift, &a[1] * scale - &shift);
+        let length = end - &start;
+        let length = if aligned { length } else { length.max(&start.lit(1.0)) };
+        let step = length / start.lit((bins * each) as f64);
+        start + (s.coord(1).cast(step.dtype()) + step.lit(0.5)) * step
+    })
+}
+
+/// The pixel before or behind a position, and its share; a position beyond the border by more than 1 has none.
+fn tap(p: &Ex, n: u64, behind: bool) -> (Ex, Ex) {
+    let last = p.lit(n.saturating_sub(1) as f64);
+    let outside = p.lt(&p.lit(-1.0)) | p.gt(&p.lit(n as f64));
+    let p = p.max(&p.lit(0.0));
+    let low = p.floor();
+    let at_end = low.ge(&last);
+    let fraction = at_end.select(&p.lit(0.0), &(&p - &low));
+    let low = low.min(&last);
+    let (at, share) = match behind {
+        true => ((&low + low.lit(1.0)).min(&last), fraction),
+        false => (low, p.lit(1.0) - fraction),
+    };
+    (at, outside.select(&share.lit(0.0), &share))
+}
+
+fn align_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
+    let (data, rois) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let each = cx.params.int("sample_ratio").unwrap_or(-1);
+    let rois = b.call("stop_gradient", &[rois])?;
+    if each <= 0 {
+        return adaptive(b, cx, data, rois);
+    }
+    let (each, out) = (each as u64, &cx.outputs[0]);
+    let [h, w] = [out.dims[2], out.dims[3]];
+    let pixels = Pixels::new(b, data)?;
+    let ty = b.ty(data)?;
+    let wide = compute_type(ty.dtype);
+    let [image, x1, y1, x2, y2] = [0, 1, 2, 3, 4].map(|i| column(b, rois, i));
+    let count = out.dims[0];
+    let ys = samples(b, cx, [y1?, y2?], (h, each), wide)?;
+    let xs = samples(b, cx, [x1?, x2?], (w, each), wide)?;
+    let shape = [count, h * each, w * each];
+    let image = b.reshaped(image?, &[count, 1, 1])?;
+    let ys = b.reshaped(ys, &[count, h * each, 1])?;
+    let xs = b.reshaped(xs, &[count, 1, w * each])?;
+    let mut parts = vec![];
+    for corner in 0..4 {
+        let (right, below) = (corner % 2 == 1, corner / 2 == 1);
+        let weight = b.map_as(&[ys, xs], ty.dtype, &shape, |_, a| {
+            tap(&a[0], ty.dims[2], below).1 * tap(&a[1], ty.dims[3], right).1
+        })?;
+        let y = b.map_as(&[ys], DType::I64, &[count, h * each, 1], |_, a| {
+            tap(&a[0], ty.dims[2], below).0.cast(DType::I64)
+        })?;
+        let x = b.map_as(&[xs], DType::I64, &[count, 1, w * each], |_, a| {
+            tap(&a[0], ty.dims[3], right).0.cast(DType::I64)
+        })?;
+        parts.push(pixels.weighted(b, [image, y, x], weight, &shape)?);
+    }
+    let all = b.call("sum", &parts)?;
+    let all = b.reshaped(all, &[count, h, each, w, each, ty.dims[1]])?;
+    let mean = reduce(b, "reduce_mean", all, &[2, 4])?;
+    let mean = b.reshaped(mean, &[count, h, w, ty.dims[1]])?;
+    b.permuted(mean, &[0, 3, 1, 2])
+}
+
+/// As many samples as a bin has elements: a kernel, without a gradient.
+fn adaptive(b: &mut Builder<'_>, cx: &NodeCtx<'_>, data: Value, rois: Value) -> Result<Value> {
+    let count = cx.outputs[0].dims[0];
+    let image = column(b, rois, 0)?;
+    let image = b.reshaped(image, &[count])?;
+    let image = b.converted(image, DType::I64)?;
+    let corners = b.slice_axis(rois, 1, 1, 4)?;
+    let aligned = cx.params.bool("aligned") == Some(true);
+    let mode = if aligned { "half_pixel" } else { "output_half_pixel" };
+    let extent = |axis: usize| ParamValue::Int(cx.outputs[0].dims[axis] as i64);
+    let params = Params::new()
+        .with("coordinate_transformation_mode", ParamValue::Str(mode.to_owned()))
+        .with("output_height", extent(2))
+        .with("output_width", extent(3))
+        .with("spatial_scale", ParamValue::Float(cx.params.float("spatial_scale").unwrap_or(1.0)));
+    b.op("roi_align", &[data, corners, image], params)
+}
+
+fn roi_align() -> OpDef {
+    let infer = rule(|cx| {
+        if cx.params.bool("position_sensitive") == Some(true) {
+            return Err("parameter `position_sensitive` is not supported".into());
+        }
+        shapes(cx)
+    });
+    let doc = "Regions [image, x1, y1, x2, y2] of images resampled bilinearly, the mean of the samples of each bin. \
+               Without a number of samples there is no gradient.";
+    define("mx_roi_align", doc, composite(align_body), infer)
+        .group("data", FLOATS)
+        .group("rois", FLOATS)
+        .required("pooled_size", ParamKind::Ints, "rows and columns of bins")
+        .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
+        .param("sample_ratio", ParamValue::Int(-1), "samples of a bin along an axis; not positive: its extent")
+        .param("position_sensitive", ParamValue::Bool(false), "Not supported.")
+        .param("aligned", ParamValue::Bool(false), "whether positions shift by half an element")
+        .ulp(64.0)
+        .mxnet("_contrib_ROIAlign")
+}

@@ -1,0 +1,109 @@
+//! Recurrent layers: the part that goes step by step, as one operator with a derivative of its own.
+//!
+//! Everything that is not recurrent is one product over all steps: the input's share of the gates before, and in
+//! the derivative the gates again and the gradient of the weights. What remains for each step is one product with
+//! the recurrent weights and element-wise functions.
+
+mod backward;
+mod forward;
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::{Compute, OpDef, OpError, TypeRule};
+use tensorc_ir::params::{ParamValue, Params};
+use tensorc_ir::{Dim, Shape};
+
+use crate::def::{Define, FLOATS, define, rule};
+use crate::rules::ranked;
+
+pub const MODES: &[&str] = &["rnn_relu", "rnn_tanh", "lstm", "gru"];
+
+/// What a cell computes from its gates.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Relu,
+    Tanh,
+    /// Gates: input, forget, candidate, output.
+    Lstm,
+    /// Gates: reset, update, candidate; the reset gate multiplies the recurrent share of the candidate.
+    Gru,
+}
+
+impl Mode {
+    pub fn of(params: &Params) -> Mode {
+        match params.str("mode") {
+            Some("rnn_relu") => Mode::Relu,
+            Some("lstm") => Mode::Lstm,
+            Some("gru") => Mode::Gru,
+            _ => Mode::Tanh,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Relu => "rnn_relu",
+            Mode::Tanh => "rnn_tanh",
+            Mode::Lstm => "lstm",
+            Mode::Gru => "gru",
+        }
+    }
+
+    pub fn gates(self) -> u64 {
+        match self {
+            Mode::Relu | Mode::Tanh => 1,
+            Mode::Lstm => 4,
+            Mode::Gru => 3,
+        }
+    }
+}
+
+/// `a · b` (b transposed if asked) `+ c`, on matrices.
+pub fn product(b: &mut Builder<'_>, [x, y]: [Value; 2], c: Option<Value>, flags: [bool; 2]) -> Result<Value> {
+    let [ta, tb] = flags;
+    let params = Params::new().with("transA", ParamValue::Bool(ta)).with("transB", ParamValue::Bool(tb));
+    Ok(b.op_multi("gemm", &[Some(x), Some(y), c], params, 1)?[0])
+}
+
+fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    let mode = Mode::of(cx.params);
+    let gates = mode.gates();
+    let (x, w) = (ranked(cx, 0, 3)?, ranked(cx, 1, 2)?);
+    cx.unify_dims(x[2], w[0], "operand `weight`, axis 0")?;
+    if let Dim::Const(n) = cx.resolve(w[1]) {
+        cx.unify_dims(Dim::Const(gates * n), w[0], "operand `weight`, axis 0 (gates)")?;
+    }
+    cx.set_input_shape(2, Shape::Ranked([x[1], w[1]].into_iter().collect()))?;
+    if cx.has_input(3) != (mode == Mode::Lstm) {
+        return Err("operand `cell`: an LSTM has one, other cells have none".into());
+    }
+    cx.set_input_shape(3, Shape::Ranked([x[1], w[1]].into_iter().collect()))?;
+    cx.set_input_shape(4, Shape::Ranked([w[0]].into_iter().collect()))?;
+    if cx.output_count() > 1 && mode != Mode::Lstm {
+        return Err("results: only an LSTM has a second one".into());
+    }
+    for i in 0..cx.output_count() {
+        cx.same_dtype(i, 0)?;
+        cx.set_output_dims(i, [x[0], x[1], w[1]])?;
+    }
+    Ok(())
+}
+
+pub fn ops() -> Vec<OpDef> {
+    let compute = Compute::Composite(Box::new(forward::run));
+    let doc = "A recurrent layer in one direction over [time, batch, gates · hidden], the input's share of the gates; \
+               `weight` is the recurrent one, [gates · hidden, hidden]. Results: the hidden states of all steps, and \
+               those of the cells of an LSTM.";
+    let def = define("recurrent", doc, compute, rule(shapes))
+        .group("input", FLOATS)
+        .group("weight", FLOATS)
+        .group("state", FLOATS)
+        .optional("cell", TypeRule::Group(0, FLOATS))
+        .optional("bias", TypeRule::Group(0, FLOATS))
+        .choice("mode", MODES, "rnn_tanh", "the cell; gates in the order of MXNet")
+        .outputs(1, 2)
+        .gradient(backward::run)
+        .ulp(64.0);
+    vec![def]
+}

@@ -1,0 +1,194 @@
+//! Graphs with operands and parameters that nothing guesses.
+
+/// Graphs with their names. `?` before a shape stands for the float type.
+pub const CASES: &[(&str, &str)] = &[
+    (
+        "convolution",
+        "(%x: ?[2, 4, 6, 5], %w: ?[6, 2, 3, 2], %b: ?[6]) { %y = conv(%x, %w, %b) {group=2, strides=[2, 1], pads=[1, 0, 1, 1], dilations=[1, 2]} return %y }",
+    ),
+    (
+        "depthwise convolution",
+        "(%x: ?[1, 3, 5, 5], %w: ?[3, 1, 3, 3]) { %y = conv(%x, %w) {group=3, pads=[1, 1, 1, 1]} return %y }",
+    ),
+    (
+        "convolution of volumes",
+        "(%x: ?[1, 2, 3, 4, 3], %w: ?[2, 2, 2, 2, 2]) { %y = conv(%x, %w) {strides=[1, 2, 1]} return %y }",
+    ),
+    (
+        "transposed convolution",
+        "(%x: ?[2, 4, 3, 2], %w: ?[4, 2, 3, 3], %b: ?[4]) { %y = conv_transpose(%x, %w, %b) {group=2, strides=[2, 2], pads=[1, 0, 1, 1]} return %y }",
+    ),
+    (
+        "transposed convolution that tiles",
+        "(%x: ?[1, 3, 2, 2], %w: ?[3, 2, 2, 2]) { %y = conv_transpose(%x, %w) {strides=[2, 2]} return %y }",
+    ),
+    (
+        "max pooling",
+        "(%x: ?[1, 2, 6, 7]) { %y = max_pool(%x) {kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1]} return %y }",
+    ),
+    (
+        "max pooling with positions",
+        "(%x: ?[1, 2, 5]) { %y = max_pool(%x) {kernel_shape=[3], dilations=[2]} : (?, ?) return %y, %y:1 }",
+    ),
+    (
+        "average pooling",
+        "(%x: ?[1, 2, 6, 7]) { %y = average_pool(%x) {kernel_shape=[3, 2], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=true} return %y }",
+    ),
+    ("pooling by norms", "(%x: ?[1, 2, 6]) { %y = lp_pool(%x) {kernel_shape=[3], p=3, pads=[1, 1]} return %y }"),
+    (
+        "batch normalisation in training",
+        "(%x: ?[3, 2, 4], %g: ?[2], %b: ?[2], %m: ?[2], %v: ?[2]) { %y = batch_norm(%x, %g, %b, %m, %v) {training_mode=true} return %y }",
+    ),
+    (
+        "layer normalisation",
+        "(%x: ?[3, 2, 4], %g: ?[2, 4], %b: ?[2, 4]) { %y = layer_norm(%x, %g, %b) {axis=1} : (?, ?, ?) return %y, %y:1, %y:2 }",
+    ),
+    (
+        "group normalisation",
+        "(%x: ?[2, 4, 3], %g: ?[4], %b: ?[4]) { %y = group_norm(%x, %g, %b) {num_groups=2} return %y }",
+    ),
+    (
+        "softmax over the first axis",
+        "(%x: ?[4, 3]) { %y = softmax(%x) {axis=0} %z = log_softmax(%x) {axis=0} return %y, %z }",
+    ),
+    (
+        "scaled product",
+        "(%a: ?[4, 3], %b: ?[5, 4], %c: ?[5]) { %y = gemm(%a, %b, %c) {transA=true, transB=true, alpha=0.5, beta=2.0} return %y }",
+    ),
+    (
+        "attention",
+        "(%q: ?[1, 2, 3, 4], %k: ?[1, 1, 5, 4], %v: ?[1, 1, 5, 3]) { %y = attention(%q, %k, %v) {is_causal=true} return %y }",
+    ),
+    ("grid", "(%t: ?[2, 2, 3]) { %s = const i64[4] [2, 1, 3, 4] %y = affine_grid(%t, %s) return %y }"),
+    (
+        "samples at the border",
+        "(%x: ?[1, 2, 4, 5], %g: ?[1, 3, 2, 2]) { %y = grid_sample(%x, %g) {padding_mode=\"border\", align_corners=true} return %y }",
+    ),
+    (
+        "samples by reflection",
+        "(%x: ?[1, 2, 4, 5], %g: ?[1, 3, 2, 2]) { %h = add(%g, %g) %y = grid_sample(%x, %h) {padding_mode=\"reflection\"} return %y }",
+    ),
+    ("cubic samples", "(%x: ?[1, 1, 4, 5], %g: ?[1, 3, 2, 2]) { %y = grid_sample(%x, %g) {mode=\"cubic\"} return %y }"),
+    (
+        "deformed convolution",
+        "(%x: ?[1, 4, 4, 5], %w: ?[2, 2, 2, 2], %o: ?[1, 16, 3, 4], %b: ?[2], %m: ?[1, 8, 3, 4]) { %y = deform_conv(%x, %w, %o, %b, %m) {group=2, offset_group=2} return %y }",
+    ),
+    (
+        "resampling",
+        "(%x: ?[1, 2, 3, 4]) { %s = const f32[4] [1.0, 1.0, 2.0, 1.5] %y = resize(%x, _, %s) {mode=\"linear\"} return %y }",
+    ),
+    (
+        "padding by reflection",
+        "(%x: ?[4, 3]) { %p = const i64[4] [2, 1, 1, 2] %y = pad(%x, %p) {mode=\"reflect\"} return %y }",
+    ),
+    (
+        "padding by the edge",
+        "(%x: ?[4, 3]) { %p = const i64[4] [2, 1, 1, 2] %y = pad(%x, %p) {mode=\"edge\"} return %y }",
+    ),
+    (
+        "padding by wrapping",
+        "(%x: ?[4, 3]) { %p = const i64[4] [2, 1, 1, 2] %y = pad(%x, %p) {mode=\"wrap\"} return %y }",
+    ),
+    (
+        "columns to image",
+        "(%x: ?[1, 12, 9]) { %i = const i64[2] [4, 3] %k = const i64[2] [3, 2] %y = col2im(%x, %i, %k) {pads=[1, 0, 0, 1]} return %y }",
+    ),
+    (
+        "tuples with batches",
+        "(%x: ?[2, 3, 4, 2]) { %i = const i64[2, 2, 2] [0, 1, 2, 3, -1, 0, 1, 1] %y = gather_nd(%x, %i) {batch_dims=1} return %y }",
+    ),
+    (
+        "the same tuple twice",
+        "(%x: ?[3, 4], %u: ?[3, 4]) { %i = const i64[3, 1] [1, 2, 1] %y = scatter_nd(%x, %i, %u) %z = scatter_nd(%x, %i, %u) {reduction=\"add\"} return %y, %z }",
+    ),
+    (
+        "the same element twice",
+        "(%x: ?[3, 4], %u: ?[2, 3]) { %i = const i64[2, 3] [1, 0, 1, 2, -1, 0] %y = scatter_elements(%x, %i, %u) {axis=1} %z = scatter_elements(%x, %i, %u) {axis=0, reduction=\"add\"} return %y, %z }",
+    ),
+    (
+        "a ring",
+        "(%x: ?[2, 4, 3], %u: ?[2, 2, 3]) { %i = const i64[2] [3, 1] %y = tensor_scatter(%x, %u, %i) {mode=\"circular\"} return %y }",
+    ),
+    ("reversed steps", "(%x: ?[4, 3]) { %n = const i64[3] [2, 4, 1] %y = reverse_sequence(%x, %n) return %y }"),
+    (
+        "exclusive running sum from the end",
+        "(%x: ?[2, 5]) { %a = const i64[] [1] %y = cumsum(%x, %a) {exclusive=true, reverse=true} return %y }",
+    ),
+    (
+        "running product through a zero",
+        "(%x: ?[2, 5]) { %c = const i64[5] [1, 1, 0, 1, 1] %d = cast_like(%c, %x) %m = mul(%x, %d) %a = const i64[] [1] %y = cumprod(%m, %a) %z = cumprod(%m, %a) {exclusive=true, reverse=true} return %y, %z }",
+    ),
+    (
+        "product through a zero",
+        "(%x: ?[2, 5]) { %c = const i64[5] [1, 1, 0, 1, 1] %d = cast_like(%c, %x) %m = mul(%x, %d) %y = reduce_prod(%m) return %y }",
+    ),
+    (
+        "order",
+        "(%x: ?[3, 20]) { %k = const i64[1] [18] %y = topk(%x, %k) {largest=false} : (?, ?) %z = sort(%x) {axis=0, is_ascend=false} return %y, %z }",
+    ),
+    ("sum of products", "(%a: ?[2, 3, 4], %b: ?[4, 2]) { %y = einsum(%a, %b) {equation=\"bij,jb->ib\"} return %y }"),
+    ("diagonal of products", "(%a: ?[3, 3], %b: ?[3]) { %y = einsum(%a, %b) {equation=\"ii,j->i\"} return %y }"),
+    (
+        "unpooling",
+        "(%x: ?[1, 1, 2, 2]) { %i = const i64[1, 1, 2, 2] [0, 3, 9, 14] %y = max_unpool(%x, %i) {kernel_shape=[2, 2], strides=[2, 2]} return %y }",
+    ),
+    (
+        "regions by averages",
+        "(%x: ?[2, 2, 5, 6]) { %r = const ?[2, 4] [0.5, 1.0, 4.0, 3.5, 1.0, 0.0, 5.5, 4.0] %i = const i64[2] [1, 0] %y = roi_align(%x, %r, %i) {output_height=2, output_width=3} return %y }",
+    ),
+    (
+        "regions by maxima",
+        "(%x: ?[2, 2, 5, 6]) { %r = const ?[2, 5] [1, 0, 1, 4, 3, 0, 1, 0, 5, 4] %y = max_roi_pool(%x, %r) {pooled_shape=[2, 3]} return %y }",
+    ),
+    (
+        "convolution over the past",
+        "(%x: ?[2, 3, 5], %w: ?[3, 1, 3], %b: ?[3], %p: ?[2, 3, 2]) { %y = causal_conv_with_state(%x, %w, %b, %p) {activation=\"silu\"} : (?, ?) return %y, %y:1 }",
+    ),
+    ("local response", "(%x: ?[2, 5, 3]) { %y = lrn(%x) {size=3, alpha=0.1} return %y }"),
+    (
+        "loss",
+        "(%x: ?[3, 4], %w: ?[4]) { %t = const i64[3] [1, 3, 0] %y = softmax_cross_entropy_loss(%x, %t, %w) return %y }",
+    ),
+    (
+        "MXNet's convolution",
+        "(%x: ?[2, 3, 5, 4], %w: ?[4, 3, 3, 2], %b: ?[4]) { %y = mx_convolution(%x, %w, %b) {kernel=[3, 2], stride=[2, 1], pad=[1, 0], num_filter=4} return %y }",
+    ),
+    (
+        "MXNet's transposed convolution",
+        "(%x: ?[2, 3, 3, 4], %w: ?[3, 2, 3, 2]) { %y = mx_deconvolution(%x, %w) {kernel=[3, 2], stride=[2, 1], pad=[1, 0], num_filter=2} return %y }",
+    ),
+    (
+        "MXNet's embedding",
+        "(%w: ?[5, 3]) { %i = const i64[2, 3] [0, 4, 1, 1, 1, 3] %y = mx_embedding(%i, %w) {input_dim=5, output_dim=3} return %y }",
+    ),
+    (
+        "MXNet's group normalisation",
+        "(%x: ?[2, 4, 3], %g: ?[2], %b: ?[2]) { %y = mx_group_norm(%x, %g, %b) {num_groups=2} : (?, ?, ?) return %y }",
+    ),
+    (
+        "MXNet's pooling",
+        "(%x: ?[1, 2, 6, 5]) { %y = mx_pooling(%x) {kernel=[3, 2], stride=[2, 2], pad=[1, 0]} %z = mx_pooling(%x) {kernel=[2, 2], pool_type=\"avg\", pooling_convention=\"full\", stride=[2, 2]} %u = mx_pooling_v1(%x) {kernel=[2, 2], pool_type=\"sum\"} return %y, %z, %u }",
+    ),
+    ("MXNet's reshape", "(%x: ?[2, 3, 4]) { %y = mx_reshape(%x) {shape=[-3, 0]} return %y }"),
+    (
+        "MXNet's tuples",
+        "(%x: ?[3, 2]) { %i = const i64[1, 3] [0, 2, 3] %y = mx_scatter_nd(%x, %i) {shape=[4, 2]} return %y }",
+    ),
+    (
+        "MXNet's assignment to a slice",
+        "(%x: ?[4, 3], %u: ?[2, 2]) { %y = mx_slice_assign(%x, %u) {begin=[1, 0], end=[3, 2]} return %y }",
+    ),
+    (
+        "MXNet's loss of sequences",
+        "(%x: ?[4, 2, 3]) { %l = const i64[2, 2] [1, 2, 1, 0] %y = mx_ctc_loss(%x, %l) : (?, ?) return %y }",
+    ),
+];
+
+/// Cases whose second derivative cannot be had.
+pub const ONCE: &[&str] = &["MXNet's loss of sequences", "regions by maxima"];
+
+/// Operators whose gradient is by definition not the slope of their results, and why.
+pub const CONVENTIONS: &[(&str, &str)] = &[
+    ("mx_identity_attach_kl_sparse_reg", "adds the gradient of a penalty"),
+    ("mx_index_copy", "every row that is written to one place receives the gradient there, not only the last"),
+];

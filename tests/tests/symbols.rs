@@ -1,0 +1,5 @@
+//! Symbols of MXNet: their inference, and saved ones as models.
+
+mod inference;
+mod load;
+mod nets;
