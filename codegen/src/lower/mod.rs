@@ -187,10 +187,10 @@ impl Lowering<'_> {
             return Ok(());
         }
         let flops = flops(&fused.body)?;
-        if fused.class == FusionClass::Contract {
-            if let Some(library) = library_form(&fused.body)? {
-                return self.library(node, fused, library, flops);
-            }
+        if fused.class == FusionClass::Contract
+            && let Some(library) = library_form(&fused.body)?
+        {
+            return self.library(node, fused, library, flops);
         }
         let Emitted { kernel, in_place } =
             emit::emit(fused.class, &fused.body, &self.graph.node(node).name, self.math)?;

@@ -191,7 +191,7 @@ impl Parser<'_> {
             }
             _ => {
                 let Some(pass) = ConvPass::ALL.into_iter().find(|pass| self.eat_word(conv_pass(*pass))) else {
-                    return self.expected("`launch`, `gemm`, `copy`, `conv` or a pass of one");
+                    return self.expected("`launch`, `gemm`, `copy`, `extern`, `conv` or a pass of one");
                 };
                 let [a, b, c] = self.three_buffers(s)?;
                 let mut r = self.record()?;
