@@ -308,7 +308,7 @@ fn broken_graphs_are_named() {
     );
     assert_eq!(message(vec![neg("b", "a"), neg("a", "b")], &["a"]), "Neg node computing `a` depends on its own result");
     let error = message(vec![node("Add", &["x"], &["y"])], &["y"]);
-    assert!(error.contains("`y`") && error.contains("operand `rhs` is missing"), "{error}");
+    assert!(error.contains("`y`") && error.contains("operand `b` is missing"), "{error}");
     let mut short = graph(x(), vec![node("Add", &["x", "w"], &["y"])], &["y"]);
     short.initializer = vec![f32_tensor("w", &[3], &[1.0])];
     assert!(

@@ -261,7 +261,7 @@ fn errors_say_where_and_what() {
         ("grph @x", "1:1: expected `graph`, `kernel` or `plan`, found `grph`"),
         ("graph @g(%x: f32[2]) {\n  %y = nope(%x)\n}", "2:8: operator `nope` is not registered"),
         ("graph @g() {\n  %y = add(%x, %x)\n}", "2:12: `%x` is not defined"),
-        ("graph @g(%x: f32[2]) {\n  %y = add(%x)\n}", "2:8: add: operand `rhs` is missing"),
+        ("graph @g(%x: f32[2]) {\n  %y = add(%x)\n}", "2:8: add: operand `b` is missing"),
         ("graph @g(%x: f32[2]) { %y = split(%x) {size = 1} }", "split has no parameter `size`"),
         ("graph @g(%x: f32[2]) { return %x:1 }", "`%x` has no result 1"),
         ("graph @g() { %c = const f32[2] [1.0] }", "1:32: 1 elements given for f32[2]"),
