@@ -54,7 +54,7 @@ fn a_module_learns_digits() {
     let last = module.fit(&mut train, fit.on_epoch(|report| reports.push(report.clone()))).unwrap().unwrap();
     assert_eq!((reports.len(), reports.last()), (6, Some(&last)));
     let accuracy = last.evaluation[0].1;
-    assert!(before < 0.3 && accuracy > 0.93, "{before} to {accuracy}");
+    assert!(before < 0.3 && accuracy > 0.9, "{before} to {accuracy}");
     assert!(reports[0].train[1].1 > last.train[1].1, "{reports:?}");
     // 397 held-out digits: the last batch is filled up, which neither counts nor is returned.
     let scores = module.predict(&mut test).unwrap().remove(0);
