@@ -281,7 +281,7 @@ fn closures_take_part() {
         autograd::grad(&[&y], &[&x], &[], true).unwrap().remove(0)
     };
     let error = dx.backward().unwrap_err().to_string();
-    assert!(error.contains("backward of square"), "{error}");
+    assert!(error.contains("backward of own_square"), "{error}");
 }
 
 #[test]

@@ -164,7 +164,13 @@ fn users_operators_fuse_with_others() {
 
 #[test]
 fn names_that_are_taken_and_wrong_entries_are_errors() {
-    let refused = |op: OpDef| Compiler::with_operators(Options::default(), [op]).map(drop).unwrap_err().to_string();
+    let refused = |op: OpDef| {
+        let what = format!("{:?}, {:?}, {:?}", op, op.names, op.params);
+        match Compiler::with_operators(Options::default(), [op]) {
+            Ok(_) => panic!("{what} is taken"),
+            Err(error) => error.to_string(),
+        }
+    };
     let own = |name| scalar(name, &["x"], |_, x| x[0].clone());
     for (op, words) in [
         (own("exp"), &["exp", "twice"][..]),

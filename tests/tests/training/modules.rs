@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tensorc::Tensor;
 use tensorc::executor::GradReq;
-use tensorc::symbol::{Symbol, op};
+use tensorc::symbol::{Symbol, name_scope, op};
 use tensorc::train::metric::{self, Accuracy};
 use tensorc::train::{Batches, Buckets, Fit, Initializer, Module, Network, Optimizer, load_checkpoint};
 
@@ -28,6 +28,7 @@ fn digits(shape: &[u64], train: usize, batch: usize) -> (Batches, Batches) {
 }
 
 fn perceptron() -> Symbol {
+    let _names = name_scope();
     let hidden = op("FullyConnected").input(&Symbol::variable("data")).param("num_hidden", 32).name("fc1").build();
     let hidden = op("Activation").input(&hidden.unwrap()).param("act_type", "relu").build().unwrap();
     let scores = op("FullyConnected").input(&hidden).param("num_hidden", 10).name("fc2").build().unwrap();
