@@ -44,7 +44,7 @@ fn learner(batches: &Batches) -> Module {
     module
 }
 
-/// A152: a perceptron learns digits; scoring, predicting and reports agree.
+/// A perceptron learns digits; scoring, predicting and reports agree.
 #[test]
 fn a_module_learns_digits() {
     let (mut train, mut test) = digits(&[64], 1400, 50);
@@ -119,7 +119,7 @@ fn fixed_parameters_stay_and_gradients_of_data_are_there() {
     assert_eq!(missing.to_string(), "parameter `fc1_weight`: no value is given for it");
 }
 
-/// A153: networks of several lengths share parameters and optimizer.
+/// Networks of several lengths share parameters and optimizer.
 #[test]
 fn buckets_share_what_they_learn() {
     // The sum over time of a shared layer, for sequences of any length.

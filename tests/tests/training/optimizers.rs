@@ -28,7 +28,7 @@ fn values(array: &NDArray) -> Vec<f64> {
     array.to_vec::<f32>().unwrap().into_iter().map(f64::from).collect()
 }
 
-/// A147, A148, A149 and their like: every rule, with and without clipping, five steps.
+/// Every rule, with and without clipping, five steps; the numbers of A087 are in `ops/tests/updates.rs`.
 #[test]
 fn every_rule_steps_as_mxnet_does() {
     let (rt, reference) = (runtime(), reference());
