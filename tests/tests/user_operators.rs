@@ -176,7 +176,6 @@ fn names_that_are_taken_and_wrong_entries_are_errors() {
         (own("exp"), &["exp", "twice"][..]),
         (own("my op"), &["my op", "name"]),
         (own("my_op").mxnet("Convolution").mxnet("my_op"), &["my_op", "Convolution"]),
-        (own("my_op").onnx("Exp", 13), &["my_op", "exp", "Exp"]),
         (own("my_op").param("p", 1.0, "").param("p", 2.0, ""), &["my_op", "two parameters", "`p`"]),
         (own("my_op").param("p", 3.0, "").within(0.0, 1.0), &["my_op", "default", "[0, 1]"]),
         (own("my_op").scalar("s", 1.0, "").param("p", 2.0, ""), &["my_op", "`s`"]),
