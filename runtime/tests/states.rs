@@ -1,6 +1,8 @@
 //! Plans with states and two phases: what they compute, what each phase takes, and what the
 //! verifier refuses.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use common::*;
