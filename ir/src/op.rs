@@ -261,6 +261,14 @@ impl OpDef {
     /// sets it on every operator that has it.
     pub const TRAINING: &'static str = "training";
 
+    /// The name of the parameter with which a loss uses the gradients of its results after all.
+    pub const OUT_GRAD: &'static str = "out_grad";
+
+    /// Whether the gradient of a node with these parameters does not use those of its results.
+    pub fn ignores_heads(&self, params: &Params) -> bool {
+        self.is_loss && params.bool(OpDef::OUT_GRAD) != Some(true)
+    }
+
     /// Results of a node with these parameters.
     pub fn result_count(&self, params: &Params) -> ResultCount {
         match &self.results {

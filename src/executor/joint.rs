@@ -127,7 +127,7 @@ impl Joint {
     }
 
     fn is_loss(&self, v: Value) -> bool {
-        matches!(&self.graph.node(v.node).kind, NodeKind::Op(op) if op.def.is_loss)
+        matches!(&self.graph.node(v.node).kind, NodeKind::Op(op) if op.def.ignores_heads(&op.params))
     }
 
     /// Whether an output's gradient has to be given for it to have an effect.

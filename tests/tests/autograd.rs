@@ -251,7 +251,7 @@ fn functional_form_takes_any_array() {
 }
 
 fn square(backward: bool) -> OpDef {
-    let def = closure("square", &["x"], like(0), |call| {
+    let def = closure("own_square", &["x"], like(0), |call| {
         let x = call.read::<f64>(0)?;
         call.write::<f64>(0)?.iter_mut().zip(x).for_each(|(y, x)| *y = x * x);
         Ok(())
@@ -272,26 +272,26 @@ fn square(backward: bool) -> OpDef {
 fn closures_take_part() {
     let rt = with_operators(vec![square(true)]);
     let x = variable(&rt, &[2], &[0.5, -1.5], GradReq::Write);
-    let y = recorded(|| (&x * 3.0)?.apply("square")?.apply("sin"));
+    let y = recorded(|| (&x * 3.0)?.apply("own_square")?.apply("sin"));
     y.backward().unwrap();
     let expected = [0.5f64, -1.5].map(|x| (9.0 * x * x).cos() * 18.0 * x);
     assert_near(&gradient(&x), &expected, 1e-12);
     let dx = {
-        let y = recorded(|| x.apply("square"));
+        let y = recorded(|| x.apply("own_square"));
         autograd::grad(&[&y], &[&x], &[], true).unwrap().remove(0)
     };
     let error = dx.backward().unwrap_err().to_string();
-    assert!(error.contains("backward of square"), "{error}");
+    assert!(error.contains("backward of own_square"), "{error}");
 }
 
 #[test]
 fn closures_without_a_gradient_say_so_when_it_is_asked_for() {
     let rt = with_operators(vec![square(false)]);
     let x = variable(&rt, &[2], &[0.5, -1.5], GradReq::Write);
-    let y = recorded(|| x.apply("square"));
+    let y = recorded(|| x.apply("own_square"));
     assert_eq!(vec(&y), [0.25, 2.25]);
     let error = y.backward().unwrap_err().to_string();
-    assert!(error.contains("square") && error.contains("closure"), "{error}");
+    assert!(error.contains("own_square") && error.contains("closure"), "{error}");
 }
 
 /// An error of a backward closure is that of the gradient, and of nothing else.

@@ -20,7 +20,7 @@ scalar_op! {
 
 /// x divided by the root of the mean of its squares along the last axis, times a gain for each column.
 pub fn rms_norm() -> OpDef {
-    let def = composite("rms_norm", &["data", "gamma"], like(0), |b, cx, args| {
+    let def = composite("scaled_by_rms", &["data", "gamma"], like(0), |b, cx, args| {
         let squares = b.call("mul", &[args[0], args[0]])?;
         let axis = b.i64s(&[-1]);
         let mean = b.call("reduce_mean", &[squares, axis])?;

@@ -111,8 +111,7 @@ fn topk() -> OpDef {
         let [values, at] = first(b, flat, axis, count, largest_first(cx.params, false))?;
         let positions = cast(b, at, positions_type(cx.params))?;
         match cx.params.str("ret_typ") {
-            Some("value") => Ok(vec![values]),
-            Some("both") => Ok(vec![values, positions]),
+            Some("value" | "both") => Ok(vec![values, positions]),
             Some("mask") => {
                 let ty = b.ty(values)?;
                 let ones = b.filled(&ty, 1.0)?;
@@ -131,8 +130,9 @@ fn topk() -> OpDef {
         if cx.output_count() > 1 {
             cx.set_output_dtype(1, positions_type(cx.params))?;
         }
-        if (typ == "both") != (cx.output_count() == 2) {
-            return Err("parameter `ret_typ`: `both` has two results, the others have one".into());
+        let count = cx.output_count();
+        if count == 1 && typ == "both" || count == 2 && !matches!(typ.as_str(), "both" | "value") {
+            return Err("parameter `ret_typ`: `both` has two results, `indices` and `mask` have one".into());
         }
         let Some(dims) = ordered_dims(cx, |n| wanted(cx.params, n))? else { return Ok(()) };
         if typ == "mask" {
@@ -151,8 +151,13 @@ fn topk() -> OpDef {
         .param("dtype", ParamValue::DType(DType::F32), "type of the positions")
         .outputs(1, 2)
         .results(|p| {
-            let n = if p.str("ret_typ") == Some("both") { 2 } else { 1 };
-            ResultCount { visible: n, listed: n }
+            let (visible, listed) = match p.str("ret_typ") {
+                Some("both") => (2, 2),
+                // The positions are there and hidden.
+                Some("value") => (1, 2),
+                _ => (1, 1),
+            };
+            ResultCount { visible, listed }
         })
         .gradient(|b, cx| match cx.node.params.str("ret_typ") {
             Some("value" | "both") => {
@@ -187,6 +192,7 @@ fn sort() -> OpDef {
             let (x, head, params) = (cx.input(0)?, cx.head(b, 0)?, cx.node.params);
             Ok(vec![Some(back(b, params, (x, head), Ok, largest_first(params, true))?)])
         })
+        .result_names(&["output0"])
         .mxnet("sort")
 }
 

@@ -116,7 +116,7 @@ impl Reverse<'_> {
         let (name, kind) = (self.graph.node(node).name.clone(), self.graph.node(node).kind.clone());
         match kind {
             NodeKind::Op(op) => {
-                if heads.iter().all(Option::is_none) && !op.def.is_loss {
+                if heads.iter().all(Option::is_none) && !op.def.ignores_heads(&op.params) {
                     return Ok(());
                 }
                 self.operator(node, &results, &heads)

@@ -75,7 +75,7 @@ impl Module {
         Ok(())
     }
 
-    /// A whole training step: outputs, gradients and updates as one plan, in which gradients are never stored. The
+    /// A whole training step: outputs, gradients and updates as one plan, in which gradients have no arrays. The
     /// same as [`Module::forward`], [`Module::backward`] and [`Module::update`], which run one after the other
     /// where gradients are added up or those of the data are wanted.
     ///

@@ -223,7 +223,10 @@ fn boolean_mask() -> OpDef {
             return Err("operands are missing".into());
         };
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), data.dims().len())?;
-        let n = index.len().min(data.dims()[axis]);
+        if index.dims() != &data.dims()[axis..=axis] {
+            return Err(format!("`index` has shape {:?}, the axis {}", index.dims(), data.dims()[axis]).into());
+        }
+        let n = index.len();
         let keep: Vec<u64> = (0..n).filter(|&i| index.get(i).as_f64() != 0.0).collect();
         Ok(vec![crate::host::select(data, axis, &keep)])
     });

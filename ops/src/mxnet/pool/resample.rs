@@ -1,7 +1,7 @@
 //! Images brought to another size, and the patches under a sliding window.
 
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
+use tensorc_ir::diag::{Code, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
@@ -201,6 +201,9 @@ fn bilinear(params: &Params) -> bool {
 /// Repeats rows and columns.
 fn nearest(b: &mut Builder<'_>, x: Value, size: [u64; 2]) -> Result<Value> {
     let dims = b.dims(x)?;
+    if dims.len() != 4 {
+        return Err(b.error(Code::TypeConflict, format!("images have four axes, found {dims:?}")));
+    }
     let out = [dims[0], dims[1], size[0], size[1]];
     let mut map = vars(4);
     for axis in [2, 3] {

@@ -6,7 +6,7 @@ use tensorc_ir::graph::Value;
 use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, ScalarCtx};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::scalar::{Ex, ScalarBuilder};
-use tensorc_ir::{DType, Dim};
+use tensorc_ir::{DType, Dim, Dims, Shape};
 
 use super::entry::{HALVES, LR, STEP, Step, WD, clip_param, finished, shapes, stored_results};
 use super::rules::{ETA, adam_params, adamw, lamb_params};
@@ -59,7 +59,11 @@ fn scaled_step(mp: bool) -> OpDef {
         let out = scaled(cx.params, [weight, &x[1], &x[2], &x[3], &x[x.len() - 1]]);
         Ok(stored_results(vec![out], stored, mp, true))
     };
-    let infer = rule(move |cx| phase2_shapes(cx, mp));
+    let infer = rule(move |cx| {
+        phase2_shapes(cx, mp)?;
+        // Norms and the learning rate: more axes than the weight has would broadcast it.
+        [2, 3, 4 + usize::from(mp)].into_iter().try_for_each(|i| cx.set_input_shape(i, Shape::Ranked(Dims::new())))
+    });
     let name = if mp { "update_mp_lamb_phase2" } else { "update_lamb_phase2" };
     let def =
         define(name, "A step along the direction of LAMB, scaled by norms.", Compute::Scalar(Box::new(body)), infer);
