@@ -125,7 +125,7 @@ fn transformer(kinds: i64) -> Built {
         op("Embedding").input(&Symbol::variable("data")).param("input_dim", kinds).param("output_dim", WIDTH);
     let embedded = embedding.name("embed").build()?;
     let init = r#"["normal", {"sigma": 0.02}]"#;
-    let places = variable("place_weight").shape(&[1, WINDOW as u64, WIDTH as u64]).init(init).build()?;
+    let places = variable("place_weight").shape([1, WINDOW as u64, WIDTH as u64]).init(init).build()?;
     let mut x = op("broadcast_add").input(&embedded).input(&places).build()?;
     for layer in 0..2 {
         let name = |part: &str| format!("layer{layer}_{part}");

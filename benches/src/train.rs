@@ -105,7 +105,7 @@ impl Training {
                 }
                 _ => vec![0.0; count],
             };
-            rt.array(&array.dims().to_vec(), &values)?.copy_into(array)?;
+            rt.array(array.dims(), &values)?.copy_into(array)?;
         }
         // The gradient of the mean over the samples, as the peers compute it.
         let samples = net.inputs.first().map_or(1, |(_, dims)| dims[0]);

@@ -60,6 +60,9 @@ pub struct PlannedMemory {
     pub steps: usize,
 }
 
+/// Code of a piece, once it is compiled.
+type Code = Mutex<Option<Arc<Ready>>>;
+
 /// A graph with the meaning of its inputs and outputs, compiled when it first runs.
 pub(super) struct Program {
     compiler: Compiler,
@@ -68,7 +71,7 @@ pub(super) struct Program {
     products: Vec<Product>,
     heads: Vec<usize>,
     outputs: Vec<(String, DenseType)>,
-    parts: Vec<(Piece, Name, Mutex<Option<Arc<Ready>>>)>,
+    parts: Vec<(Piece, Name, Code)>,
     /// Arrays that pieces pass on to each other, on the device of the piece that makes them.
     crossings: Vec<NDArray>,
     /// Copies of arrays on the devices of pieces that use them there.

@@ -27,7 +27,7 @@ impl Place<'_> {
     }
 
     /// Elements given by their position.
-    fn from_fn(&self, mut f: impl FnMut(u64) -> f64) -> Result<NDArray, Error> {
+    fn by_position(&self, mut f: impl FnMut(u64) -> f64) -> Result<NDArray, Error> {
         let dtype = self.variable.dtype;
         let data = TensorData::from_fn(DenseType::new(dtype, self.variable.dims), |i| Scalar::from_f64(dtype, f(i)));
         self.rt.from_tensor(&Tensor(data), self.device)
@@ -74,7 +74,7 @@ impl Place<'_> {
         };
         let mut basis: Vec<Vec<f64>> = (0..vectors).map(|v| (0..length).map(|i| drawn[at(v, i)]).collect()).collect();
         orthonormalise(&mut basis);
-        self.from_fn(|position| {
+        self.by_position(|position| {
             let (row, column) = (position as usize / columns, position as usize % columns);
             let (vector, i) = if rows <= columns { (row, column) } else { (column, row) };
             scale * basis[vector][i]
@@ -88,7 +88,7 @@ impl Place<'_> {
         let f = (width as f64 / 2.0).ceil();
         let center = (2.0 * f - 1.0 - f % 2.0) / (2.0 * f);
         let along = |i: u64| 1.0 - (i as f64 / f - center).abs();
-        self.from_fn(|position| along(position % width) * along(position / width % height))
+        self.by_position(|position| along(position % width) * along(position / width % height))
     }
 
     fn lstm_bias(&self, forget: f64) -> Result<NDArray, Error> {
@@ -96,7 +96,7 @@ impl Place<'_> {
             return Err(self.error("it is not a vector, as the bias of an LSTM is").into());
         };
         let hidden = gates / 4;
-        self.from_fn(|i| if (hidden..2 * hidden).contains(&i) { forget } else { 0.0 })
+        self.by_position(|i| if (hidden..2 * hidden).contains(&i) { forget } else { 0.0 })
     }
 
     fn constant(&self, value: &Number) -> Result<NDArray, Error> {
@@ -105,7 +105,7 @@ impl Place<'_> {
         let elements: u64 = self.variable.dims.iter().product();
         match numbers[..] {
             [one] => self.full(one),
-            _ if numbers.len() as u64 == elements => self.from_fn(|i| numbers[i as usize]),
+            _ if numbers.len() as u64 == elements => self.by_position(|i| numbers[i as usize]),
             _ => Err(self.error(format!("{} numbers do not fill {:?}", numbers.len(), self.variable.dims)).into()),
         }
     }

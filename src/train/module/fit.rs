@@ -9,6 +9,9 @@ use crate::train::metric::{self, Metric};
 use crate::train::{Batch, Batches};
 use crate::{Error, Tensor};
 
+/// What is called after each epoch.
+type OnEpoch<'a> = Box<dyn FnMut(&EpochReport) + 'a>;
+
 /// How a module is trained.
 pub struct Fit<'a> {
     begin: u32,
@@ -18,7 +21,7 @@ pub struct Fit<'a> {
     checkpoint: Option<PathBuf>,
     progress: bool,
     step_by_step: bool,
-    on_epoch: Option<Box<dyn FnMut(&EpochReport) + 'a>>,
+    on_epoch: Option<OnEpoch<'a>>,
 }
 
 /// What an epoch gave.

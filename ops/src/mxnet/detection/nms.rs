@@ -6,7 +6,7 @@ use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space};
 use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, ResultCount};
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
@@ -47,6 +47,38 @@ struct Rules {
     compact: bool,
 }
 
+#[derive(Clone, Copy)]
+struct Row {
+    from: Buf,
+    out: Buf,
+    width: u64,
+}
+
+/// Copies row `at` to `to`; where `mark` is true, its first number becomes -1.
+fn copy_row(
+    k: &mut KernelBuilder,
+    row: Row,
+    to: Index,
+    at: &Index,
+    mark: Option<Operand>,
+) -> std::result::Result<(), OpError> {
+    let width = row.width as i64;
+    k.for_range("w", row.width, LoopKind::Serial, |k, w| {
+        let value = k.load(row.from, at.scale(width).add(&w));
+        let value = match mark {
+            Some(mark) => {
+                let column = k.index_value(w.clone());
+                let first = k.cmp(CmpOp::Eq, column, int(0));
+                let hit = k.bin(ScalarOp::And, first, mark);
+                k.select(hit, Operand::Const(Scalar::f32(-1.0)), value)
+            }
+            None => value,
+        };
+        k.store(row.out, to.scale(width).add(&w), value);
+        Ok(())
+    })
+}
+
 /// Results: rows, and the position each came from, -1 for none. The last buffer is scratch: which are suppressed.
 fn suppression(rows: &DenseType, rules: Rules) -> std::result::Result<Kernel, OpError> {
     let (images, n, width) = (rows.dims[0], rows.dims[1], rows.dims[2]);
@@ -59,6 +91,7 @@ fn suppression(rows: &DenseType, rules: Rules) -> std::result::Result<Kernel, Op
     let out = k.param("out", F32, rows.len(), true);
     let origin = k.param("origin", DType::I64, each, true);
     let gone = k.param("gone", DType::Bool, each, true);
+    let row = Row { from, out, width };
     let truth = |x: bool| Operand::Const(Scalar::bool(x));
     let iou = ScalarFn::build(&[F32; 8], |_, a| vec![overlap(&a[..4], &a[4..])])?;
     let limit = Operand::Const(Scalar::f32(rules.threshold as f32));
@@ -76,22 +109,6 @@ fn suppression(rows: &DenseType, rules: Rules) -> std::result::Result<Kernel, Op
                 Ok::<(), OpError>(())
             })
         })?;
-        let copied = |k: &mut KernelBuilder, to: Index, at: &Index, marked: Option<Operand>| {
-            k.for_range("w", width, LoopKind::Serial, |k, w| {
-                let value = k.load(from, at.scale(width as i64).add(&w));
-                let value = match marked {
-                    Some(mark) => {
-                        let column = k.index_value(w.clone());
-                        let first = k.cmp(CmpOp::Eq, column, int(0));
-                        let hit = k.bin(ScalarOp::And, first, mark);
-                        k.select(hit, Operand::Const(Scalar::f32(-1.0)), value)
-                    }
-                    None => value,
-                };
-                k.store(out, to.scale(width as i64).add(&w), value);
-                Ok::<(), OpError>(())
-            })
-        };
         k.for_range("i", rules.most.min(n), LoopKind::Serial, |k, i| {
             let at = base.add(&i);
             let candidate = k.load(valid, at.clone());
@@ -100,7 +117,7 @@ fn suppression(rows: &DenseType, rules: Rules) -> std::result::Result<Kernel, Op
                 if !rules.compact {
                     let here = k.index_value(i.clone());
                     k.store(origin, at.clone(), here);
-                    copied(k, at.clone(), &at, Some(lost))?;
+                    copy_row(k, row, at.clone(), &at, Some(lost))?;
                 }
                 let kept = k.op(ScalarOp::Not, &[lost]);
                 k.if_then(kept, |k| {
@@ -111,7 +128,7 @@ fn suppression(rows: &DenseType, rules: Rules) -> std::result::Result<Kernel, Op
                         let to = base.add(&to.minimum(&Index::constant(n as i64 - 1), &free));
                         let here = k.index_value(i.clone());
                         k.store(origin, to.clone(), here);
-                        copied(k, to, &at, None)?;
+                        copy_row(k, row, to, &at, None)?;
                         let next = k.bin(ScalarOp::Add, place, int(1));
                         k.store(count, Index::default(), next);
                     }
