@@ -10,7 +10,7 @@ use tensorc_abi::{Conv2d, ConvPass, Packing};
 use tensorc_kernels::{Isa, conv_run_with, conv_scratch, conv_tasks, pack_with, packed_len};
 
 /// The place of every product: batch entry, group, output and input channel within the group, output
-/// and input pixel, tap; output element by output element, products in ascending order of the sum.
+/// and input pixel, tap.
 fn terms(call: &Conv2d, mut visit: impl FnMut([u64; 7])) {
     let ([h, wi], [oh, ow], [kh, kw]) = (call.input, call.output, call.kernel);
     for n in 0..call.batch {
@@ -46,9 +46,10 @@ fn roles(pass: ConvPass) -> [usize; 3] {
 /// The documented sum; each element is checked against its f64 sum.
 fn model(call: &Conv2d, left: &[f32], right: &[f32]) -> Vec<f32> {
     let [l, r, out] = roles(call.pass);
-    let mut products = vec![];
+    let mut sums = vec![(0.0f32, 0.0f64, 0.0f64, 0); sizes(call)[out]];
     let (pixels, plane) = (call.output[0] * call.output[1], call.input[0] * call.input[1]);
     let taps = call.kernel[0] * call.kernel[1];
+    // The order of the loops is that of every pass's sum.
     terms(call, |[n, group, o, i, y, x, tap]| {
         let (outer, inner) = (group * call.out_channels + o, group * call.in_channels + i);
         let at = [
@@ -56,20 +57,13 @@ fn model(call: &Conv2d, left: &[f32], right: &[f32]) -> Vec<f32> {
             (outer * call.in_channels + i) * taps + tap,
             (n * call.groups * call.out_channels + outer) * pixels + y,
         ];
-        // The order of a sum: that of the loops, except over output channels before pixels.
-        let order = if call.pass == ConvPass::DataGradient { (at[out], o, y) } else { (at[out], 0, 0) };
-        products.push((order, at[l], at[r]));
-    });
-    products.sort_by_key(|p| p.0);
-    let mut sums = vec![(0.0f32, 0.0f64, 0.0f64, 0); sizes(call)[out]];
-    for ((at, ..), a, b) in products {
-        let (a, b) = (left[a as usize], right[b as usize]);
-        let (sum, exact, size, terms) = &mut sums[at as usize];
+        let (a, b) = (left[at[l] as usize], right[at[r] as usize]);
+        let (sum, exact, size, terms) = &mut sums[at[out] as usize];
         *sum = a.mul_add(b, *sum);
         *exact += f64::from(a) * f64::from(b);
         *size += (f64::from(a) * f64::from(b)).abs();
         *terms += 1;
-    }
+    });
     let close = |(sum, exact, size, terms): (f32, f64, f64, i32)| {
         assert!((f64::from(sum) - exact).abs() <= f64::from(terms) * f64::from(f32::EPSILON) * size);
         sum
