@@ -35,7 +35,7 @@ fn values(array: &NDArray) -> Vec<f32> {
 fn set(executor: &Executor, name: &str, values: &[f32]) {
     let array = executor.argument(name).unwrap();
     let rt = executor.runtime();
-    rt.array(&array.dims().to_vec(), values).unwrap().copy_into(array).unwrap();
+    rt.array(array.dims(), values).unwrap().copy_into(array).unwrap();
 }
 
 /// Numbers in (-1, 1) that look random and are always the same.

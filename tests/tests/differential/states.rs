@@ -25,7 +25,7 @@ pub fn add_updates(graph: &mut Graph, registry: &Registry, rng: &mut Rng) {
         let like: Vec<Value> = all(graph).into_iter().filter(|v| graph.dense(*v).as_ref() == Ok(&ty)).collect();
         let picked = [*rng.pick(&like), *rng.pick(&like)].map(Some);
         let add = registry.get("add").unwrap();
-        let sum = graph.add_op("sum", &add, &picked, Default::default(), 1).unwrap();
+        let sum = graph.add_op("sum", add, &picked, Default::default(), 1).unwrap();
         graph.node_mut(sum).types[0] = ty.into();
     }
     let values = all(graph);

@@ -64,7 +64,7 @@ fn a046_gradients_of_products() {
     set(&executor, "x", &[1.0, 2.0, 3.0]);
     set(&executor, "y", &[4.0, 5.0, 6.0]);
     assert_eq!(values(&executor.forward(true).unwrap()[0]), [32.0]);
-    let head = rt.full(rt.options().device, DType::F32, &executor.outputs()[0].dims().to_vec(), 2.0).unwrap();
+    let head = rt.full(rt.options().device, DType::F32, executor.outputs()[0].dims(), 2.0).unwrap();
     executor.backward(&[&head]).unwrap();
     assert_eq!(values(executor.gradient("x").unwrap()), [8.0, 10.0, 12.0]);
 }
@@ -121,7 +121,7 @@ fn a057_softmax_output_ignores_its_head() {
     let mut executor = Executor::simple_bind(&rt, &net).shape("data", &[2, 3]).build().unwrap();
     set(&executor, "data", &[1.0, 2.0, 3.0, 3.0, 2.0, 1.0]);
     set(&executor, "label", &[2.0, 0.0]);
-    let p = [0.0900306, 0.2447285, 0.6652410];
+    let p = [0.0900306, 0.2447285, 0.665_241];
     executor.forward(true).unwrap();
     close(&values(&executor.outputs()[0]), &[p[0], p[1], p[2], p[2], p[1], p[0]], 1e-6);
     for heads in [vec![], vec![ones(&rt, &[2, 3])]] {

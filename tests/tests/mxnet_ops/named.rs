@@ -146,7 +146,8 @@ fn a058_regressions_divide_by_the_outputs_of_a_sample() {
     let (x, y) = ([0.5, -1.0, 2.0, 0.25, 3.0, -0.5], [1.0, 0.0, 1.0, 0.0, 0.0, 1.0]);
     let sigma = |x: &f32| 1.0 / (1.0 + (-x).exp());
     let same = |x: &f32| *x;
-    let cases: [(&str, &dyn Fn(&f32) -> f32, &dyn Fn(f32) -> f32); 3] = [
+    type Case<'a> = (&'a str, &'a dyn Fn(&f32) -> f32, &'a dyn Fn(f32) -> f32);
+    let cases: [Case<'_>; 3] = [
         ("LinearRegressionOutput", &same, &|d| d),
         ("LogisticRegressionOutput", &sigma, &|d| d),
         ("MAERegressionOutput", &same, &|d: f32| d.signum()),
@@ -215,7 +216,8 @@ fn a061_concat_and_a062_slice_channel_undo_each_other() {
 
 #[test]
 fn a063_reshape_codes() {
-    let cases: [(&[u64], &[i64], bool, &[u64]); 10] = [
+    type Case = (&'static [u64], &'static [i64], bool, &'static [u64]);
+    let cases: [Case; 10] = [
         (&[2, 3, 4], &[4, 0, 2], false, &[4, 3, 2]),
         (&[2, 3, 4], &[2, -2], false, &[2, 3, 4]),
         (&[2, 3, 4], &[-3, 4], false, &[6, 4]),

@@ -68,17 +68,19 @@ fn metrics_compose_and_refuse_what_does_not_fit() {
     let (label, output) =
         (Tensor::from_f32(&[2], &[1.0, 0.0]).unwrap(), Tensor::from_f32(&[2, 2], &[0.2, 0.8, 0.4, 0.6]).unwrap());
     let mut both = metric::create("acc, ce").unwrap();
-    both.update(&[label.clone()], &[output.clone()]).unwrap();
+    both.update(std::slice::from_ref(&label), std::slice::from_ref(&output)).unwrap();
     let names: Vec<String> = both.values().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["accuracy", "cross-entropy"]);
     assert_close("both", &[both.values()[0].1, both.values()[1].1], &[0.5, -(0.8f64.ln() + 0.4f64.ln()) / 2.0], 1e-6);
     let mut halves = metric::Custom::new("halves", |label, _| {
         Ok(metric::Sum { total: label.to_f32()?.iter().map(|x| f64::from(*x) / 2.0).sum(), count: 1.0 })
     });
-    halves.update(&[label.clone()], &[output.clone()]).unwrap();
+    halves.update(std::slice::from_ref(&label), std::slice::from_ref(&output)).unwrap();
     assert_eq!(halves.values(), [("halves".to_owned(), 0.5)]);
     let why = |name: &str, label: &Tensor, outputs: &[Tensor]| {
-        metric::create(name).and_then(|mut m| Ok(m.update(&[label.clone()], outputs).unwrap_err().to_string())).unwrap()
+        metric::create(name)
+            .map(|mut m| m.update(std::slice::from_ref(label), outputs).unwrap_err().to_string())
+            .unwrap()
     };
     let three = Tensor::from_f32(&[3], &[0.0, 1.0, 2.0]).unwrap();
     let one = &[output.clone()][..];
