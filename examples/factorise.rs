@@ -42,14 +42,15 @@ fn main() -> Result<()> {
 
 /// The product of two vectors and the sum of two biases, looked up by row and column.
 fn network(rows: u64) -> std::result::Result<Symbol, SymbolError> {
-    let looked_up = |of: &str, count: u64, width: u64, what: &str| {
-        let table = op("Embedding").input(&Symbol::variable(of)).param("input_dim", count as i64);
-        let table = table.param("output_dim", width as i64).name(&format!("{of}_{what}")).build()?;
+    let (row, column) = (Symbol::variable("row"), Symbol::variable("column"));
+    let looked_up = |of: &Symbol, count: u64, width: u64, name: &str| {
+        let table = op("Embedding").input(of).param("input_dim", count as i64);
+        let table = table.param("output_dim", width as i64).name(name).build()?;
         op("Flatten").input(&table).build()
     };
-    let vectors = (&looked_up("row", rows, RANK, "vector")? * &looked_up("column", PIXELS, RANK, "vector")?)?;
+    let vectors = (&looked_up(&row, rows, RANK, "row_vector")? * &looked_up(&column, PIXELS, RANK, "column_vector")?)?;
     let product = op("sum").input(&vectors).param("axis", 1).param("keepdims", true).build()?;
-    let biases = (&looked_up("row", rows, 1, "bias")? + &looked_up("column", PIXELS, 1, "bias")?)?;
+    let biases = (&looked_up(&row, rows, 1, "row_bias")? + &looked_up(&column, PIXELS, 1, "column_bias")?)?;
     let label = variable("pixel").build()?;
     op("LinearRegressionOutput").input(&(&product + &biases)?).input(&label).name("out").build()
 }

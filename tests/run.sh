@@ -9,4 +9,6 @@ cd "$(dirname "$0")/.."
 
 cargo fmt --check
 cargo clippy --release --workspace --all-targets -- -D warnings
+# The text tests run the program; built here, it shares its dependencies with the tests.
+cargo build --release --workspace
 cargo test --release --workspace
