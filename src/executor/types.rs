@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use tensorc_frontend::symbol::{InputType, Lowering, Symbol, SymbolGraph};
-use tensorc_ir::graph::{Graph, NodeId, Value};
+use tensorc_frontend::symbol::{InputType, Symbol};
 use tensorc_ir::{DenseType, Dim, Shape, TensorType};
-use tensorc_passes::infer::infer_graph;
 
+use crate::symbol::infer_with;
 use crate::{Compiler, DType, Error};
 
 /// What is known of variables, by name. An extent of 0 is unknown.
@@ -37,35 +36,26 @@ pub(super) struct Types {
 
 /// Infers in both directions; element types that nothing decides are f32.
 pub(super) fn infer(compiler: &Compiler, symbol: &Symbol, known: &Known) -> Result<Types, Error> {
-    let lowering = Lowering { types: known.inputs(), ..Lowering::default() };
-    let SymbolGraph { mut graph, arguments, aux, .. } = symbol.to_graph(compiler.registry(), &lowering)?;
-    let variables: Vec<(String, NodeId)> =
-        arguments.iter().chain(&aux).cloned().zip(graph.inputs().iter().copied()).collect();
     let bytes = compiler.options().passes.static_bytes;
-    infer_graph(&mut graph, compiler.registry(), bytes)?;
-    for (_, node) in &variables {
-        let ty = &mut graph.node_mut(*node).types[0];
-        ty.dtype = ty.dtype.or(Some(DType::F32));
-    }
-    infer_graph(&mut graph, compiler.registry(), bytes)?;
-    let found: Vec<TensorType> =
-        variables.iter().map(|(_, node)| graph.resolved(Value { node: *node, port: 0 })).collect();
-    let open: Vec<String> = variables
-        .iter()
-        .zip(&found)
+    let found = infer_with(compiler.registry(), bytes, symbol, known.inputs(), Some(DType::F32))?;
+    let states = symbol.list_auxiliary_states();
+    let names = symbol.list_arguments().into_iter().chain(states);
+    let open: Vec<String> = names
+        .zip(found.arguments.iter().chain(&found.auxiliary))
         .filter(|(_, ty)| ty.dense().is_none())
-        .map(|((name, _), ty)| format!("{name}: {}", shape_text(ty)))
+        .map(|(name, ty)| format!("{name}: {}", shape_text(ty)))
         .collect();
     if !open.is_empty() {
         return Err(Error::Bind(format!("these shapes do not follow from what is given: {}", open.join("; "))));
     }
-    let mut dense = found.iter().filter_map(TensorType::dense);
-    let arguments = dense.by_ref().take(arguments.len()).collect();
-    Ok(Types { arguments, auxiliaries: dense.collect(), outputs: outputs(&graph)? })
-}
-
-fn outputs(graph: &Graph) -> Result<Vec<(String, DenseType)>, Error> {
-    graph.outputs().iter().map(|(name, v)| Ok((name.to_string(), graph.dense(*v)?))).collect()
+    let unknown = |name: &str| Error::Bind(format!("the type of output `{name}` does not follow from what is given"));
+    let outputs = symbol.list_outputs().into_iter().zip(&found.outputs);
+    let outputs = outputs.map(|(name, ty)| ty.dense().map(|ty| (name.clone(), ty)).ok_or_else(|| unknown(&name)));
+    Ok(Types {
+        arguments: found.arguments.iter().filter_map(TensorType::dense).collect(),
+        auxiliaries: found.auxiliary.iter().filter_map(TensorType::dense).collect(),
+        outputs: outputs.collect::<Result<_, _>>()?,
+    })
 }
 
 /// A shape with `?` for what is unknown.

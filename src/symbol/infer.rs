@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use tensorc_frontend::symbol::{InputType, Lowering, Symbol, SymbolError, SymbolGraph, operators};
-use tensorc_ir::graph::{Graph, Value};
+use tensorc_ir::graph::Value;
+use tensorc_ir::op::Registry;
 use tensorc_ir::{DType, Dim, Shape, TensorType};
 use tensorc_passes::Options;
 use tensorc_passes::infer::infer_graph;
@@ -136,20 +137,39 @@ fn incomplete<T, U>(symbol: &Symbol, partial: &Types<T>, known: impl Fn(&T) -> b
 }
 
 fn infer(symbol: &Symbol, types: BTreeMap<String, InputType>) -> Result<Types<TensorType>, Error> {
+    infer_with(operators()?, Options::default().static_bytes, symbol, types, None)
+}
+
+/// Types as far as they follow, with the operators of a registry. Variables whose element type nothing decides
+/// take `fallback`.
+pub(crate) fn infer_with(
+    registry: &Registry,
+    static_bytes: u64,
+    symbol: &Symbol,
+    types: BTreeMap<String, InputType>,
+    fallback: Option<DType>,
+) -> Result<Types<TensorType>, Error> {
     let inputs = symbol.list_inputs();
     if let Some(name) = types.keys().find(|name| !inputs.contains(name)) {
         let (symbol, candidates) = (symbol.to_string(), inputs.join(", "));
         return Err(SymbolError::UnknownArgument { symbol, name: name.clone(), candidates }.into());
     }
-    let registry = operators()?;
     let how = Lowering { types, ..Lowering::default() };
     let SymbolGraph { mut graph, arguments, aux, .. } = symbol.to_graph(registry, &how)?;
-    infer_graph(&mut graph, registry, Options::default().static_bytes)?;
-    let input = |graph: &Graph, i: usize| graph.resolved(Value { node: graph.inputs()[i], port: 0 });
-    let states = arguments.len()..arguments.len() + aux.len();
+    infer_graph(&mut graph, registry, static_bytes)?;
+    let variables = arguments.len() + aux.len();
+    if fallback.is_some() {
+        for i in 0..variables {
+            let node = graph.inputs()[i];
+            let ty = &mut graph.node_mut(node).types[0];
+            ty.dtype = ty.dtype.or(fallback);
+        }
+        infer_graph(&mut graph, registry, static_bytes)?;
+    }
+    let input = |i: usize| graph.resolved(Value { node: graph.inputs()[i], port: 0 });
     Ok(Types {
-        arguments: (0..arguments.len()).map(|i| input(&graph, i)).collect(),
+        arguments: (0..arguments.len()).map(input).collect(),
         outputs: graph.outputs().iter().map(|(_, v)| graph.resolved(*v)).collect(),
-        auxiliary: states.map(|i| input(&graph, i)).collect(),
+        auxiliary: (arguments.len()..variables).map(input).collect(),
     })
 }

@@ -7,4 +7,5 @@ mod load;
 pub use infer::{Infer, Inferred, PartialShape, Types, mxnet_shape};
 pub use tensorc_frontend::symbol::*;
 
+pub(crate) use infer::infer_with;
 pub(crate) use load::{Inference, inference};

@@ -98,23 +98,8 @@ fn entry(&(own, doc, function, names, ulp): &Entry) -> OpDef {
         let x = widen(&stored.cast(out));
         Ok(function(&x, &x.lit(float_param(cx, "scalar"))).cast(out))
     });
-    const TYPES: &[DType] = &[
-        DType::F32,
-        DType::F64,
-        DType::F16,
-        DType::BF16,
-        DType::I8,
-        DType::I16,
-        DType::I32,
-        DType::I64,
-        DType::U8,
-        DType::U16,
-        DType::U32,
-        DType::U64,
-        DType::Bool,
-    ];
     let def = define(own, doc, body, rule(result_rule))
-        .operand("data", TYPES)
+        .operand("data", &DType::ALL)
         .param("scalar", ParamValue::Float(1.0), "The number.")
         .param("is_int", ParamValue::Bool(true), "False: integers become f64.")
         .named(names);
