@@ -5,6 +5,7 @@
 //! restricts the test to cases whose name contains its text.
 
 mod named;
+mod products;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use tensorc::Tensor;
 use tensorc::executor::{Executor, GradReq};
 use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
-use tensorc::symbol::Symbol;
+use tensorc::symbol::{Symbol, op};
 
 use crate::support::compare::{Tolerance, compare, data};
 use crate::support::npz;
@@ -20,8 +21,7 @@ use crate::support::npz;
 const TOLERANCE: Tolerance = Tolerance { absolute: 2e-5, relative: 1e-3 };
 
 /// Cases that need what symbols cannot express yet, with the reason.
-const UNSUPPORTED: [(&str, &str); 3] =
-    [("cond", "control flow"), ("foreach", "control flow"), ("while_loop", "control flow")];
+const UNSUPPORTED: [(&str, &str); 0] = [];
 
 /// Cases whose gradient is another here, with the reason; all else about them agrees.
 const OTHER_GRADIENT: [(&str, &str); 2] = [

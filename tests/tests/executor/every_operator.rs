@@ -6,7 +6,7 @@
 #[expect(dead_code, reason = "shared with the tests of `differentiate`, which need more of it")]
 mod cases;
 #[path = "../../../passes/tests/gradients/function.rs"]
-mod function;
+pub mod function;
 
 use std::sync::Arc;
 
