@@ -241,7 +241,7 @@ impl Rotations {
         let root = k.op(ScalarOp::Sqrt, &[square]);
         let cosine = k.bin(ScalarOp::Div, real(1.0), root);
         let sine = k.bin(ScalarOp::Mul, tangent, cosine);
-        let mut turn = |k: &mut KernelBuilder, buf: Buf, [first, second]: [Index; 2]| {
+        let turn = |k: &mut KernelBuilder, buf: Buf, [first, second]: [Index; 2]| {
             let (x, y) = (k.load(buf, first.clone()), k.load(buf, second.clone()));
             let (cx, sy) = (k.bin(ScalarOp::Mul, cosine, x), k.bin(ScalarOp::Mul, sine, y));
             let (sx, cy) = (k.bin(ScalarOp::Mul, sine, x), k.bin(ScalarOp::Mul, cosine, y));
