@@ -4,7 +4,7 @@
 mod gradient;
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
-use tensorc_abi::{BatchedGemm, Conv2d, ConvPass, DType, MatrixLayout};
+use tensorc_abi::{BatchedGemm, Conv2d, ConvLayout, ConvPass, DType, MatrixLayout};
 
 use crate::index::{Index, linearize};
 use crate::prim::Contraction;
@@ -215,6 +215,7 @@ pub fn as_conv(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv
         dilations: [1; 2],
         pads: [0; 2],
         pass: ConvPass::Forward,
+        layout: ConvLayout::Planar,
     };
     for s in 0..spatial {
         let (axis, index) = (2 - spatial + s, &c.lhs[2 + s]);

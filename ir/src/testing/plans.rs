@@ -1,8 +1,8 @@
 //! Random plans that obey the structural rules; their memory is not laid out sensibly.
 
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, DType, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan,
-    Step, StepOp, Weight,
+    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvLayout, ConvPass, DType, Epilogue, Home, KernelId, MatrixLayout,
+    Packing, Plan, Step, StepOp, Weight,
 };
 
 use super::Rng;
@@ -57,6 +57,7 @@ fn conv(rng: &mut Rng) -> Conv2d {
         dilations: [1, 1],
         pads: [1, 1],
         pass: ConvPass::Packed,
+        layout: ConvLayout::Planar,
     }
 }
 

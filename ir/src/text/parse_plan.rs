@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, Step,
-    StepOp, Weight,
+    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvLayout, ConvPass, Epilogue, Home, KernelId, MatrixLayout, Packing,
+    Plan, Step, StepOp, Weight,
 };
 
 use super::lex::{Name, Pos};
@@ -294,6 +294,7 @@ impl Record {
             dilations: self.list("dilations")?,
             pads: self.list("pads")?,
             pass,
+            layout: ConvLayout::Planar,
         })
     }
 }
