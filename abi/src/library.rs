@@ -102,6 +102,23 @@ impl Conv2d {
         self.in_channels == 1 && self.out_channels == 1 && self.groups > 1
     }
 
+    /// Whether the convolution can be computed in its layout: channels come in whole blocks where they are
+    /// blocked, and only packed filters of one group or a depthwise convolution go with blocks.
+    pub const fn layout_fits(&self) -> bool {
+        let packed = matches!(self.pass, ConvPass::Packed);
+        match self.layout {
+            ConvLayout::Planar => true,
+            ConvLayout::ToBlocked => packed && self.groups == 1 && self.out_channels.is_multiple_of(CHANNEL_BLOCK),
+            ConvLayout::Blocked if self.is_depthwise() => packed && self.groups.is_multiple_of(CHANNEL_BLOCK),
+            ConvLayout::Blocked => {
+                packed
+                    && self.groups == 1
+                    && self.in_channels.is_multiple_of(CHANNEL_BLOCK)
+                    && self.out_channels.is_multiple_of(CHANNEL_BLOCK)
+            }
+        }
+    }
+
     /// A 1×1 filter with unit stride and no padding: a matrix product over pixels.
     pub const fn is_pointwise(&self) -> bool {
         self.kernel[0] == 1

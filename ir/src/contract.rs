@@ -1,6 +1,7 @@
 //! Recognition of library contractions: which index maps are a batched matrix product, a
 //! two-dimensional convolution or a gradient of one.
 
+mod blocked;
 mod gradient;
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
@@ -10,6 +11,7 @@ use crate::index::{Index, linearize};
 use crate::prim::Contraction;
 use crate::types::DenseType;
 
+pub use blocked::{as_blocked_convolution, blocked_convolution};
 pub use gradient::{as_conv_data_gradient, as_conv_filter_gradient};
 
 /// Whether a library kernel computes the contraction.
@@ -19,7 +21,10 @@ pub fn is_library(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> bool {
 
 /// The contraction as a convolution, with filters of the run, or as a gradient of one.
 pub fn as_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
-    as_conv(c, lhs, rhs).or_else(|| as_conv_filter_gradient(c, lhs, rhs)).or_else(|| as_conv_data_gradient(c, lhs, rhs))
+    as_conv(c, lhs, rhs)
+        .or_else(|| as_blocked_convolution(c, lhs, rhs))
+        .or_else(|| as_conv_filter_gradient(c, lhs, rhs))
+        .or_else(|| as_conv_data_gradient(c, lhs, rhs))
 }
 
 /// A contraction expressed as a matrix product.

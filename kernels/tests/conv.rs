@@ -232,7 +232,7 @@ fn random_depthwise_convolutions() {
 #[test]
 fn random_blocked_convolutions() {
     let mut random = Random::new(9);
-    for _ in 0..150 {
+    for _ in 0..60 {
         let (inputs, outputs) = (random.pick(&[1, 3, 16, 32, 80]), random.pick(&[16, 32, 48, 80]));
         let call = random_conv(&mut random, 1, inputs, outputs);
         check_blocked(&mut random, &call);

@@ -8,6 +8,7 @@ pub mod differentiate;
 pub mod fold_constants;
 pub mod fuse;
 pub mod infer;
+pub mod layout;
 pub mod manager;
 pub mod memory;
 pub mod pipeline;
