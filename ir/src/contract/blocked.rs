@@ -117,9 +117,8 @@ pub fn as_blocked_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType)
         pass: ConvPass::Forward,
         layout,
     };
-    for d in 0..2 {
-        let tap = axes.taps[d] as usize;
-        (conv.strides[d], conv.dilations[d], conv.pads[d]) = window(&spatial[d], 2 + d, tap, &c.extents)?;
+    for (d, (at, tap)) in spatial.iter().zip(axes.taps).enumerate() {
+        (conv.strides[d], conv.dilations[d], conv.pads[d]) = window(at, 2 + d, tap as usize, &c.extents)?;
     }
     let taps = axes.taps.map(|axis| c.extents[axis as usize]);
     let whole = lhs.dims[0] == conv.batch
