@@ -51,8 +51,8 @@ impl Schedule {
         let batches: usize = call.batch.iter().product::<u64>() as usize;
         let (m, n, k) = (call.m as usize, call.n as usize, call.k as usize);
         let skinny = m <= SKINNY_ROWS && (call.b_packed || call.b.col_stride == 1);
-        let (rows_of_b, contiguous) = (call.b.row_stride, call.b.col_stride == 1 && call.b.row_stride >= 0);
-        let in_place = !call.b_packed && contiguous && reads_in_place(rows_of_b as usize, m);
+        let contiguous = call.b.col_stride == 1 && call.b.row_stride >= 0;
+        let in_place = !call.b_packed && contiguous && reads_in_place(m);
         let most_rows = if call.b_packed || in_place { TASK_ROW_PANELS } else { PACKING_ROW_PANELS };
         let rows = row_panels(m);
         let flops = 2.0 * m as f64 * n as f64 * k as f64;

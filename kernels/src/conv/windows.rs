@@ -102,11 +102,7 @@ impl Schedule {
 
     /// Whether the image itself is the patch matrix, and copying its panels would not pay.
     fn reads_in_place(&self) -> bool {
-        let (pixels, channels) = (self.shape.pixels(), self.shape.out_channels);
-        !self.staged
-            && self.shape.pointwise
-            && (pixels >= 2 * NR || channels <= 2 * NR)
-            && reads_in_place(pixels, channels)
+        !self.staged && self.shape.pointwise && reads_in_place(self.shape.out_channels)
     }
 
     /// Whether fetched patches are kept for the other row blocks of the same pixels.
