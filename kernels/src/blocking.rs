@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use crate::tiers::{MR, NR, Tier, Tile};
+use crate::tiers::{LANES, MR, NR, Tier, Tile};
 
 /// Most terms of k in one block: a panel of B of this depth and the panels of A stream from the second-level
 /// cache, which takes a fraction of its speed.
@@ -16,6 +16,12 @@ pub(crate) const KC: usize = 576;
 
 /// Elements of C in one epilogue call, about.
 const EPILOGUE_ELEMENTS: usize = 24 * 1024;
+
+/// The next number of elements that fill whole cache lines: panels behind them in scratch are read a line at a
+/// time.
+pub(crate) fn whole_lines(elements: usize) -> usize {
+    elements.next_multiple_of(LANES)
+}
 
 /// `total` items cut into `parts` runs whose lengths differ by at most one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,9 @@ use super::filters::Filters;
 use super::patches::{self, Columns};
 use super::shape::{Phase, Shape, steps};
 use crate::EpilogueCall;
-use crate::blocking::{KC, Left, Operands, Rect, Right, Split, Target, multiply, reads_in_place, row_panels};
+use crate::blocking::{
+    KC, Left, Operands, Rect, Right, Split, Target, multiply, reads_in_place, row_panels, whole_lines,
+};
 use crate::tiers::{MR, NR, Tier};
 
 /// Most row panels of one task: 648 KiB of filters for each block of k.
@@ -139,11 +141,11 @@ impl Schedule {
     }
 
     fn left_elements(&self) -> usize {
-        match () {
+        whole_lines(match () {
             _ if self.filters.packed => 0,
             _ if self.keeps_left() => self.block_rows() * self.depth(),
             _ => self.block_rows() * self.block_terms(),
-        }
+        })
     }
 
     fn right_elements(&self) -> usize {

@@ -15,6 +15,9 @@ pub(super) static TIER: Tier =
 
 type TileFn = unsafe fn(&Tile);
 
+/// Terms in one turn of the tile's loop.
+const TURN: usize = 4;
+
 /// The register tiles of every row count for one division of the columns.
 macro_rules! by_rows {
     ($vectors:literal, $tails:literal, $whole:literal) => {
@@ -74,10 +77,15 @@ unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: boo
     // SAFETY: lanes outside the tile are masked off in A, B and C; a tail column past `nr` is read
     // only from padded rows of B and never stored.
     unsafe {
-        for i in 0..M {
-            let c = t.c.offset(i as isize * t.ldc);
-            _mm_prefetch::<_MM_HINT_T0>(c.cast());
-            _mm_prefetch::<_MM_HINT_T0>(c.wrapping_add(t.nr - 1).cast());
+        // Rows of C are fetched while the loop runs, one a turn, or at once if they are soon needed: many fetches
+        // at a time would keep A and B waiting.
+        let mut row = t.c;
+        let end = t.c.wrapping_offset(M as isize * t.ldc);
+        if t.continued || t.k < TURN * M {
+            while row != end {
+                fetch(row, t);
+                row = row.wrapping_offset(t.ldc);
+            }
         }
         if t.continued {
             for (i, row) in acc.iter_mut().enumerate() {
@@ -92,7 +100,6 @@ unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: boo
             }
         }
         let (mut a, mut b, mut ahead) = (t.a, t.b, t.ahead);
-        let mut left = t.k;
         macro_rules! term {
             () => {
                 _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
@@ -119,14 +126,17 @@ unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: boo
             };
         }
         // Counting and jumping at every term would take places that multiply-adds need.
-        while left >= 4 {
+        for _ in 0..t.k / TURN {
+            if row != end {
+                fetch(row, t);
+                row = row.wrapping_offset(t.ldc);
+            }
             term!();
             term!();
             term!();
             term!();
-            left -= 4;
         }
-        for _ in 0..left {
+        for _ in 0..t.k % TURN {
             term!();
         }
         for (i, row) in acc.iter().enumerate() {
@@ -140,6 +150,14 @@ unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: boo
             store_column(t.c.add(V * LANES + j), t.ldc, M, *sum);
         }
     }
+}
+
+/// Fetches a row of the tile into the first-level cache, to be written; any address will do.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn fetch(row: *const f32, t: &Tile) {
+    _mm_prefetch::<_MM_HINT_ET0>(row.cast());
+    _mm_prefetch::<_MM_HINT_ET0>(row.wrapping_add(t.nr - 1).cast());
 }
 
 /// # Safety
