@@ -75,6 +75,23 @@ fn peak(_isa: Isa) -> f64 {
     f64::NAN
 }
 
+/// Numbers that start at a cache line, as the run time lays them out.
+struct Aligned(Vec<f32>, usize);
+impl Aligned {
+    fn of(v: &[f32]) -> Aligned {
+        let mut all = vec![0.0f32; v.len() + 16];
+        let skip = all.as_ptr().align_offset(64);
+        all[skip..skip + v.len()].copy_from_slice(v);
+        Aligned(all, skip)
+    }
+    fn as_ptr(&self) -> *const f32 {
+        self.0[self.1..].as_ptr()
+    }
+    fn as_mut_ptr(&mut self) -> *mut f32 {
+        self.0[self.1..].as_mut_ptr()
+    }
+}
+
 fn numbers(len: usize) -> Vec<f32> {
     (0..len).map(|i| ((i * 2_654_435_761) % 1000) as f32 / 500.0 - 1.0).collect()
 }
@@ -123,7 +140,7 @@ impl Report {
         let call = BatchedGemm { batch: [1, 1, batch], m, n, k, a, b, c: layout(m, n), b_packed: form == 'p' };
         let a = numbers((batch * m * k) as usize);
         let mut b = numbers((batch * k * n) as usize);
-        let mut c = vec![0.0f32; (batch * m * n) as usize];
+        let c = vec![0.0f32; (batch * m * n) as usize];
         if call.b_packed {
             let packing = Packing::GemmB { k, n, offset: 0, row_stride: n as i64, col_stride: 1 };
             let mut packed = vec![0.0; packed_len(&packing)];
@@ -131,7 +148,8 @@ impl Report {
             unsafe { pack(&packing, b.as_ptr().cast(), &mut packed) };
             b = packed;
         }
-        let mut scratch = vec![0.0f32; gemm_scratch(&call) / 4 + 1];
+        let mut scratch = Aligned::of(&vec![0.0f32; gemm_scratch(&call) / 4 + 1]);
+        let (a, b, mut c) = (Aligned::of(&a), Aligned::of(&b), Aligned::of(&c));
         let tasks = gemm_tasks(&call);
         let seconds = best(|| {
             // SAFETY: the buffers have the sizes the call states.
@@ -198,13 +216,14 @@ impl Report {
         // SAFETY: `w` has as many filters as the call.
         unsafe { pack(&packing, w.as_ptr().cast(), &mut packed) };
         let bytes = 4.0 * (x.len() + w.len() + y.len()) as f64;
-        let (x, packed, mut y) = match call.pass {
+        let (x, packed, y) = match call.pass {
             ConvPass::Packed => (x, packed, y),
             ConvPass::Forward => (x, w, y),
             ConvPass::DataGradient => (y, w, x),
             ConvPass::FilterGradient => (x, y, w),
         };
-        let mut scratch = vec![0.0f32; conv_scratch(&call) / 4 + 1];
+        let mut scratch = Aligned::of(&vec![0.0f32; conv_scratch(&call) / 4 + 1]);
+        let (x, packed, mut y) = (Aligned::of(&x), Aligned::of(&packed), Aligned::of(&y));
         let tasks = conv_tasks(&call);
         let seconds = best(|| {
             // SAFETY: the buffers have the sizes the call states.

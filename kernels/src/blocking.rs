@@ -8,14 +8,20 @@
 
 use std::ops::Range;
 
-use crate::tiers::{MR, NR, Tier, Tile};
+use crate::tiers::{LANES, MR, NR, Tier, Tile};
 
-/// Most terms of k in one block: a panel of A of this depth stays in the first-level cache, and a
-/// panel of B streams from the second at a tenth of its speed.
+/// Most terms of k in one block: a panel of B of this depth and the panels of A stream from the second-level
+/// cache, which takes a fraction of its speed.
 pub(crate) const KC: usize = 576;
 
 /// Elements of C in one epilogue call, about.
 const EPILOGUE_ELEMENTS: usize = 24 * 1024;
+
+/// The next number of elements that fill whole cache lines: panels behind them in scratch are read a line at a
+/// time.
+pub(crate) fn whole_lines(elements: usize) -> usize {
+    elements.next_multiple_of(LANES)
+}
 
 /// `total` items cut into `parts` runs whose lengths differ by at most one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,13 +174,11 @@ pub(crate) fn row_panels(m: usize) -> Split {
     Split::by(m, MR)
 }
 
-/// Whether rows of B, contiguous and `ld` elements apart, are better read where they lie than copied
-/// into panels, for `m` rows of A.
+/// Whether contiguous rows of B are better read where they lie than copied into panels, for `m` rows of A.
 ///
-/// Copying pays only if the rows of a panel fall into few sets of the second-level cache, which they
-/// do at multiples of 8 KiB, and if there are enough rows of A to use the copy.
-pub(crate) fn reads_in_place(ld: usize, m: usize) -> bool {
-    const FEW_SETS: usize = 2048;
-    const FEW_ROWS: usize = 2 * MR;
-    !ld.is_multiple_of(FEW_SETS) || m <= FEW_ROWS
+/// A copy costs a few cycles for each row of a panel, and each panel of A that is multiplied with it takes a
+/// dozen. Without it the rows of a panel are far apart: they fall into few sets of the caches and on many pages,
+/// and no prefetcher follows them.
+pub(crate) fn reads_in_place(m: usize) -> bool {
+    m <= 2 * MR
 }

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use tensorc_abi::{BatchedGemm, MatrixLayout};
 
-use crate::blocking::{KC, Left, Operands, Rect, Right, Split, Target, multiply, reads_in_place, row_panels};
+use crate::blocking::{
+    KC, Left, Operands, Rect, Right, Split, Target, multiply, reads_in_place, row_panels, whole_lines,
+};
 use crate::tiers::{MR, NR, Panel, SKINNY_ROWS, Skinny, Tier, tier};
 use crate::{EpilogueCall, Isa, isa};
 
@@ -51,8 +53,8 @@ impl Schedule {
         let batches: usize = call.batch.iter().product::<u64>() as usize;
         let (m, n, k) = (call.m as usize, call.n as usize, call.k as usize);
         let skinny = m <= SKINNY_ROWS && (call.b_packed || call.b.col_stride == 1);
-        let (rows_of_b, contiguous) = (call.b.row_stride, call.b.col_stride == 1 && call.b.row_stride >= 0);
-        let in_place = !call.b_packed && contiguous && reads_in_place(rows_of_b as usize, m);
+        let contiguous = call.b.col_stride == 1 && call.b.row_stride >= 0;
+        let in_place = !call.b_packed && contiguous && reads_in_place(m);
         let most_rows = if call.b_packed || in_place { TASK_ROW_PANELS } else { PACKING_ROW_PANELS };
         let rows = row_panels(m);
         let flops = 2.0 * m as f64 * n as f64 * k as f64;
@@ -110,7 +112,7 @@ impl Schedule {
 
     fn left_elements(&self) -> usize {
         let depth = if self.keeps_left() { self.k } else { self.depth.longest() };
-        self.row_blocks.longest() * MR * depth
+        whole_lines(self.row_blocks.longest() * MR * depth)
     }
 }
 
@@ -135,7 +137,7 @@ pub fn gemm_scratch(call: &BatchedGemm) -> usize {
 /// # Safety
 /// `a`, `b` and `c` address every element `call` names (`b` a packed operand if `b_packed`), C does
 /// not overlap A or B and nothing else accesses the tasks' part of it, `scratch` has
-/// [`gemm_scratch`] bytes aligned for f32, `tasks` lies within [`gemm_tasks`], and the epilogue's
+/// [`gemm_scratch`] bytes aligned for f32 (at best for a cache line), `tasks` lies within [`gemm_tasks`], and the epilogue's
 /// arguments fit its code.
 pub unsafe fn gemm_run(
     call: &BatchedGemm,

@@ -12,7 +12,7 @@ use super::Tensors;
 use super::patches::{self, Columns};
 use super::shape::Shape;
 use crate::EpilogueCall;
-use crate::blocking::{Left, Operands, Rect, Right, Split, Target, multiply, row_panels};
+use crate::blocking::{Left, Operands, Rect, Right, Split, Target, multiply, row_panels, whole_lines};
 use crate::tiers::{MR, NR, Panel, Tier};
 
 /// Floating-point operations that are worth a task of their own.
@@ -66,7 +66,7 @@ impl Schedule {
     }
 
     fn left_elements(&self) -> usize {
-        self.row_blocks.longest() * MR * self.blocks.longest()
+        whole_lines(self.row_blocks.longest() * MR * self.blocks.longest())
     }
 
     fn right_elements(&self) -> usize {

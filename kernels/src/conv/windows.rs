@@ -14,7 +14,9 @@ use super::filters::Filters;
 use super::patches::{self, Columns};
 use super::shape::{Phase, Shape, steps};
 use crate::EpilogueCall;
-use crate::blocking::{KC, Left, Operands, Rect, Right, Split, Target, multiply, reads_in_place, row_panels};
+use crate::blocking::{
+    KC, Left, Operands, Rect, Right, Split, Target, multiply, reads_in_place, row_panels, whole_lines,
+};
 use crate::tiers::{MR, NR, Tier};
 
 /// Most row panels of one task: 648 KiB of filters for each block of k.
@@ -102,11 +104,7 @@ impl Schedule {
 
     /// Whether the image itself is the patch matrix, and copying its panels would not pay.
     fn reads_in_place(&self) -> bool {
-        let (pixels, channels) = (self.shape.pixels(), self.shape.out_channels);
-        !self.staged
-            && self.shape.pointwise
-            && (pixels >= 2 * NR || channels <= 2 * NR)
-            && reads_in_place(pixels, channels)
+        !self.staged && self.shape.pointwise && reads_in_place(self.shape.out_channels)
     }
 
     /// Whether fetched patches are kept for the other row blocks of the same pixels.
@@ -143,11 +141,11 @@ impl Schedule {
     }
 
     fn left_elements(&self) -> usize {
-        match () {
+        whole_lines(match () {
             _ if self.filters.packed => 0,
             _ if self.keeps_left() => self.block_rows() * self.depth(),
             _ => self.block_rows() * self.block_terms(),
-        }
+        })
     }
 
     fn right_elements(&self) -> usize {

@@ -22,30 +22,34 @@ pub(super) static TIER: Tier = Tier {
 
 type TileFn = unsafe fn(&Tile);
 
+/// Terms in one turn of the tile's loop.
+const TURN: usize = 4;
+
 /// The register tiles of every row count for one division of the columns.
 macro_rules! by_rows {
-    ($vectors:literal, $tails:literal) => {
+    ($vectors:literal, $tails:literal, $whole:literal) => {
         [
-            block::<1, $vectors, $tails>,
-            block::<2, $vectors, $tails>,
-            block::<3, $vectors, $tails>,
-            block::<4, $vectors, $tails>,
-            block::<5, $vectors, $tails>,
-            block::<6, $vectors, $tails>,
-            block::<7, $vectors, $tails>,
-            block::<8, $vectors, $tails>,
-            block::<9, $vectors, $tails>,
-            block::<10, $vectors, $tails>,
-            block::<11, $vectors, $tails>,
-            block::<12, $vectors, $tails>,
+            block::<1, $vectors, $tails, $whole>,
+            block::<2, $vectors, $tails, $whole>,
+            block::<3, $vectors, $tails, $whole>,
+            block::<4, $vectors, $tails, $whole>,
+            block::<5, $vectors, $tails, $whole>,
+            block::<6, $vectors, $tails, $whole>,
+            block::<7, $vectors, $tails, $whole>,
+            block::<8, $vectors, $tails, $whole>,
+            block::<9, $vectors, $tails, $whole>,
+            block::<10, $vectors, $tails, $whole>,
+            block::<11, $vectors, $tails, $whole>,
+            block::<12, $vectors, $tails, $whole>,
         ]
     };
 }
 
-static WIDE: [TileFn; 12] = by_rows!(2, 0);
-static NARROW: [TileFn; 12] = by_rows!(1, 0);
-static ONLY_TAILS: [[TileFn; 12]; 3] = [by_rows!(0, 1), by_rows!(0, 2), by_rows!(0, 4)];
-static NARROW_TAILS: [[TileFn; 12]; 3] = [by_rows!(1, 1), by_rows!(1, 2), by_rows!(1, 4)];
+static WHOLE: [TileFn; 12] = by_rows!(2, 0, true);
+static WIDE: [TileFn; 12] = by_rows!(2, 0, false);
+static NARROW: [TileFn; 12] = by_rows!(1, 0, false);
+static ONLY_TAILS: [[TileFn; 12]; 3] = [by_rows!(0, 1, false), by_rows!(0, 2, false), by_rows!(0, 4, false)];
+static NARROW_TAILS: [[TileFn; 12]; 3] = [by_rows!(1, 1, false), by_rows!(1, 2, false), by_rows!(1, 4, false)];
 
 /// # Safety
 /// As [`Tier`].
@@ -55,6 +59,8 @@ unsafe fn tile(t: &Tile) {
     let table = if matches!(tails, 1 | 2 | 4) || tails == 3 && t.padded {
         let size = [0, 0, 1, 2, 2][tails];
         if t.nr > LANES { &NARROW_TAILS[size] } else { &ONLY_TAILS[size] }
+    } else if t.nr == NR {
+        &WHOLE
     } else if t.nr > LANES {
         &WIDE
     } else {
@@ -64,24 +70,29 @@ unsafe fn tile(t: &Tile) {
     unsafe { table[t.mr - 1](t) }
 }
 
-/// A tile of `M` rows, `V` vectors of columns (the last one possibly partial) and up to `T` tail
-/// columns.
+/// A tile of `M` rows, `V` vectors of columns (the last one possibly partial unless they are all `WHOLE`) and
+/// up to `T` tail columns.
 ///
 /// # Safety
 /// As [`Tier`], with `t.mr == M`.
 #[target_feature(enable = "avx512f")]
-unsafe fn block<const M: usize, const V: usize, const T: usize>(t: &Tile) {
-    let last = if T > 0 { u16::MAX } else { first(t.nr + LANES - V * LANES) };
+unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: bool>(t: &Tile) {
+    let last = if T > 0 || WHOLE { u16::MAX } else { first(t.nr + LANES - V * LANES) };
     let rows = first(M);
     let mut acc = [[_mm512_setzero_ps(); V]; M];
     let mut tail = [_mm512_setzero_ps(); T];
     // SAFETY: lanes outside the tile are masked off in A, B and C; a tail column past `nr` is read
     // only from padded rows of B and never stored.
     unsafe {
-        for i in 0..M {
-            let c = t.c.offset(i as isize * t.ldc);
-            _mm_prefetch::<_MM_HINT_T0>(c.cast());
-            _mm_prefetch::<_MM_HINT_T0>(c.wrapping_add(t.nr - 1).cast());
+        // Rows of C are fetched while the loop runs, one a turn, or at once if they are soon needed: many fetches
+        // at a time would keep A and B waiting.
+        let mut row = t.c;
+        let end = t.c.wrapping_offset(M as isize * t.ldc);
+        if t.continued || t.k < TURN * M {
+            while row != end {
+                fetch(row, t);
+                row = row.wrapping_offset(t.ldc);
+            }
         }
         if t.continued {
             for (i, row) in acc.iter_mut().enumerate() {
@@ -96,28 +107,44 @@ unsafe fn block<const M: usize, const V: usize, const T: usize>(t: &Tile) {
             }
         }
         let (mut a, mut b, mut ahead) = (t.a, t.b, t.ahead);
-        for _ in 0..t.k {
-            _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
-            ahead = ahead.wrapping_add(M);
-            let mut columns = [_mm512_setzero_ps(); V];
-            for (v, column) in columns.iter_mut().enumerate() {
-                let b = b.add(v * LANES);
-                *column = if v + 1 == V { _mm512_maskz_loadu_ps(last, b) } else { _mm512_loadu_ps(b) };
-            }
-            for (i, row) in acc.iter_mut().enumerate() {
-                let value = _mm512_set1_ps(*a.add(i));
-                for (sum, column) in row.iter_mut().zip(&columns) {
-                    *sum = _mm512_fmadd_ps(value, *column, *sum);
+        macro_rules! term {
+            () => {
+                _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
+                ahead = ahead.wrapping_add(M);
+                let mut columns = [_mm512_setzero_ps(); V];
+                for (v, column) in columns.iter_mut().enumerate() {
+                    let b = b.add(v * LANES);
+                    *column = if v + 1 == V && !WHOLE { _mm512_maskz_loadu_ps(last, b) } else { _mm512_loadu_ps(b) };
                 }
-            }
-            if T > 0 {
-                let values = _mm512_maskz_loadu_ps(rows, a);
-                for (j, sum) in tail.iter_mut().enumerate() {
-                    *sum = _mm512_fmadd_ps(values, _mm512_set1_ps(*b.add(V * LANES + j)), *sum);
+                for (i, row) in acc.iter_mut().enumerate() {
+                    let value = _mm512_set1_ps(*a.add(i));
+                    for (sum, column) in row.iter_mut().zip(&columns) {
+                        *sum = _mm512_fmadd_ps(value, *column, *sum);
+                    }
                 }
+                if T > 0 {
+                    let values = _mm512_maskz_loadu_ps(rows, a);
+                    for (j, sum) in tail.iter_mut().enumerate() {
+                        *sum = _mm512_fmadd_ps(values, _mm512_set1_ps(*b.add(V * LANES + j)), *sum);
+                    }
+                }
+                a = a.add(M);
+                b = b.wrapping_add(t.ldb);
+            };
+        }
+        // Counting and jumping at every term would take places that multiply-adds need.
+        for _ in 0..t.k / TURN {
+            if row != end {
+                fetch(row, t);
+                row = row.wrapping_offset(t.ldc);
             }
-            a = a.add(M);
-            b = b.wrapping_add(t.ldb);
+            term!();
+            term!();
+            term!();
+            term!();
+        }
+        for _ in 0..t.k % TURN {
+            term!();
         }
         for (i, row) in acc.iter().enumerate() {
             let c = t.c.offset(i as isize * t.ldc);
@@ -130,6 +157,14 @@ unsafe fn block<const M: usize, const V: usize, const T: usize>(t: &Tile) {
             store_column(t.c.add(V * LANES + j), t.ldc, M, *sum);
         }
     }
+}
+
+/// Fetches a row of the tile into the first-level cache, to be written; any address will do.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn fetch(row: *const f32, t: &Tile) {
+    _mm_prefetch::<_MM_HINT_ET0>(row.cast());
+    _mm_prefetch::<_MM_HINT_ET0>(row.wrapping_add(t.nr - 1).cast());
 }
 
 /// # Safety

@@ -6,6 +6,7 @@
 //! that gradients can be differentiated again.
 
 mod active;
+mod blocks;
 mod contract;
 mod emit;
 mod map;
@@ -103,7 +104,11 @@ impl Reverse<'_> {
     fn total(&mut self, v: Value) -> Result<Option<Value>> {
         let Some(parts) = self.partials.get(&v).cloned() else { return Ok(None) };
         let name = self.graph.node(v.node).name.clone();
-        let total = self.build(&name, |b| emit::sum(b, &parts))?;
+        let blocks = blocks::find(self.graph, &parts)?;
+        let total = self.build(&name, |b| {
+            let parts = blocks::join(b, &blocks, &parts)?;
+            emit::sum(b, &parts)
+        })?;
         self.partials.insert(v, vec![total]);
         Ok(Some(total))
     }
