@@ -2,9 +2,17 @@
 
 use std::arch::x86_64::*;
 
-use super::{NR, Panel, Skinny, Tier, Tile, Window, avx2_depthwise, portable, spread};
+use super::{NR, Panel, Skinny, Tier, Tile, Window, attention, avx2_depthwise, portable, spread};
 
-pub(super) static TIER: Tier = Tier { tile, skinny, panel, fetch, depthwise: avx2_depthwise::depthwise };
+pub(super) static TIER: Tier = Tier {
+    tile,
+    skinny,
+    panel,
+    fetch,
+    depthwise: avx2_depthwise::depthwise,
+    weigh: attention::avx2::weigh,
+    dots: attention::avx2::dots,
+};
 
 const ROWS: usize = 6;
 const COLS: usize = 16;

@@ -3,6 +3,7 @@
 //! All tiers read the same packed layouts and add in the same order, so their results are equal
 //! bit for bit.
 
+mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -16,6 +17,8 @@ mod avx512_depthwise;
 mod portable;
 
 use crate::Isa;
+
+pub(crate) use attention::{Dots, Scores};
 
 /// Most rows of one packed panel of the left operand.
 pub(crate) const MR: usize = 12;
@@ -187,6 +190,8 @@ pub(crate) struct Tier {
     pub panel: unsafe fn(&Panel),
     pub fetch: unsafe fn(&Window<'_>),
     pub depthwise: unsafe fn(&Depthwise<'_>),
+    pub weigh: unsafe fn(&Scores),
+    pub dots: unsafe fn(&Dots),
 }
 
 /// The kernels of `isa`.

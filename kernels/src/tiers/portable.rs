@@ -1,9 +1,10 @@
 //! Kernels in plain Rust, for any machine; other tiers inline the same bodies under their own
 //! target features where vectorisation by the compiler is good enough.
 
-use super::{Depthwise, LANES, NR, Panel, Skinny, Tier, Tile, Window};
+use super::{Depthwise, LANES, NR, Panel, Skinny, Tier, Tile, Window, attention};
 
-pub(super) static TIER: Tier = Tier { tile, skinny, panel, fetch, depthwise };
+pub(super) static TIER: Tier =
+    Tier { tile, skinny, panel, fetch, depthwise, weigh: attention::portable::weigh, dots: attention::portable::dots };
 
 /// Rows and columns of the portable register tile.
 const ROWS: usize = 4;

@@ -26,7 +26,7 @@ const VECTOR: usize = 16;
 /// # Safety
 /// As [`Strip`].
 #[inline(always)]
-unsafe fn strip(data: *mut f32, len: i64, f: impl Fn(f32) -> f32) {
+pub(crate) unsafe fn strip(data: *mut f32, len: i64, f: impl Fn(f32) -> f32) {
     // SAFETY: the caller's promise.
     let data = unsafe { std::slice::from_raw_parts_mut(data, len.max(0) as usize) };
     let (whole, tail) = data.split_at_mut(data.len() / TURN * TURN);
@@ -42,6 +42,12 @@ unsafe fn strip(data: *mut f32, len: i64, f: impl Fn(f32) -> f32) {
         }
         tail.copy_from_slice(&padded[..tail.len()]);
     }
+}
+
+/// `exp` as the library defines it.
+#[inline(always)]
+pub(crate) fn exp(x: f32) -> f32 {
+    generated::exp(x)
 }
 
 /// Defines the strips of each function and the table that finds them.
