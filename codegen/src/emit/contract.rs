@@ -252,12 +252,12 @@ impl Block {
     }
 }
 
-/// Sets the axes a counter walks: the innermost alone if all accesses walk them as one.
+/// Sets the axes a counter walks: the innermost alone if it is the only one or all accesses walk them as one.
 fn place(e: &mut Inliner<'_>, merged: &[super::cluster::Group], dims: &[u64], axes: &[usize], at: &Index) {
     let axes: Vec<usize> = axes.iter().copied().filter(|a| dims[*a] != 1).collect();
     let extent: u64 = axes.iter().map(|a| dims[*a]).product();
     let Some(&last) = axes.last() else { return };
-    if merged.iter().any(|g| g.axis == last && g.extent == extent) {
+    if axes.len() == 1 || merged.iter().any(|g| g.axis == last && g.extent == extent) {
         e.set_axis(last, at.clone());
         return;
     }

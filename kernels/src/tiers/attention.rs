@@ -60,46 +60,53 @@ fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
+/// Passes over all rows, one for each thing to do: the long chains within a row then overlap with those of
+/// its neighbours.
+///
 /// # Safety
 /// The arguments describe memory as [`Scores`] says.
 #[inline(always)]
 unsafe fn weigh_rows(s: &Scores) {
     let whole = s.cols.next_multiple_of(LANES);
+    // SAFETY: rows are writable up to `whole`, and the state has an element for each.
+    let (row, max, sum, factor, weight) = unsafe {
+        let state = |p: *mut f32| std::slice::from_raw_parts_mut(p, s.rows);
+        let row = |i: usize| std::slice::from_raw_parts_mut(s.tile.add(i * s.ld), whole);
+        (row, state(s.max), state(s.sum), state(s.factor), state(s.weight))
+    };
+    // Until the sums are known, the shifts are where they will be.
+    let shift = weight;
     for i in 0..s.rows {
-        // SAFETY: the row is writable up to `whole`, and the state has an element for it.
-        let (row, max, sum, factor, weight) = unsafe {
-            let row = std::slice::from_raw_parts_mut(s.tile.add(i * s.ld), whole);
-            (row, &mut *s.max.add(i), &mut *s.sum.add(i), &mut *s.factor.add(i), &mut *s.weight.add(i))
-        };
-        let mut shift = 0.0;
-        *factor = 1.0;
+        row(i)[s.cols..].fill(f32::NEG_INFINITY);
+        (shift[i], factor[i]) = (0.0, 0.0);
         if s.shifted {
-            row[s.cols..].fill(f32::NEG_INFINITY);
             let mut lanes = [f32::NEG_INFINITY; LANES];
-            for part in row.chunks_exact(LANES) {
+            for part in row(i).chunks_exact(LANES) {
                 for (lane, x) in lanes.iter_mut().zip(part) {
                     *lane = larger(*x, *lane);
                 }
             }
-            let new = larger(fold(lanes, larger), *max);
+            let new = larger(fold(lanes, larger), max[i]);
             // Without a score above -∞ there is nothing to subtract: all weights are 0, or NaN.
-            shift = if new == f32::NEG_INFINITY { 0.0 } else { new };
-            if new > *max {
-                *factor = vmath::exp(*max - shift);
-                *max = new;
-            }
+            shift[i] = if new == f32::NEG_INFINITY { 0.0 } else { new };
+            factor[i] = if new > max[i] { max[i] - shift[i] } else { 0.0 };
+            max[i] = new;
         }
-        // SAFETY: the columns are the row's.
-        unsafe { vmath::strip(row.as_mut_ptr(), s.cols as i64, |x| vmath::exp(x - shift)) };
-        row[s.cols..].fill(0.0);
+    }
+    factor.iter_mut().for_each(|x| *x = vmath::exp(*x));
+    for (i, shift) in shift.iter().enumerate() {
+        row(i).iter_mut().for_each(|x| *x = vmath::exp(*x - *shift));
+    }
+    let weight = shift;
+    for i in 0..s.rows {
         let mut lanes = [0.0; LANES];
-        for part in row.chunks_exact(LANES) {
+        for part in row(i).chunks_exact(LANES) {
             for (lane, x) in lanes.iter_mut().zip(part) {
                 *lane += *x;
             }
         }
-        *weight = fold(lanes, |a, b| a + b);
-        *sum = sum.mul_add(*factor, *weight);
+        weight[i] = fold(lanes, |a, b| a + b);
+        sum[i] = sum[i].mul_add(factor[i], weight[i]);
     }
 }
 

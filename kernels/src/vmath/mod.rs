@@ -26,7 +26,7 @@ const VECTOR: usize = 16;
 /// # Safety
 /// As [`Strip`].
 #[inline(always)]
-pub(crate) unsafe fn strip(data: *mut f32, len: i64, f: impl Fn(f32) -> f32) {
+unsafe fn strip(data: *mut f32, len: i64, f: impl Fn(f32) -> f32) {
     // SAFETY: the caller's promise.
     let data = unsafe { std::slice::from_raw_parts_mut(data, len.max(0) as usize) };
     let (whole, tail) = data.split_at_mut(data.len() / TURN * TURN);
