@@ -5,6 +5,7 @@
 
 pub mod decompose;
 pub mod differentiate;
+pub mod egraph;
 pub mod fold_constants;
 pub mod fuse;
 pub mod infer;
