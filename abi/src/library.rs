@@ -155,6 +155,56 @@ impl Conv2d {
     }
 }
 
+/// Attention of f32 operands, for every batch index b, query i and column c of the values:
+///
+/// `out[b, i, c] = Σ_j w[b, i, j] · V[b, j, c] / Σ_j w[b, i, j]`, with weights `w = exp(s - max_j s)` of the
+/// scores `s[b, i, j] = f(Σ_d (scale · Q[b, i, d]) · K[b, d, j])`, where f is the call's epilogue.
+///
+/// Scores exist a tile at a time. Maximum and sums are those of an online softmax (Milakov and Gimelshein,
+/// "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022): keys come in
+/// ascending blocks of [`Attention::TILE_COLS`], and what was accumulated is scaled whenever the maximum
+/// grows. The order of additions depends on the shape alone. A row of scores that are all -∞ has weights
+/// 0, and so no result: NaN, or 0 if `empty_is_zero`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Attention {
+    pub batch: [u64; GEMM_BATCH_RANK],
+    pub queries: u64,
+    pub keys: u64,
+    /// Terms of a score.
+    pub depth: u64,
+    /// Columns of the values and of the result.
+    pub size: u64,
+    /// queries × depth.
+    pub q: MatrixLayout,
+    /// depth × keys.
+    pub k: MatrixLayout,
+    /// keys × size.
+    pub v: MatrixLayout,
+    /// queries × size; `out.col_stride` must be 1.
+    pub out: MatrixLayout,
+    /// Bits of the f32 factor of Q.
+    pub scale: u32,
+    /// Whether the maximum is subtracted; if not, weights are `exp(s)`.
+    pub shifted: bool,
+    /// Rows whose weights have no sum other than 0 and NaN give 0.
+    pub empty_is_zero: bool,
+}
+
+impl Attention {
+    /// Most rows of a tile of scores.
+    pub const TILE_ROWS: u64 = 48;
+    /// Most columns of a tile of scores, and the distance of its rows in elements.
+    pub const TILE_COLS: u64 = 128;
+    /// Elements of the memory of a tile.
+    pub const TILE: u64 = Attention::TILE_ROWS * Attention::TILE_COLS;
+
+    /// Multiply-adds of both products times two.
+    pub const fn flops(&self) -> u64 {
+        let scores = self.batch[0] * self.batch[1] * self.batch[2] * self.queries * self.keys;
+        2 * scores * (self.depth + self.size)
+    }
+}
+
 /// Index parameters of an epilogue kernel, in order.
 ///
 /// A library kernel calls its epilogue once for every finished block of C, with the block's batch
@@ -164,6 +214,9 @@ impl Conv2d {
 /// input channels and pixels. For the gradient of filters the batch index is zero, rows are output
 /// channels over all groups and columns are (input channel, row, column) of a filter. Where the result of a
 /// convolution is blocked, the batch index is `[n, block, 0]`, rows are pixels and columns channels of the block.
+///
+/// The epilogue of an [`Attention`] is called for tiles of scores, which lie in memory of the library:
+/// element (i, j) of the block is at `(i - rows.0)·TILE_COLS + j - cols.0` of the first buffer.
 pub fn epilogue_scalars(batch: [u64; GEMM_BATCH_RANK], rows: (u64, u64), cols: (u64, u64)) -> [i64; 7] {
     [batch[0] as i64, batch[1] as i64, batch[2] as i64, rows.0 as i64, rows.1 as i64, cols.0 as i64, cols.1 as i64]
 }

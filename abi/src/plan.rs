@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BatchedGemm, Conv2d, DType};
+use crate::{Attention, BatchedGemm, Conv2d, DType};
 
 /// Position of a buffer in [`Plan::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -148,6 +148,9 @@ pub enum StepOp {
     /// Library convolution, or a gradient of one; `call.pass` says what the operands `a` and `b` and the
     /// result `c` are.
     Conv { call: Conv2d, a: BufferId, b: BufferId, c: BufferId, epilogue: Option<Epilogue> },
+    /// Library attention. The epilogue is applied to tiles of scores: its kernel takes the tile, then `args`,
+    /// all of them read.
+    Attention { call: Attention, q: BufferId, k: BufferId, v: BufferId, out: BufferId, epilogue: Option<Epilogue> },
     /// Byte copy of a whole buffer.
     Copy { src: BufferId, dst: BufferId },
     /// A function of the host, by its position in the table that the plan is linked with: a plan with such a
@@ -171,6 +174,9 @@ impl StepOp {
             StepOp::Launch { args, .. } => (args.clone(), None),
             StepOp::Gemm { a, b, c, epilogue, .. } => (vec![read(*a), read(*b), write(*c)], epilogue.as_ref()),
             StepOp::Conv { a, b, c, epilogue, .. } => (vec![read(*a), read(*b), write(*c)], epilogue.as_ref()),
+            StepOp::Attention { q, k, v, out, epilogue, .. } => {
+                (vec![read(*q), read(*k), read(*v), write(*out)], epilogue.as_ref())
+            }
             StepOp::Copy { src, dst } => (vec![read(*src), write(*dst)], None),
             StepOp::Extern { args, .. } => (args.clone(), None),
         };

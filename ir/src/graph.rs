@@ -65,6 +65,8 @@ pub enum FusionClass {
     Reduce,
     /// One contraction with element-wise work on its result.
     Contract,
+    /// Two contractions with a softmax of rows between them.
+    Attention,
 }
 
 impl FusionClass {
@@ -73,6 +75,7 @@ impl FusionClass {
             FusionClass::Map => "map",
             FusionClass::Reduce => "reduce",
             FusionClass::Contract => "contract",
+            FusionClass::Attention => "attention",
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Three levels share one text format: the tensor [`graph`], the loop-level [`kir`] and the
 //! compiled plan ([`tensorc_abi::Plan`]). Nothing here knows a particular operator.
 
+pub mod attention;
 pub mod build;
 pub mod contract;
 pub mod diag;

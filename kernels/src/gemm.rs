@@ -189,7 +189,7 @@ pub unsafe fn gemm_run_with(
         let row_block = task / col_blocks % row_blocks;
         let first = task / (col_blocks * row_blocks) * schedule.shared;
         for batch in first..schedule.batches.min(first + schedule.shared) {
-            let batch = batch_index(call, batch);
+            let batch = batch_index(call.batch, batch);
             // SAFETY: the block and batch are inside the call.
             unsafe {
                 if schedule.skinny {
@@ -202,12 +202,12 @@ pub unsafe fn gemm_run_with(
     }
 }
 
-fn batch_index(call: &BatchedGemm, flat: usize) -> [u64; 3] {
+pub(crate) fn batch_index(extents: [u64; 3], flat: usize) -> [u64; 3] {
     let flat = flat as u64;
-    [flat / (call.batch[1] * call.batch[2]), flat / call.batch[2] % call.batch[1], flat % call.batch[2]]
+    [flat / (extents[1] * extents[2]), flat / extents[2] % extents[1], flat % extents[2]]
 }
 
-fn batch_offset(layout: &MatrixLayout, batch: [u64; 3]) -> isize {
+pub(crate) fn batch_offset(layout: &MatrixLayout, batch: [u64; 3]) -> isize {
     let terms = batch.iter().zip(&layout.batch_strides).map(|(&index, &stride)| index as i64 * stride);
     (layout.offset + terms.sum::<i64>()) as isize
 }

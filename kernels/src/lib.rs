@@ -10,7 +10,10 @@
 //! blocking or packing changes it, so all tiers give the same bits. Taps of a convolution that
 //! fall into the padding contribute a multiply-add with zero, or, for depthwise convolutions,
 //! nothing; the two differ for weights that are not finite.
+//!
+//! Attention ([`tensorc_abi::Attention`]) has an order of its own, equally the same in all tiers.
 
+mod attention;
 mod blocking;
 pub mod conv;
 mod epilogue;
@@ -21,6 +24,7 @@ mod tiers;
 pub mod vmath;
 mod weights;
 
+pub use attention::{attention_run, attention_run_with, attention_scratch, attention_tasks};
 pub use conv::{conv_run, conv_run_with, conv_scratch, conv_tasks};
 pub use epilogue::EpilogueCall;
 pub use gemm::{gemm_run, gemm_run_with, gemm_scratch, gemm_tasks};

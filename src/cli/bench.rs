@@ -162,6 +162,16 @@ fn kind(plan: &Plan, op: &StepOp) -> String {
             call.groups,
             if epilogue.is_some() { " + epilogue" } else { "" }
         ),
+        StepOp::Attention { call, epilogue, .. } => {
+            let batch: u64 = call.batch.iter().product();
+            format!(
+                "attention {batch}x{}x{}x{}{}",
+                call.queries,
+                call.keys,
+                call.depth,
+                if epilogue.is_some() { " + epilogue" } else { "" }
+            )
+        }
         StepOp::Extern { operator, .. } => format!("function of `{operator}`"),
         StepOp::Copy { src, .. } => format!("copy {} B", plan.buffer(*src).bytes()),
     }

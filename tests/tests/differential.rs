@@ -4,6 +4,7 @@
 //! A graph is grown from a list of numbers, one for each node, of which every prefix is a graph
 //! too; so a failing list shrinks to few nodes. Seeds are fixed.
 
+mod attention;
 mod growth;
 mod states;
 

@@ -3,16 +3,17 @@
 use std::collections::BTreeSet;
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
-use tensorc_abi::{Conv2d, ConvLayout, ConvPass};
+use tensorc_abi::{Attention, Conv2d, ConvLayout, ConvPass};
 use tensorc_ir::DType;
+use tensorc_ir::attention::Attended;
 use tensorc_ir::contract::{Gemm, as_convolution, as_gemm};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeKind, Value};
-use tensorc_ir::index::Index;
+use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::kir::{Kernel, LoopKind};
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::MathLibrary;
-use tensorc_ir::views::strides_in_result;
+use tensorc_ir::views::{identity_map, strides_in_result};
 
 use super::cluster::{Cluster, Uses, group_axes, internal};
 use super::inline::{Bound, Inliner};
@@ -89,56 +90,107 @@ pub fn emit_epilogue(body: &Graph, library: &Library, name: &str, math: &dyn Mat
     }
     let body = &strips::split_calls(body, math)?;
     let (result, _) = split_final_view(body, body.outputs()[0].1)?;
-    let mut cluster = Cluster::new(body, math)?;
     let dims = c.extents[..c.out_rank].to_vec();
-    let coords: Vec<Index> = (0..dims.len() as u32).map(Index::var).collect();
+    let coords = identity_map(dims.len());
+    let len = body.dense(body.outputs()[0].1)?.len();
+    let layout = Block::new(library, &dims);
+    emit_blocks(body, &Finished { accumulated, result, space: dims, coords, len, layout }, name, math).map(Some)
+}
+
+/// The kernel that makes scores of each tile of products of queries and keys; `None` if they are the same.
+pub fn emit_scores(body: &Graph, found: &Attended, name: &str, math: &dyn MathLibrary) -> Result<Option<Epilogue>> {
+    if found.accumulated == found.scores {
+        return Ok(None);
+    }
+    let mut scores = body.clone();
+    scores.set_outputs([("scores".into(), found.scores)]);
+    let body = &strips::split_calls(&scores, math)?;
+    let result = body.outputs()[0].1;
+    let space = found.space.clone();
+    let position = linearize(&identity_map(space.len()), &space);
+    let coords = delinearize(&position, &body.dense(result)?.dims, &space[..]);
+    let layout = Block {
+        batch_axes: found.batch_axes.clone(),
+        row_axes: found.row_axes.clone(),
+        col_axes: vec![space.len() - 1],
+        batch_strides: [0; GEMM_BATCH_RANK],
+        row_stride: Attention::TILE_COLS as i64,
+        cols: found.call.keys.min(Attention::TILE_COLS),
+        is_tile: true,
+    };
+    let (accumulated, len) = (found.accumulated, Attention::TILE);
+    emit_blocks(body, &Finished { accumulated, result, space, coords, len, layout }, name, math).map(Some)
+}
+
+/// What an epilogue makes of what.
+struct Finished {
+    /// What the library leaves in a block.
+    accumulated: Value,
+    /// What takes its place.
+    result: Value,
+    /// The axes that blocks walk, and the coordinates of the result in them.
+    space: Vec<u64>,
+    coords: Vec<Index>,
+    /// Elements of the memory that blocks are part of.
+    len: u64,
+    layout: Block,
+}
+
+fn emit_blocks(body: &Graph, f: &Finished, name: &str, math: &dyn MathLibrary) -> Result<Epilogue> {
+    let Finished { accumulated, result, space, coords, layout, .. } = f;
+    let (accumulated, result) = (*accumulated, *result);
+    let mut cluster = Cluster::new(body, math)?;
     let mut uses = Uses::default();
-    uses.collect(&cluster, result, &coords, &dims, &|v| v == accumulated)?;
-    uses.store(result, &dims, &coords);
+    uses.collect(&cluster, result, coords, space, &|v| v == accumulated)?;
+    if !layout.is_tile {
+        uses.store(result, space, coords);
+    }
     let inputs: Vec<usize> =
         (0..body.inputs().len()).filter(|i| uses.flats.iter().any(|(v, _)| v.node == body.inputs()[*i])).collect();
-    let mut after = BTreeSet::from([node]);
+    let mut after = BTreeSet::from([accumulated.node]);
     for &n in &cluster.order {
         if cluster.body.args(n).iter().any(|a| after.contains(&a.node)) {
             after.insert(n);
         }
     }
-    let layout = Block::new(library, &dims);
     if layout.cols >= strips::SHORTEST {
-        cluster.apart = strips::choose(&cluster, &dims, strips::STRIPS)?;
+        cluster.apart = strips::choose(&cluster, &body.dense(result)?.dims, strips::STRIPS)?;
     }
-    let mut e = Inliner::epilogue(&cluster, name, &dims, &inputs)?;
+    let mut e = Inliner::epilogue(&cluster, name, space, f.len, &inputs)?;
     let scalars: Vec<Index> = ["b0", "b1", "b2", "m0", "m1", "n0", "n1"].iter().map(|n| e.b.scalar_index(n)).collect();
-    let merged = group_axes(&dims, &uses, &|_, _| true);
+    let merged = group_axes(space, &uses, &|_, _| true);
     for (axes, at) in layout.batch_axes.iter().zip(&scalars) {
-        place(&mut e, &merged, &dims, axes, at);
+        place(&mut e, &merged, space, axes, at);
     }
     let lanes = cluster.lanes(layout.cols) as i64;
     let rows = (scalars[3].clone(), scalars[4].clone(), 1);
     let (n0, n1) = (scalars[5].clone(), scalars[6].clone());
     e.looped("i", rows, LoopKind::Serial, |e, i| {
-        place(e, &merged, &dims, &layout.row_axes, &i);
+        place(e, &merged, space, &layout.row_axes, &i);
         e.hoist_if(&uses, &layout.col_axes, &|v| !after.contains(&v.node))?;
         let mut start = i.scale(layout.row_stride);
+        if layout.is_tile {
+            start = start.sub(&scalars[3].scale(layout.row_stride)).sub(&n0);
+        }
         for (b, stride) in scalars.iter().zip(layout.batch_strides) {
             start = start.add(&b.scale(stride));
         }
         let start = e.b.let_index("row", start);
         let wide = |_: u32| (0, i64::MAX / 8);
         let whole = e.b.let_index("whole", n0.add(&n1.sub(&n0).floor_div(lanes, &wide).scale(lanes)));
-        let strips = Strips { roots: &[result], coords: &coords, block: layout.cols, lanes: lanes as u64 };
+        let strips = Strips { roots: &[result], coords, block: layout.cols, lanes: lanes as u64 };
         let enter = |e: &mut Inliner<'_>, j: Index| {
-            place(e, &merged, &dims, &layout.col_axes, &j);
+            place(e, &merged, space, &layout.col_axes, &j);
             let sum = e.b.load(e.output(0), start.add(&j));
             e.bind(accumulated, Bound::Operand(sum));
         };
         strips::columns(e, &strips, (n0.clone(), n1.clone(), whole), &enter, &|e, j| {
-            let value = e.value(result, &coords, None)?;
+            let value = e.value(result, coords, None)?;
             e.b.store(e.output(0), start.add(j), value);
             Ok(())
         })
     })?;
-    Ok(Some(Epilogue { kernel: e.finish(), inputs }))
+    Ok(Epilogue { kernel: e.finish(), inputs })
 }
 
 /// Which axes of the result a block's batch, row and column counters walk, and its strides.
@@ -149,6 +201,8 @@ struct Block {
     batch_strides: [i64; GEMM_BATCH_RANK],
     row_stride: i64,
     cols: u64,
+    /// Whether blocks lie in memory of their own, from its beginning.
+    is_tile: bool,
 }
 
 impl Block {
@@ -161,6 +215,7 @@ impl Block {
                 batch_strides: gemm.call.c.batch_strides,
                 row_stride: gemm.call.c.row_stride,
                 cols: gemm.call.n,
+                is_tile: false,
             },
             Library::Conv { conv, .. } if conv.pass == ConvPass::FilterGradient => {
                 let taps: u64 = dims[1..].iter().product();
@@ -171,6 +226,7 @@ impl Block {
                     batch_strides: [0; GEMM_BATCH_RANK],
                     row_stride: taps as i64,
                     cols: taps,
+                    is_tile: false,
                 }
             }
             Library::Conv { conv, .. } if conv.layout != ConvLayout::Planar => {
@@ -182,6 +238,7 @@ impl Block {
                     batch_strides: [(dims[1] * pixels * lanes) as i64, (pixels * lanes) as i64, 0],
                     row_stride: lanes as i64,
                     cols: lanes,
+                    is_tile: false,
                 }
             }
             Library::Conv { conv, .. } => {
@@ -200,18 +257,19 @@ impl Block {
                     batch_strides: [(channels * pixels) as i64, 0, 0],
                     row_stride: pixels as i64,
                     cols: pixels,
+                    is_tile: false,
                 }
             }
         }
     }
 }
 
-/// Sets the axes a counter walks: the innermost alone if all accesses walk them as one.
+/// Sets the axes a counter walks: the innermost alone if it is the only one or all accesses walk them as one.
 fn place(e: &mut Inliner<'_>, merged: &[super::cluster::Group], dims: &[u64], axes: &[usize], at: &Index) {
     let axes: Vec<usize> = axes.iter().copied().filter(|a| dims[*a] != 1).collect();
     let extent: u64 = axes.iter().map(|a| dims[*a]).product();
     let Some(&last) = axes.last() else { return };
-    if merged.iter().any(|g| g.axis == last && g.extent == extent) {
+    if axes.len() == 1 || merged.iter().any(|g| g.axis == last && g.extent == extent) {
         e.set_axis(last, at.clone());
         return;
     }

@@ -54,13 +54,17 @@ impl<'a> Inliner<'a> {
         Ok(e)
     }
 
-    /// An epilogue kernel: parameters are the result, read and written, then the given inputs.
-    pub fn epilogue(cluster: &'a Cluster<'a>, name: &str, space: &[u64], inputs: &[usize]) -> Result<Inliner<'a>> {
+    /// An epilogue kernel: parameters are f32 memory of `len` elements, read and written, then the given
+    /// inputs.
+    pub fn epilogue(
+        cluster: &'a Cluster<'a>,
+        name: &str,
+        space: &[u64],
+        len: u64,
+        inputs: &[usize],
+    ) -> Result<Inliner<'a>> {
         let mut e = Inliner { b: KernelBuilder::new(name), ..Inliner::empty(cluster, space) };
-        for v in cluster.outputs() {
-            let ty = cluster.ty(v)?;
-            e.outputs.push(e.b.param("out", ty.dtype, ty.len(), true));
-        }
+        e.outputs.push(e.b.param("out", DType::F32, len, true));
         for &i in inputs {
             let node = cluster.body.inputs()[i];
             let ty = cluster.ty(Value { node, port: 0 })?;

@@ -16,7 +16,7 @@ use tensorc_ir::graph::{FusionClass, Graph};
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::scalar::MathLibrary;
 
-pub use contract::{Epilogue, Library, emit_epilogue, library_form};
+pub use contract::{Epilogue, Library, emit_epilogue, emit_scores, library_form};
 pub use copy::emit_concat_part;
 
 use cluster::Cluster;
@@ -47,6 +47,7 @@ pub fn emit(class: FusionClass, body: &Graph, name: &str, math: &dyn MathLibrary
                 false => column::emit(&cluster, &space, name),
             }
         }
+        FusionClass::Attention => Err(cluster::internal("attention is a library call")),
         FusionClass::Contract => column::emit(&cluster, &fold::Space::of_contraction(&cluster)?, name),
     }
 }

@@ -9,6 +9,7 @@ use tensorc_abi::{
     Arg, Buffer, BufferId, ConvLayout, ConvPass, DType, Epilogue, ExternFn, Home, KernelId, MatrixLayout, Packing,
     Plan, Step, StepOp, Weight,
 };
+use tensorc_ir::attention::attention_at;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::kir::Kernel;
@@ -18,7 +19,7 @@ use tensorc_ir::scalar::MathLibrary;
 use tensorc_ir::views::keeps_linear_order;
 use tensorc_ir::{DenseType, TensorData};
 
-use crate::emit::{self, Emitted, Library, emit_concat_part, emit_epilogue, library_form};
+use crate::emit::{self, Emitted, Library, emit_concat_part, emit_epilogue, emit_scores, library_form};
 
 /// Lowers a graph of clusters, concatenations, kernels, views, constants and inputs.
 pub fn lower(graph: &Graph, math: &dyn MathLibrary) -> Result<Lowered> {
@@ -187,6 +188,9 @@ impl Lowering<'_> {
             return Ok(());
         }
         let flops = flops(&fused.body)?;
+        if fused.class == FusionClass::Attention {
+            return self.attention(node, fused, flops);
+        }
         if fused.class == FusionClass::Contract
             && let Some(library) = library_form(&fused.body)?
             && self.packs(node, &library)
@@ -301,6 +305,31 @@ impl Lowering<'_> {
             Epilogue { kernel, args: std::iter::once(own).chain(reads).collect() }
         });
         self.step(node, step(result, epilogue), flops);
+        Ok(())
+    }
+
+    fn attention(&mut self, node: NodeId, fused: &Fused, flops: u64) -> Result<()> {
+        let internal = || Diagnostic::new(Code::Internal, "an attention cluster is not what the library computes");
+        let graph = self.graph;
+        let body = &fused.body;
+        let found = body.order().into_iter().find_map(|n| attention_at(body, n)).ok_or_else(internal)?;
+        let inputs = graph.args(node);
+        let mut operand = |v: Value| {
+            let position = body.inputs().iter().position(|n| *n == v.node).ok_or_else(internal)?;
+            self.operand(inputs[position])
+        };
+        let (q, k, v) = (operand(found.q)?, operand(found.k)?, operand(found.v)?);
+        let scores = emit_scores(body, &found, &graph.node(node).name, self.math)?;
+        let epilogue = match scores {
+            Some(e) => {
+                let read = |i: &usize| Ok(Arg { buffer: self.operand(inputs[*i])?, writes: false });
+                let args = e.inputs.iter().map(read).collect::<Result<_>>()?;
+                Some(Epilogue { kernel: self.add_kernel(e.kernel), args })
+            }
+            None => None,
+        };
+        let out = self.results(node)?[0];
+        self.step(node, StepOp::Attention { call: found.call, q, k, v, out, epilogue }, flops);
         Ok(())
     }
 

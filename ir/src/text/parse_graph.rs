@@ -384,7 +384,7 @@ impl Parser<'_> {
     }
 
     fn fused(&mut self, kind: &str, at: Pos) -> Result<Fused> {
-        let classes = [FusionClass::Map, FusionClass::Reduce, FusionClass::Contract];
+        let classes = [FusionClass::Map, FusionClass::Reduce, FusionClass::Contract, FusionClass::Attention];
         let class = classes.into_iter().find(|c| c.name() == kind);
         let class = class.ok_or_else(|| at.error(format!("`{kind}` is not a fusion class")))?;
         let name = match self.peek() {

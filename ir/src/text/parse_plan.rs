@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvLayout, ConvPass, Epilogue, Home, KernelId, MatrixLayout, Packing,
-    Plan, Step, StepOp, Weight,
+    Arg, Attention, BatchedGemm, Buffer, BufferId, Conv2d, ConvLayout, ConvPass, Epilogue, Home, KernelId,
+    MatrixLayout, Packing, Plan, Step, StepOp, Weight,
 };
 
 use super::lex::{Name, Pos};
@@ -175,6 +175,21 @@ impl Parser<'_> {
                 r.finish()?;
                 StepOp::Gemm { call, a, b, c, epilogue: self.epilogue(s)? }
             }
+            _ if self.eat_word("attention") => {
+                self.expect('(')?;
+                let [q, k, v] = [0; 3].map(|_| {
+                    let id = self.buffer_id(s)?;
+                    self.expect(',').map(|()| id)
+                });
+                let (q, k, v) = (q?, k?, v?);
+                self.expect_word("mut")?;
+                let out = self.buffer_id(s)?;
+                self.expect(')')?;
+                let mut r = self.record()?;
+                let call = r.attention()?;
+                r.finish()?;
+                StepOp::Attention { call, q, k, v, out, epilogue: self.epilogue(s)? }
+            }
             _ if self.eat_word("copy") => {
                 self.expect('(')?;
                 let src = self.buffer_id(s)?;
@@ -191,7 +206,7 @@ impl Parser<'_> {
             }
             _ => {
                 let Some(pass) = ConvPass::ALL.into_iter().find(|pass| self.eat_word(conv_pass(*pass))) else {
-                    return self.expected("`launch`, `gemm`, `copy`, `extern`, `conv` or a pass of one");
+                    return self.expected("`launch`, `gemm`, `attention`, `copy`, `extern`, `conv` or a pass of one");
                 };
                 let [a, b, c] = self.three_buffers(s)?;
                 let mut r = self.record()?;
@@ -264,8 +279,33 @@ impl Record {
         Ok(MatrixLayout { offset, batch_strides: [b0, b1, b2], row_stride, col_stride })
     }
 
+    /// A field that is 1 where it is set, and may be left out.
+    fn flag(&mut self, name: &str) -> Result<bool> {
+        let set: u8 = match self.fields.contains_key(name) {
+            true => self.one(name)?,
+            false => 0,
+        };
+        Ok(set != 0)
+    }
+
+    fn attention(&mut self) -> Result<Attention> {
+        Ok(Attention {
+            batch: self.list("batch")?,
+            queries: self.one("queries")?,
+            keys: self.one("keys")?,
+            depth: self.one("depth")?,
+            size: self.one("size")?,
+            q: self.layout("q")?,
+            k: self.layout("k")?,
+            v: self.layout("v")?,
+            out: self.layout("out")?,
+            scale: self.one("scale")?,
+            shifted: self.flag("shifted")?,
+            empty_is_zero: self.flag("empty_is_zero")?,
+        })
+    }
+
     fn gemm(&mut self) -> Result<BatchedGemm> {
-        let b_packed = self.flag("b_packed")?;
         Ok(BatchedGemm {
             batch: self.list("batch")?,
             m: self.one("m")?,
@@ -274,16 +314,8 @@ impl Record {
             a: self.layout("a")?,
             b: self.layout("b")?,
             c: self.layout("c")?,
-            b_packed,
+            b_packed: self.flag("b_packed")?,
         })
-    }
-
-    /// Whether a field that may be left out is not zero.
-    fn flag(&mut self, name: &str) -> Result<bool> {
-        match self.fields.contains_key(name) {
-            true => self.one::<u8>(name).map(|value| value != 0),
-            false => Ok(false),
-        }
     }
 
     fn conv(&mut self, pass: ConvPass) -> Result<Conv2d> {

@@ -1,8 +1,8 @@
 //! Printing of plans.
 
 use tensorc_abi::{
-    Arg, BatchedGemm, BufferId, Conv2d, ConvLayout, ConvPass, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan,
-    StepOp,
+    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvLayout, ConvPass, Epilogue, Home, KernelId, MatrixLayout,
+    Packing, Plan, StepOp,
 };
 
 use super::names::{Numbered, quote, sigiled, word};
@@ -94,6 +94,10 @@ impl Names {
                 let epilogue = self.epilogue(epilogue.as_ref());
                 format!("{}({}, {}, mut {}) {}{epilogue}", conv_pass(call.pass), b(a), b(rhs), b(c), conv(call))
             }
+            StepOp::Attention { call, q, k, v, out, epilogue } => {
+                let epilogue = self.epilogue(epilogue.as_ref());
+                format!("attention({}, {}, {}, mut {}) {}{epilogue}", b(q), b(k), b(v), b(out), attention(call))
+            }
             StepOp::Copy { src, dst } => format!("copy({}, mut {})", b(src), b(dst)),
             StepOp::Extern { operator, function, args } => {
                 format!("extern {} {function} ({})", quote(operator), self.args(args))
@@ -112,11 +116,31 @@ fn packing(p: &Packing) -> String {
     }
 }
 
+fn layout(l: &MatrixLayout) -> String {
+    let [b0, b1, b2] = l.batch_strides;
+    list([l.offset, b0, b1, b2, l.row_stride, l.col_stride])
+}
+
+fn attention(c: &Attention) -> String {
+    let flag = |set: bool, name: &str| if set { format!(", {name} = 1") } else { String::new() };
+    format!(
+        "{{batch = {}, queries = {}, keys = {}, depth = {}, size = {}, q = {}, k = {}, v = {}, out = {}, scale = {}{}{}}}",
+        list(c.batch),
+        c.queries,
+        c.keys,
+        c.depth,
+        c.size,
+        layout(&c.q),
+        layout(&c.k),
+        layout(&c.v),
+        layout(&c.out),
+        c.scale,
+        flag(c.shifted, "shifted"),
+        flag(c.empty_is_zero, "empty_is_zero")
+    )
+}
+
 fn gemm(c: &BatchedGemm) -> String {
-    let layout = |l: &MatrixLayout| {
-        let [b0, b1, b2] = l.batch_strides;
-        list([l.offset, b0, b1, b2, l.row_stride, l.col_stride])
-    };
     let packed = if c.b_packed { ", b_packed = 1" } else { "" };
     format!(
         "{{batch = {}, m = {}, n = {}, k = {}, a = {}, b = {}, c = {}{packed}}}",

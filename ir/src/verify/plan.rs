@@ -1,9 +1,9 @@
 //! Structural rules of plans. That live buffers do not overlap is checked where plans are loaded.
 
-use tensorc_abi::{Arg, ConvPass, DType, Home, KernelId, Packing, Plan, StepOp};
+use tensorc_abi::{Arg, Attention, ConvPass, DType, Epilogue, Home, KernelId, Packing, Plan, StepOp};
 
 use crate::diag::{Code, Diagnostic, Result};
-use crate::kir::Kernel;
+use crate::kir::{BufInfo, Kernel};
 
 /// Number of index parameters of an epilogue.
 const EPILOGUE_SCALARS: usize = 7;
@@ -99,6 +99,12 @@ fn check_step(plan: &Plan, op: &StepOp, kernels: Option<&[Kernel]>) -> Check {
             }
             epilogue.as_ref().map_or(Ok(()), |e| call(plan, e.kernel, &e.args, kernels, None))
         }
+        StepOp::Attention { q, k, v, out, epilogue, .. } => {
+            if [q, k, v, out].iter().any(|id| plan.buffer(**id).dtype != DType::F32) {
+                return Err("an operand of library attention is not f32".into());
+            }
+            epilogue.as_ref().map_or(Ok(()), |e| score_call(plan, e, kernels))
+        }
         StepOp::Extern { .. } => Ok(()),
         StepOp::Copy { src, dst } => {
             let (s, d) = (plan.buffer(*src), plan.buffer(*dst));
@@ -117,6 +123,21 @@ fn packing(plan: &Plan, home: Home) -> Option<Packing> {
     }
 }
 
+/// The epilogue of attention: a tile of the library's, then its arguments.
+fn score_call(plan: &Plan, e: &Epilogue, kernels: Option<&[Kernel]>) -> Check {
+    let Some(name) = plan.kernels.get(e.kernel.0 as usize) else {
+        return Err(format!("kernel {} does not exist", e.kernel.0));
+    };
+    let Some(kernel) = kernels.and_then(|k| k.get(e.kernel.0 as usize)) else { return Ok(()) };
+    let tile = kernel.buffers.first().filter(|_| kernel.params == e.args.len() + 1);
+    match tile {
+        Some(tile) if tile.dtype == DType::F32 && tile.len == Attention::TILE && tile.writable => {}
+        _ => return Err(format!("`{name}` does not take a tile of scores and the arguments given")),
+    }
+    arguments(plan, name, &e.args, &kernel.buffers[1..])?;
+    index_parameters(name, kernel)
+}
+
 /// A launch with its extent, or an epilogue.
 fn call(plan: &Plan, id: KernelId, args: &[Arg], kernels: Option<&[Kernel]>, extent: Option<u64>) -> Check {
     let Some(name) = plan.kernels.get(id.0 as usize) else { return Err(format!("kernel {} does not exist", id.0)) };
@@ -124,19 +145,29 @@ fn call(plan: &Plan, id: KernelId, args: &[Arg], kernels: Option<&[Kernel]>, ext
     if args.len() != kernel.params {
         return Err(format!("`{name}` takes {} buffers, {} given", kernel.params, args.len()));
     }
-    for (arg, info) in args.iter().zip(&kernel.buffers) {
+    arguments(plan, name, args, &kernel.buffers)?;
+    match extent {
+        Some(n) if n != kernel.parallel_extent() => {
+            Err(format!("`{name}` is launched over {n}, its extent is {}", kernel.parallel_extent()))
+        }
+        None => index_parameters(name, kernel),
+        _ => Ok(()),
+    }
+}
+
+fn arguments(plan: &Plan, name: &str, args: &[Arg], params: &[BufInfo]) -> Check {
+    for (arg, info) in args.iter().zip(params) {
         let b = plan.buffer(arg.buffer);
         if b.dtype != info.dtype || b.len() != info.len || arg.writes != info.writable {
             return Err(format!("`{}` does not fit parameter `{}` of `{name}`", b.name, info.name));
         }
     }
-    match extent {
-        Some(n) if n != kernel.parallel_extent() => {
-            Err(format!("`{name}` is launched over {n}, its extent is {}", kernel.parallel_extent()))
-        }
-        None if kernel.is_parallel() || kernel.scalars.len() != EPILOGUE_SCALARS => {
-            Err(format!("`{name}` does not take the parameters of an epilogue"))
-        }
-        _ => Ok(()),
+    Ok(())
+}
+
+fn index_parameters(name: &str, kernel: &Kernel) -> Check {
+    match kernel.is_parallel() || kernel.scalars.len() != EPILOGUE_SCALARS {
+        true => Err(format!("`{name}` does not take the parameters of an epilogue")),
+        false => Ok(()),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{NR, Panel, Skinny, Tier, Tile, Window, avx2_blocked, avx2_depthwise, portable, spread};
+use super::{NR, Panel, Skinny, Tier, Tile, Window, attention, avx2_blocked, avx2_depthwise, portable, spread};
 
 pub(super) static TIER: Tier = Tier {
     tile,
@@ -12,6 +12,8 @@ pub(super) static TIER: Tier = Tier {
     depthwise: avx2_depthwise::depthwise,
     strip: avx2_blocked::strip,
     depth_strip: avx2_blocked::depth_strip,
+    weigh: attention::avx2::weigh,
+    dots: attention::avx2::dots,
 };
 
 const ROWS: usize = 6;

@@ -8,7 +8,7 @@
 use std::arch::x86_64::*;
 
 use super::avx512_data::first;
-use super::{LANES, NR, Skinny, Tier, Tile, avx512_blocked, avx512_data, avx512_depthwise};
+use super::{LANES, NR, Skinny, Tier, Tile, attention, avx512_blocked, avx512_data, avx512_depthwise};
 
 pub(super) static TIER: Tier = Tier {
     tile,
@@ -18,6 +18,8 @@ pub(super) static TIER: Tier = Tier {
     depthwise: avx512_depthwise::depthwise,
     strip: avx512_blocked::strip,
     depth_strip: avx512_blocked::depth_strip,
+    weigh: attention::avx512::weigh,
+    dots: attention::avx512::dots,
 };
 
 type TileFn = unsafe fn(&Tile);

@@ -3,6 +3,7 @@
 //! All tiers read the same packed layouts and add in the same order, so their results are equal
 //! bit for bit.
 
+mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -21,6 +22,8 @@ mod portable;
 mod portable_blocked;
 
 use crate::Isa;
+
+pub(crate) use attention::{Dots, Scores};
 
 /// Most rows of one packed panel of the left operand.
 pub(crate) const MR: usize = 12;
@@ -250,6 +253,8 @@ pub(crate) struct Tier {
     pub depthwise: unsafe fn(&Depthwise<'_>),
     pub strip: unsafe fn(&Strip),
     pub depth_strip: unsafe fn(&DepthStrip),
+    pub weigh: unsafe fn(&Scores),
+    pub dots: unsafe fn(&Dots),
 }
 
 /// The kernels of `isa`.

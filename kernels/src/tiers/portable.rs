@@ -1,7 +1,7 @@
 //! Kernels in plain Rust, for any machine; other tiers inline the same bodies under their own
 //! target features where vectorisation by the compiler is good enough.
 
-use super::{Depthwise, LANES, NR, Panel, Skinny, Tier, Tile, Window, portable_blocked};
+use super::{Depthwise, LANES, NR, Panel, Skinny, Tier, Tile, Window, attention, portable_blocked};
 
 pub(super) static TIER: Tier = Tier {
     tile,
@@ -11,6 +11,8 @@ pub(super) static TIER: Tier = Tier {
     depthwise,
     strip: portable_blocked::strip,
     depth_strip: portable_blocked::depth_strip,
+    weigh: attention::portable::weigh,
+    dots: attention::portable::dots,
 };
 
 /// Rows and columns of the portable register tile.

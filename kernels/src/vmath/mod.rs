@@ -44,6 +44,12 @@ unsafe fn strip(data: *mut f32, len: i64, f: impl Fn(f32) -> f32) {
     }
 }
 
+/// `exp` as the library defines it.
+#[inline(always)]
+pub(crate) fn exp(x: f32) -> f32 {
+    generated::exp(x)
+}
+
 /// Defines the strips of each function and the table that finds them.
 macro_rules! strips {
     ($($f:ident = $symbol:literal),* $(,)?) => {

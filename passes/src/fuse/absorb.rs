@@ -30,7 +30,7 @@ pub fn form(plan: &mut FusionPlan<'_>, grow: bool) {
         };
         if let Unit::Cluster(c) = unit
             && grow
-            && plan.clusters[c].class != FusionClass::Contract
+            && !matches!(plan.clusters[c].class, FusionClass::Contract | FusionClass::Attention)
         {
             absorb_producers(plan, c);
         }
@@ -103,7 +103,8 @@ fn role(plan: &FusionPlan<'_>, cluster: usize, producer: NodeId) -> Option<Role>
             Some(Prim::Gather(_)) => plan.args(*u)[0].node != producer,
             _ => false,
         };
-        inlines && plan.owner(*u).is_none_or(|c| plan.clusters[c].class != FusionClass::Contract)
+        let inlining = |c: usize| !matches!(plan.clusters[c].class, FusionClass::Contract | FusionClass::Attention);
+        inlines && plan.owner(*u).is_none_or(inlining)
     };
     let len = plan.types(producer)[0].len();
     let big = plan.args(producer).iter().filter(|v| plan.ty(**v).len() * 2 > len && !plan.is_scalar_const(**v)).count();

@@ -13,7 +13,9 @@ use tensorc_ir::views::{keeps_linear_order, strides_in_result};
 /// Forms a cluster around every contraction.
 pub fn form(plan: &mut FusionPlan<'_>, grow: bool) {
     for node in plan.order.clone() {
-        if let Some(Prim::Contract(_)) = plan.prim(node) {
+        if let Some(Prim::Contract(_)) = plan.prim(node)
+            && plan.owner(node).is_none()
+        {
             let dims = plan.types(node)[0].dims.clone();
             let cluster = plan.start(FusionClass::Contract, node, dims, vec![]);
             if grow {

@@ -1,12 +1,14 @@
 //! Fusion: groups primitives into clusters that compile to one kernel each.
 //!
-//! A deterministic greedy: first each contraction takes the element-wise work on its result
+//! A deterministic greedy: first attention becomes one cluster where it is found ([`attention`]), then each
+//! contraction takes the element-wise work on its result
 //! ([`contract`]), then each reduction takes what shares its rows ([`reduce`]), then every cluster,
 //! last to first, takes the producers it can compute on the fly ([`absorb`]). What remains are
 //! clusters of maps, views and gathers. A cluster belongs to one phase of the run; one of the second
 //! may compute cheap values of the first anew.
 
 mod absorb;
+mod attention;
 mod contract;
 mod emit;
 mod plan;
@@ -41,6 +43,9 @@ impl Pass for Fuse {
         }
         let enabled = self.enabled.unwrap_or(cx.options.fuse);
         let mut plan = FusionPlan::new(graph)?;
+        if enabled && cx.options.reassociate {
+            attention::form(&mut plan);
+        }
         contract::form(&mut plan, enabled);
         reduce::form(&mut plan, enabled);
         absorb::form(&mut plan, enabled);

@@ -188,6 +188,13 @@ impl<'g> FusionPlan<'g> {
         self.owner(node) == Some(cluster) && !self.copied[node.0 as usize]
     }
 
+    /// Takes all nodes out of the cluster started last.
+    pub fn dissolve(&mut self, cluster: usize) {
+        for (_, node) in self.clusters.remove(cluster).members {
+            self.owner[node.0 as usize] = None;
+        }
+    }
+
     /// Takes a node out again.
     pub fn remove(&mut self, cluster: usize, node: NodeId) {
         let rank = self.rank(node);

@@ -454,5 +454,8 @@ fn assert_body(graph: &Graph, node: NodeId, class: FusionClass, body: &Graph) {
         FusionClass::Contract => {
             assert_eq!((contracts, reduces, body.outputs().len()), (1, 0, 1));
         }
+        FusionClass::Attention => {
+            assert!(contracts == 2 && reduces > 0 && body.outputs().len() == 1);
+        }
     }
 }

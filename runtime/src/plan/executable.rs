@@ -200,6 +200,10 @@ impl Executable {
                 self.slots.extend([*a, *b, *c]);
                 self.prepare_library(Contraction::Conv(*call), epilogue.as_ref(), kernels)
             }
+            StepOp::Attention { call, q, k, v, out, epilogue } => {
+                self.slots.extend([*q, *k, *v, *out]);
+                self.prepare_library(Contraction::Attention(*call), epilogue.as_ref(), kernels)
+            }
         };
         if tasks > 0 {
             let ns = estimated_ns(&step);
@@ -215,8 +219,9 @@ impl Executable {
         kernels: &[KernelFn],
     ) -> (Call, u64) {
         self.slots.extend(epilogue.iter().flat_map(|epilogue| &epilogue.args).map(|arg| arg.buffer));
+        let args = epilogue.map_or(0, |epilogue| epilogue.args.len());
         let epilogue = epilogue.map(|epilogue| kernels[epilogue.kernel.0 as usize]);
-        let library = Library { contraction, epilogue };
+        let library = Library { contraction, epilogue, args };
         self.scratch_bytes = self.scratch_bytes.max(library.scratch_bytes());
         let tasks = library.tasks();
         (Call::Library(Box::new(library)), tasks)
@@ -278,6 +283,7 @@ fn check_externs(plan: &Plan, externs: &[ExternFn]) -> Result<(), PlanError> {
 fn estimated_ns(step: &Step) -> u64 {
     let flops_per_ns = match step.op {
         StepOp::Gemm { .. } | StepOp::Conv { .. } => 64,
+        StepOp::Attention { .. } => 32,
         StepOp::Launch { .. } | StepOp::Copy { .. } | StepOp::Extern { .. } => 4,
     };
     const BYTES_PER_NS: u64 = 16;

@@ -1,7 +1,9 @@
 //! Library calls and copies stay inside their operands and read weights in the right layout.
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
-use tensorc_abi::{BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, MatrixLayout, Packing, Plan, Step, StepOp};
+use tensorc_abi::{
+    Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, MatrixLayout, Packing, Plan, Step, StepOp,
+};
 
 use super::super::error::PlanError;
 use super::byte_size;
@@ -15,14 +17,27 @@ pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
             args.iter().try_for_each(|arg| check_layout(plan, step, arg.buffer, Packing::Plain))
         }
         StepOp::Gemm { call, a, b, c, epilogue } => {
-            check_operands(plan, step, [*a, *b, *c])?;
+            check_operands(plan, step, &[*a, *b, *c])?;
             check_epilogue(plan, step, *c, epilogue.as_ref().map(|e| e.args.as_slice()))?;
             check_gemm(plan, step, call, [*a, *b, *c])
         }
         StepOp::Conv { call, a, b, c, epilogue } => {
-            check_operands(plan, step, [*a, *b, *c])?;
+            check_operands(plan, step, &[*a, *b, *c])?;
             check_epilogue(plan, step, *c, epilogue.as_ref().map(|e| e.args.as_slice()))?;
             check_conv(plan, step, call, [*a, *b, *c])
+        }
+        StepOp::Attention { call, q, k, v, out, epilogue } => {
+            check_attention(plan, step, call, [*q, *k, *v, *out])?;
+            for arg in epilogue.iter().flat_map(|e| &e.args) {
+                if arg.writes || arg.buffer == *out {
+                    return Err(PlanError::Parameters {
+                        step: step.name.clone(),
+                        what: "its epilogue touches the result",
+                    });
+                }
+                check_layout(plan, step, arg.buffer, Packing::Plain)?;
+            }
+            Ok(())
         }
         StepOp::Extern { args, .. } => {
             for (i, arg) in args.iter().enumerate() {
@@ -52,18 +67,44 @@ pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
     }
 }
 
-/// Operands of a library call are f32, and the result is none of them.
-fn check_operands(plan: &Plan, step: &Step, ids: [BufferId; 3]) -> Result<(), PlanError> {
-    for id in ids {
+fn check_attention(plan: &Plan, step: &Step, call: &Attention, ids: [BufferId; 4]) -> Result<(), PlanError> {
+    check_operands(plan, step, &ids)?;
+    let parameters = |what| Err(PlanError::Parameters { step: step.name.clone(), what });
+    if call.out.col_stride != 1 {
+        return parameters("the rows of its result are not contiguous");
+    }
+    let matrices = [
+        (&call.q, call.queries, call.depth),
+        (&call.k, call.depth, call.keys),
+        (&call.v, call.keys, call.size),
+        (&call.out, call.queries, call.size),
+    ];
+    for (id, (layout, rows, cols)) in ids.into_iter().zip(matrices) {
+        check_layout(plan, step, id, Packing::Plain)?;
+        if !matrix_fits(layout, &call.batch, rows, cols, elements(plan, id)) {
+            return Err(bounds(plan, step, id));
+        }
+    }
+    match is_injective(&axes(&call.out, &call.batch, call.queries, call.size)) {
+        true => Ok(()),
+        false => parameters("blocks of its result overlap"),
+    }
+}
+
+/// Operands of a library call are f32, and the result, which comes last, is none of them.
+fn check_operands(plan: &Plan, step: &Step, ids: &[BufferId]) -> Result<(), PlanError> {
+    for &id in ids {
         let buffer = plan.buffer(id);
         if buffer.dtype != DType::F32 {
             let (step, buffer, dtype) = (step.name.clone(), buffer.name.clone(), buffer.dtype);
             return Err(PlanError::OperandType { step, buffer, dtype });
         }
     }
-    match ids[2] == ids[0] || ids[2] == ids[1] {
-        true => Err(PlanError::InPlace { step: step.name.clone(), buffer: plan.buffer(ids[2]).name.clone() }),
-        false => Ok(()),
+    match ids {
+        [operands @ .., result] if operands.contains(result) => {
+            Err(PlanError::InPlace { step: step.name.clone(), buffer: plan.buffer(*result).name.clone() })
+        }
+        _ => Ok(()),
     }
 }
 

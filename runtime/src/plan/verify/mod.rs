@@ -149,7 +149,9 @@ fn check_references(plan: &Plan, step: &Step) -> Result<(), PlanError> {
     }
     let kernel = match &step.op {
         StepOp::Launch { kernel, .. } => Some(kernel),
-        StepOp::Gemm { epilogue, .. } | StepOp::Conv { epilogue, .. } => epilogue.as_ref().map(|e| &e.kernel),
+        StepOp::Gemm { epilogue, .. } | StepOp::Conv { epilogue, .. } | StepOp::Attention { epilogue, .. } => {
+            epilogue.as_ref().map(|e| &e.kernel)
+        }
         StepOp::Copy { .. } | StepOp::Extern { .. } => None,
     };
     match kernel {
@@ -197,6 +199,11 @@ fn uses(op: &StepOp) -> Vec<Arg> {
         StepOp::Launch { args, .. } | StepOp::Extern { args, .. } => reads_first(args),
         StepOp::Gemm { a, b, c, epilogue, .. } => library([*a, *b], *c, epilogue.as_ref().map(|e| e.args.as_slice())),
         StepOp::Conv { a, b, c, epilogue, .. } => library([*a, *b], *c, epilogue.as_ref().map(|e| e.args.as_slice())),
+        StepOp::Attention { q, k, v, out, epilogue, .. } => {
+            // Tiles are finished before the first row of the result is.
+            let args = epilogue.iter().flat_map(|e| e.args.clone());
+            [read(*q), read(*k), read(*v)].into_iter().chain(args).chain([write(*out)]).collect()
+        }
         StepOp::Copy { src, dst } => vec![read(*src), write(*dst)],
     }
 }

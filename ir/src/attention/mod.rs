@@ -1,0 +1,248 @@
+//! Recognition of attention: a product of queries and keys, element-wise work on the scores, a softmax of their
+//! rows, and a product with values.
+//!
+//! [`attention_at`] looks at the primitives around the second product, in a graph or in the body of a cluster,
+//! and says what a library kernel would have to compute. [`pattern`] matches the softmax, [`layout`] the memory
+//! accesses. A row of scores is everything along their last axis; shapes may change on the way as long as rows
+//! stay rows.
+
+mod layout;
+mod pattern;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tensorc_abi::library::GEMM_BATCH_RANK;
+use tensorc_abi::{Attention, DType};
+
+use crate::graph::{Graph, NodeId, NodeKind, Value};
+use crate::prim::{Contraction, Prim};
+use crate::scalar::{ScalarNode, ScalarOp};
+use crate::types::DenseType;
+use crate::views::{keeps_linear_order, strides_in_result};
+use layout::Layouts;
+use pattern::{Matcher, Softmax};
+
+/// Attention found in a graph.
+#[derive(Clone, Debug)]
+pub struct Attended {
+    pub call: Attention,
+    /// The operands the kernel reads.
+    pub q: Value,
+    pub k: Value,
+    pub v: Value,
+    /// What the kernel computes before the epilogue: the product of queries and keys, scaled.
+    pub accumulated: Value,
+    /// What the softmax takes.
+    pub scores: Value,
+    pub result: Value,
+    /// All nodes that the kernel stands for.
+    pub members: BTreeSet<NodeId>,
+    /// The axes of the scores, those of rows as far as batches and queries tell them apart, then keys.
+    pub space: Vec<u64>,
+    /// The axes that make up each batch dimension and the queries, outermost first; without those of extent 1.
+    pub batch_axes: [Vec<usize>; GEMM_BATCH_RANK],
+    pub row_axes: Vec<usize>,
+}
+
+/// Most nodes between the two products.
+const MOST: usize = 48;
+
+/// The attention whose second product is `product`, if it is one that the library can compute.
+///
+/// All nodes between its operands and its result are read inside it only.
+pub fn attention_at(graph: &Graph, product: NodeId) -> Option<Attended> {
+    let Prim::Contract(second) = prim(graph, product)? else { return None };
+    let args = graph.args(product);
+    [0, 1].into_iter().find_map(|side| {
+        let probabilities = args[side];
+        let ty = f32_of(graph, probabilities)?;
+        let matcher = Matcher::new(graph, ty.len(), *ty.dims.last()?)?;
+        let (softmax, after) = match matcher.softmax(probabilities) {
+            Some(found) => (found, None),
+            None => matcher.divided_later(product, probabilities)?,
+        };
+        let second = Second { node: product, contraction: second, side, after };
+        first_products(graph, &softmax).into_iter().find_map(|first| attended(graph, &second, &softmax, first))
+    })
+}
+
+/// The product with the values.
+struct Second<'a> {
+    node: NodeId,
+    contraction: &'a Contraction,
+    /// Which operand the weights are.
+    side: usize,
+    /// The map that divides the product, where weights are not divided before.
+    after: Option<NodeId>,
+}
+
+fn prim(graph: &Graph, node: NodeId) -> Option<&Prim> {
+    match &graph.node(node).kind {
+        NodeKind::Prim(prim) => Some(prim),
+        _ => None,
+    }
+}
+
+fn f32_of(graph: &Graph, v: Value) -> Option<DenseType> {
+    graph.dense(v).ok().filter(|ty| ty.dtype == DType::F32 && !ty.is_empty())
+}
+
+/// Contractions that the scores may be made of.
+fn first_products(graph: &Graph, softmax: &Softmax) -> Vec<NodeId> {
+    let (mut seen, mut found) = (BTreeSet::new(), vec![]);
+    let mut stack = vec![softmax.scores.node];
+    while let Some(node) = stack.pop() {
+        if seen.len() > MOST || !seen.insert(node) {
+            continue;
+        }
+        match prim(graph, node) {
+            Some(Prim::Contract(_)) => found.push(node),
+            Some(Prim::Map(_) | Prim::View(_)) => stack.extend(graph.args(node).iter().map(|v| v.node)),
+            _ => {}
+        }
+    }
+    found
+}
+
+fn attended(graph: &Graph, second: &Second<'_>, softmax: &Softmax, first: NodeId) -> Option<Attended> {
+    let Prim::Contract(contraction) = prim(graph, first)? else { return None };
+    let product = Value { node: first, port: 0 };
+    let (scores, keys) = (graph.dense(softmax.scores).ok()?, softmax.keys);
+    let out = f32_of(graph, product)?;
+    if out.len() != scores.len() || out.dims.last() != Some(&keys) || scores.dims.last() != Some(&keys) {
+        return None;
+    }
+    let mut members = between(graph, first, second)?;
+    if !members.iter().filter(|n| **n != second.node).all(|n| follows_rows(graph, *n, first, softmax, &members)) {
+        return None;
+    }
+    let mut last = second.after.unwrap_or(second.node);
+    let moved = final_view(graph, last, &members);
+    let mut layouts = Layouts::new(graph, contraction, first, second.contraction, second.node, second.side)?;
+    let strides = moved.and_then(|view| {
+        let Prim::View(v) = prim(graph, view)? else { return None };
+        let product = graph.dense(Value { node: second.node, port: 0 }).ok()?;
+        strides_in_result(v, &product.dims, &graph.dense(Value { node: view, port: 0 }).ok()?.dims)
+    });
+    if let (Some(view), Some(strides)) = (moved, &strides)
+        && layouts.set_result(Some(strides)).is_some()
+    {
+        members.insert(view);
+        last = view;
+    } else {
+        layouts.set_result(None)?;
+    }
+    let form = layouts.finish()?;
+    members.extend(form.members.iter().copied());
+    let (mut accumulated, mut scale) = (product, form.scale);
+    if let Some((value, factor)) = scaled_product(graph, product, softmax.scores) {
+        (accumulated, scale) = (value, scale * factor);
+    }
+    let call = Attention {
+        scale: (scale as f32).to_bits(),
+        shifted: softmax.shifted,
+        empty_is_zero: softmax.empty_is_zero,
+        ..form.call
+    };
+    let result = Value { node: last, port: 0 };
+    let scores = softmax.scores;
+    let sealed =
+        |n: &NodeId| *n == last || !graph.is_root(*n) && graph.uses(*n).iter().all(|(user, ..)| members.contains(user));
+    (scale.is_finite() && members.iter().all(sealed)).then(|| Attended {
+        call,
+        q: form.q,
+        k: form.k,
+        v: form.v,
+        accumulated,
+        scores,
+        result,
+        space: form.space,
+        batch_axes: form.batch_axes,
+        row_axes: form.row_axes,
+        members: members.clone(),
+    })
+}
+
+/// The nodes on ways from the first product to the second and what divides it.
+fn between(graph: &Graph, first: NodeId, second: &Second<'_>) -> Option<BTreeSet<NodeId>> {
+    let mut known = BTreeMap::from([(first, true)]);
+    let mut stack = vec![second.after.unwrap_or(second.node)];
+    while let Some(&node) = stack.last() {
+        if known.contains_key(&node) {
+            stack.pop();
+            continue;
+        }
+        if known.len() > 4 * MOST {
+            return None;
+        }
+        let inside =
+            node == second.node || matches!(prim(graph, node), Some(Prim::Map(_) | Prim::View(_) | Prim::Reduce(_)));
+        let args = match (inside, node == second.node) {
+            (false, _) => vec![],
+            (true, true) => vec![graph.args(node)[second.side].node],
+            (true, false) => graph.args(node).iter().map(|v| v.node).collect(),
+        };
+        let open: Vec<NodeId> = args.iter().copied().filter(|n| !known.contains_key(n)).collect();
+        if open.is_empty() {
+            known.insert(node, args.iter().any(|n| known.get(n) == Some(&true)));
+            stack.pop();
+        }
+        stack.extend(open);
+    }
+    let members: BTreeSet<NodeId> = known.into_iter().filter(|(_, inside)| *inside).map(|(n, _)| n).collect();
+    (members.len() <= MOST && members.contains(&second.node)).then_some(members)
+}
+
+/// Whether a member before the softmax works on scores element by element.
+fn follows_rows(graph: &Graph, node: NodeId, first: NodeId, softmax: &Softmax, members: &BTreeSet<NodeId>) -> bool {
+    if node == first || softmax.members.contains(&node) {
+        return true;
+    }
+    let v = Value { node, port: 0 };
+    let Ok(out) = graph.dense(v) else { return false };
+    let dims = |v: &Value| graph.dense(*v).map_or(vec![], |ty| ty.dims);
+    match prim(graph, node) {
+        Some(Prim::Map(f)) => {
+            let args = graph.args(node);
+            f.outputs.len() == 1 && args.iter().filter(|a| members.contains(&a.node)).all(|a| dims(a) == out.dims)
+        }
+        Some(Prim::View(view)) => graph
+            .dense(graph.args(node)[0])
+            .is_ok_and(|input| keeps_linear_order(view, &input, &out.dims) && input.dims.last() == out.dims.last()),
+        _ => false,
+    }
+}
+
+/// A view that alone reads the result.
+fn final_view(graph: &Graph, last: NodeId, members: &BTreeSet<NodeId>) -> Option<NodeId> {
+    let uses = graph.uses(last);
+    let [(user, ..)] = uses[..] else { return None };
+    let free = !graph.is_root(last) && !members.contains(&user);
+    (free && matches!(prim(graph, user), Some(Prim::View(_)))).then_some(user)
+}
+
+/// A map that does nothing but scale the product, and alone reads it.
+fn scaled_product(graph: &Graph, product: Value, scores: Value) -> Option<(Value, f64)> {
+    let uses = graph.uses(product.node);
+    let [(user, ..)] = uses[..] else { return None };
+    let value = Value { node: user, port: 0 };
+    let factor = factor(graph, user).filter(|_| product != scores)?;
+    (graph.dense(value).ok()?.dims == graph.dense(product).ok()?.dims).then_some((value, factor))
+}
+
+/// The factor of a map that multiplies or divides its one operand by a constant.
+fn factor(graph: &Graph, node: NodeId) -> Option<f64> {
+    let Prim::Map(f) = prim(graph, node)? else { return None };
+    let constant = |id: crate::scalar::ScalarId| match f.nodes[id.0 as usize] {
+        ScalarNode::Const(c) => Some(c.as_f64()),
+        _ => None,
+    };
+    let ([output], [DType::F32]) = (&f.outputs[..], &f.inputs[..]) else { return None };
+    let ScalarNode::Op(op, args) = &f.nodes[output.0 as usize] else { return None };
+    match (op, &args[..]) {
+        (ScalarOp::Mul, [a, b]) if f.input_of(*a) == Some(0) => constant(*b),
+        (ScalarOp::Mul, [a, b]) if f.input_of(*b) == Some(0) => constant(*a),
+        (ScalarOp::Div, [a, b]) if f.input_of(*a) == Some(0) => constant(*b).map(|c| 1.0 / c),
+        _ => None,
+    }
+}
