@@ -130,6 +130,7 @@ pub struct ResultCount {
 }
 
 type Presence = dyn Fn(&Params, usize) -> bool + Send + Sync;
+type Fixed = dyn Fn(&Params, usize) -> Option<f64> + Send + Sync;
 type ResultRule = dyn Fn(&Params) -> ResultCount + Send + Sync;
 
 /// How an operator computes.
@@ -209,6 +210,9 @@ pub struct OpDef {
     /// Whether an optional operand takes part, by parameters and formal position. Where it does, composing
     /// symbols makes a variable for it. `None`: optional operands take part if given.
     pub present: Option<Box<Presence>>,
+    /// The value that every element of an operand counts as, by parameters and formal position, whatever the
+    /// operand holds. Whoever runs the operator on a variable lets the variable hold it.
+    pub fixed: Option<Box<Fixed>>,
     /// A loss: its gradient does not use those of its results, so nobody need give them.
     pub is_loss: bool,
     /// `None`: [`OpDef::outputs`]`.0` results, all visible.
@@ -243,6 +247,7 @@ impl OpDef {
             key_input: None,
             states: vec![],
             present: None,
+            fixed: None,
             is_loss: false,
             results: None,
             result_names: vec![],

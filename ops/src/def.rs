@@ -271,6 +271,11 @@ pub trait Define: Sized {
         self.edit(|d| d.present = Some(Box::new(rule)))
     }
 
+    /// The value that every element of an operand counts as, whatever it holds.
+    fn fixed(self, rule: impl Fn(&Params, usize) -> Option<f64> + Send + Sync + 'static) -> Self {
+        self.edit(|d| d.fixed = Some(Box::new(rule)))
+    }
+
     /// How many results there are.
     fn results(self, rule: impl Fn(&Params) -> ResultCount + Send + Sync + 'static) -> Self {
         self.edit(|d| d.results = Some(Box::new(rule)))

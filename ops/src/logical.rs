@@ -51,5 +51,6 @@ fn bit_cast() -> OpDef {
     define("bit_cast", "The bits of x as another type of the same size.", body, Infer::Derived)
         .operand("x", &[])
         .required("to", ParamKind::DType, "the result's type")
+        .no_gradient()
         .onnx("BitCast", 26)
 }

@@ -6,6 +6,7 @@
 pub mod cost;
 pub mod decompose;
 pub mod differentiate;
+pub mod egraph;
 pub mod fold_constants;
 pub mod fuse;
 pub mod infer;

@@ -22,6 +22,7 @@
 //! operation of the engine: calls return at once, and errors wait in the arrays they concern.
 
 mod binder;
+mod fixed;
 mod joint;
 mod memory;
 mod monitor;
@@ -50,6 +51,7 @@ pub use update::{Emission, UpdateRule};
 use crate::Error;
 use crate::ndarray::{NDArray, Runtime};
 use binder::{Bound, group_devices};
+use fixed::Fixed;
 use joint::{Backward, Joint, input_types};
 use memory::{Pass, SharedMemory};
 use monitor::Monitor;
@@ -72,6 +74,7 @@ pub struct Executor {
     /// The last training forward pass: its place in memory, and its random keys.
     pass: Option<(Pass, Keys)>,
     monitor: Option<Monitor>,
+    fixed: Fixed,
 }
 
 impl Executor {
@@ -99,7 +102,9 @@ impl Executor {
         for (_, ty) in &bound.outputs {
             outputs.push(rt.empty(device, ty.dtype, &ty.dims)?);
         }
+        let fixed = Fixed::new(&symbol, &bound);
         let mut executor = Executor {
+            fixed,
             rt,
             symbol,
             bound,
@@ -222,7 +227,8 @@ impl Executor {
     }
 
     /// Computes the outputs. `training` decides how operators such as dropout and batch normalisation
-    /// behave; auxiliary states change with the backward pass only.
+    /// behave; auxiliary states change with the backward pass only. Arguments that an operator takes as one
+    /// value whatever they hold, such as a gamma that is fixed, hold that value afterwards.
     ///
     /// # Errors
     /// The graph does not compile. What goes wrong while running stays with the outputs.
@@ -232,6 +238,7 @@ impl Executor {
             (true, None) => (self.forward_program(true)?, false),
             (false, _) => (self.forward_program(false)?, false),
         };
+        self.fixed.write(&self.bound)?;
         let keys = program.draw_keys(&self.rt, self.device);
         if let Some(monitor) = &self.monitor {
             self.observe(monitor, training, &keys)?;

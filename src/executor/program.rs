@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use tensorc_abi::{Arg, Home, Plan};
 use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_runtime::array::{self, Extents, Source, Target};
@@ -58,6 +59,8 @@ pub struct PlannedMemory {
     pub lower_bound_bytes: u64,
     /// Kernel launches and library calls.
     pub steps: usize,
+    /// Steps of the forward pass whose result takes the place of an operand.
+    pub in_place: usize,
 }
 
 /// Code of a piece, once it is compiled.
@@ -156,6 +159,8 @@ impl Program {
             total.arena_bytes += plan.arena_bytes;
             total.lower_bound_bytes += plan.lower_bound_bytes;
             total.steps += plan.steps.len();
+            let forward = (0..plan.steps.len()).filter(|at| !plan.in_second_phase(*at));
+            total.in_place += forward.filter(|at| is_in_place(plan, *at)).count();
         }
         Ok(total)
     }
@@ -366,6 +371,18 @@ impl Ready {
         }
         Ok(())
     }
+}
+
+/// Whether a step writes arena memory that another buffer it reads lies in.
+fn is_in_place(plan: &Plan, step: usize) -> bool {
+    let args = plan.steps[step].op.args();
+    let offset = |arg: &&Arg| match plan.buffer(arg.buffer).home {
+        Home::Arena(at) if !plan.buffer(arg.buffer).is_empty() => Some(at),
+        _ => None,
+    };
+    args.iter()
+        .filter(|w| w.writes && offset(w).is_some())
+        .any(|w| args.iter().any(|r| !r.writes && r.buffer != w.buffer && offset(&r) == offset(&w)))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -112,6 +112,7 @@ impl Executor {
         if numbers.len() != expected {
             return Err(Error::Bind(format!("{} numbers are given for a step, it takes {expected}", numbers.len())));
         }
+        self.fixed.write(&self.bound)?;
         let keys = step.program.draw_keys(&self.rt, self.device);
         self.memory.begin();
         let work = Step {

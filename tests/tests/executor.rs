@@ -1,6 +1,7 @@
 //! Executors: symbols bound to arrays, run forward and backward.
 
 mod binding;
+mod every_operator;
 mod gradients;
 mod memory;
 mod placement;

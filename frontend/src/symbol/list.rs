@@ -45,6 +45,26 @@ impl Symbol {
         self.variable_names(|_| true)
     }
 
+    /// Variables that operators take as one value whatever they hold, with that value: the gamma of a batch
+    /// normalisation that fixes it.
+    pub fn list_fixed(&self) -> Vec<(String, f64)> {
+        let mut found: Vec<(String, f64)> = vec![];
+        for node in self.nodes() {
+            let Some(op) = &node.op else { continue };
+            let Some(rule) = &op.operator.def().fixed else { continue };
+            for (operand, entry) in op.operator.operands(&op.params, node.inputs.len()).iter().zip(&node.inputs) {
+                let name = entry.node.name.to_string();
+                match rule(&op.params, operand.slot) {
+                    Some(value) if entry.node.is_variable() && found.iter().all(|(n, _)| *n != name) => {
+                        found.push((name, value));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        found
+    }
+
     /// Names of the outputs: `node_output`, `node_output1`; a variable keeps its name.
     pub fn list_outputs(&self) -> Vec<String> {
         self.heads.iter().map(|e| e.node.output_name(e.index)).collect()

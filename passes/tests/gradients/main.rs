@@ -4,21 +4,20 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod cases;
+mod function;
 
 use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cases::{CASES, CONVENTIONS, ONCE};
-use tensorc_ir::graph::{Graph, NodeKind, Value};
-use tensorc_ir::interp::eval_graph;
-use tensorc_ir::op::{Grad, OpRef, Registry, TypeRule};
+use function::{
+    Function, Outcome, RANGES, case, cast, caught, evaluate, function, has_variables, inputs, is_tame, precision,
+    tensor,
+};
+use tensorc_ir::graph::{NodeKind, Value};
+use tensorc_ir::op::{Grad, OpRef, Registry};
 use tensorc_ir::scalar::Scalar;
-use tensorc_ir::testing::{Candidate, Rng, candidates_of};
-use tensorc_ir::text::parse_module;
-use tensorc_ir::verify::{Stage, verify_graph};
-use tensorc_ir::{DType, DenseType, TensorData};
-use tensorc_passes::infer::InferTypes;
-use tensorc_passes::{Pass, PassCx, differentiate};
+use tensorc_ir::testing::candidates_of;
+use tensorc_ir::{DType, TensorData};
 
 /// Most candidates of one operator whose gradients are checked.
 const MOST: usize = 12;
@@ -26,86 +25,14 @@ const MOST: usize = 12;
 /// Most elements of an operand that is tried.
 const LARGEST: u64 = 300;
 
-/// Where operands are drawn from: the first range in which results are tame and differences are slopes.
-const RANGES: [(f64, f64); 5] = [(-0.95, 0.95), (0.15, 0.9), (0.6, 0.95), (1.1, 2.5), (2.0, 6.0)];
-
 /// The first word of what is wrong where differences are no slopes: near a jump, or where slopes change fast.
 const ROUGH: &str = "rough";
-
-type Outcome<T> = Result<T, String>;
-
-fn tensor(ty: &DenseType, (low, high): (f64, f64), seed: u64) -> TensorData {
-    let mut rng = Rng::new(seed);
-    TensorData::from_fn(ty.clone(), |_| {
-        let unit = rng.element(DType::F64).as_f64() * 0.5 + 0.5;
-        Scalar::from_f64(ty.dtype, low + (high - low) * unit)
-    })
-}
-
-fn cast(x: &TensorData, to: DType) -> TensorData {
-    TensorData::from_fn(DenseType::new(to, x.dims()), |i| x.get(i).cast(to))
-}
-
-/// Whether values are such that differences of them are slopes.
-fn is_tame(data: &TensorData) -> bool {
-    !data.dtype().is_float() || data.to_f64s().iter().all(|x| x.abs() <= 100.0)
-}
-
-/// A panic as an error.
-fn caught<T>(f: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-    let outcome = catch_unwind(AssertUnwindSafe(f));
-    outcome.unwrap_or_else(|panic| Err(format!("panicked: {:?}", panic.downcast_ref::<String>())))
-}
-
-fn evaluate(graph: &Graph, registry: &Registry, inputs: &[TensorData]) -> Outcome<Vec<TensorData>> {
-    caught(|| eval_graph(graph, registry, inputs).map_err(|d| d.to_string()))
-}
 
 fn dot(a: &TensorData, b: &TensorData) -> f64 {
     a.iter().zip(b.iter()).map(|(x, y)| x.as_f64() * y.as_f64()).sum()
 }
 
-/// A function with the inputs it is differentiated by (all of the same float type).
-#[derive(Clone)]
-struct Function {
-    graph: Graph,
-    /// Positions of inputs.
-    by: Vec<usize>,
-    /// The first of the outputs that gradients flow from.
-    heads: usize,
-}
-
 impl Function {
-    /// The gradients of the heads, by output; `None` for those that are no heads.
-    fn seeds(&self) -> Vec<Option<TensorData>> {
-        let types = self.graph.outputs().iter().map(|(_, v)| self.graph.dense(*v).unwrap());
-        let head = |(i, ty): (usize, DenseType)| {
-            (i < self.heads && ty.dtype.is_float()).then(|| tensor(&ty, (-1.0, 1.0), 900 + i as u64))
-        };
-        types.enumerate().map(head).collect()
-    }
-
-    /// The function of the same inputs whose results are the gradients of `Σ seed · output`.
-    fn gradient(&self, registry: &Registry) -> Outcome<Function> {
-        let mut graph = self.graph.clone();
-        let outputs: Vec<Value> = graph.outputs().iter().map(|(_, v)| *v).collect();
-        let seeds = self.seeds().into_iter().map(|seed| seed.map(|data| graph.add_const("seed", data)));
-        let heads: Vec<(Value, Option<Value>)> = outputs.into_iter().zip(seeds.collect::<Vec<_>>()).collect();
-        let wrt: Vec<Value> = self.by.iter().map(|i| Value { node: graph.inputs()[*i], port: 0 }).collect();
-        let gradients = differentiate(&mut graph, registry, &heads, &wrt).map_err(|d| d.to_string())?;
-        let mut outputs = vec![];
-        for (v, gradient) in wrt.iter().zip(gradients) {
-            let ty = graph.dense(*v).unwrap();
-            let zeros = TensorData::splat(&ty.dims, Scalar::zero(ty.dtype));
-            let gradient = gradient.unwrap_or_else(|| graph.add_const("zeros", zeros));
-            outputs.push((format!("d{}", graph.node(v.node).name).into(), gradient));
-        }
-        graph.set_outputs(outputs);
-        graph.remove_dead();
-        verify_graph(&graph, Stage::Typed).map_err(|d| d.to_string())?;
-        Ok(Function { heads: self.by.len(), by: self.by.clone(), graph })
-    }
-
     /// Whether every head is an f64: of rounded results differences show no slope.
     fn is_exact(&self) -> bool {
         self.seeds().iter().flatten().all(|seed| seed.dtype() == DType::F64)
@@ -167,15 +94,6 @@ impl Function {
     }
 }
 
-/// How far a gradient in a type may be from that in f64, relative to the greatest element.
-fn precision(dtype: DType) -> f64 {
-    match dtype {
-        DType::F32 => 2e-4,
-        DType::F16 => 4e-2,
-        _ => 2.5e-1,
-    }
-}
-
 /// Compares a gradient in a narrower type with that in f64 at the same operands.
 fn check_narrow(narrow: &Function, wide: &Function, registry: &Registry, inputs: &[TensorData]) -> Outcome<()> {
     let widened: Vec<TensorData> =
@@ -191,29 +109,6 @@ fn check_narrow(narrow: &Function, wide: &Function, registry: &Registry, inputs:
         }
     }
     Ok(())
-}
-
-/// The function of a candidate, if the operator takes it: differentiated by floats that are no states, from the
-/// results that users see.
-fn function(candidate: &Candidate, op: &OpRef, registry: &Registry) -> Option<Function> {
-    let mut graph = candidate.graph(op)?;
-    InferTypes.run(&mut graph, &mut PassCx::new(registry)).ok()?;
-    let values: Vec<Value> = graph.outputs().iter().map(|(_, v)| *v).collect();
-    if values.iter().any(|v| graph.dense(*v).is_err()) {
-        return None;
-    }
-    let given = candidate.operands.iter().enumerate().filter(|(_, o)| matches!(o, Some((_, false))));
-    let by = given.enumerate().filter(|(i, (at, _))| candidate.inputs[*i].dtype().is_float() && !op.is_state(*at));
-    Some(Function { by: by.map(|(i, _)| i).collect(), heads: op.result_count(&candidate.params).visible, graph })
-}
-
-/// The inputs of a candidate, floats drawn anew from a range.
-fn inputs(candidate: &Candidate, range: (f64, f64)) -> Vec<TensorData> {
-    let drawn = |(i, data): (usize, &TensorData)| match data.dtype().is_float() {
-        true => tensor(&data.ty, range, 31 * i as u64 + 7),
-        false => data.clone(),
-    };
-    candidate.inputs.iter().enumerate().map(drawn).collect()
 }
 
 /// What was found out about one operator.
@@ -263,25 +158,6 @@ fn examine(op: &OpRef, registry: &Registry) -> Report {
         }
     }
     report
-}
-
-/// Whether an operand may be a float whose value does not decide shapes.
-fn has_variables(op: &OpRef) -> bool {
-    op.inputs.iter().enumerate().any(|(i, spec)| {
-        let float = match &spec.ty {
-            TypeRule::Any => true,
-            TypeRule::Group(_, list) | TypeRule::OneOf(list) => list.is_empty() || list.iter().any(|d| d.is_float()),
-        };
-        float && !op.static_inputs.contains(&i)
-    })
-}
-
-/// A case in a float type.
-fn case(text: &str, dtype: &str, registry: &Registry) -> Outcome<Function> {
-    let text = format!("graph @g{}", text.replace("?[", &format!("{dtype}[")));
-    let mut graph = parse_module(&text, registry).map_err(|d| d.to_string())?.graphs.swap_remove(0);
-    InferTypes.run(&mut graph, &mut PassCx::new(registry)).map_err(|d| d.to_string())?;
-    Ok(Function { by: (0..graph.inputs().len()).collect(), heads: graph.outputs().len(), graph })
 }
 
 /// Operators in the cases.

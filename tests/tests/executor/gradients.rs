@@ -143,12 +143,15 @@ fn a069_moving_statistics_change_with_the_backward_pass() {
     set(&executor, "x", &[1.0, 3.0, 5.0, 7.0]);
     executor.forward(true).unwrap();
     close(&values(&executor.outputs()[0]), &[-0.841507, 0.052831, 0.947169, 1.841507], 1e-5);
+    assert_eq!(values(executor.argument("bn_gamma").unwrap()), [1.0], "gamma is fixed");
     assert_eq!(values(executor.auxiliary("bn_moving_mean").unwrap()), [0.0]);
     executor.backward(&[&ones(&rt, &[4, 1])]).unwrap();
     close(&values(executor.auxiliary("bn_moving_mean").unwrap()), &[0.4], 1e-6);
     close(&values(executor.auxiliary("bn_moving_var").unwrap()), &[1.4], 1e-6);
     assert_eq!(values(executor.gradient("bn_gamma").unwrap()), [0.0], "gamma is fixed");
+    executor.argument("bn_gamma").unwrap().fill(2.0).unwrap();
     executor.forward(false).unwrap();
+    assert_eq!(values(executor.argument("bn_gamma").unwrap()), [1.0], "in inference as well");
     let scale = 1.0 / (1.4f32 + 1e-3).sqrt();
     let expected: Vec<f32> = [1.0, 3.0, 5.0, 7.0].map(|x: f32| (x - 0.4) * scale + 0.5).to_vec();
     close(&values(&executor.outputs()[0]), &expected, 1e-5);

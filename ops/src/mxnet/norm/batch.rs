@@ -242,6 +242,7 @@ fn entry(name: &'static str, doc: &'static str, relu: bool) -> OpDef {
         .outputs(1, 5)
         .state(3, 3)
         .state(4, 4)
+        .fixed(|params, i| (i == 1 && fixed_gamma(params)).then_some(1.0))
         .results(|params| {
             let visible = if params.bool("output_mean_var") == Some(true) { 3 } else { 1 };
             ResultCount { visible, listed: 3 }

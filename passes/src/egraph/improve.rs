@@ -1,0 +1,186 @@
+//! Improvement of an extraction with exact costs: each class that is needed takes the e-node that adds least to
+//! what all others need anyway.
+//!
+//! This is the recovery of exact area in technology mapping: reference counts tell what a choice alone brings
+//! in. A numbering in which every class is above its operands finds cycles without a search in most cases.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::extract::Problem;
+
+/// Most passes over the classes.
+const PASSES: usize = 8;
+
+/// Most classes looked at to show that a choice makes no cycle; beyond, it counts as one.
+const SEARCH: usize = 512;
+
+/// Changes choices while that makes the total smaller; returns the total weight of what the roots need.
+/// Every root must have a choice.
+pub(super) fn improve(problem: &Problem, choice: &mut [Option<u32>]) -> u128 {
+    let mut state = State::new(problem, choice);
+    let mut total = 0;
+    for root in &problem.roots {
+        total += state.acquire(*root);
+    }
+    for _ in 0..PASSES {
+        let mut gained = 0;
+        for class in state.by_level() {
+            gained += state.reconsider(class);
+        }
+        total -= gained;
+        if gained == 0 {
+            break;
+        }
+    }
+    total
+}
+
+struct State<'a> {
+    problem: &'a Problem,
+    choice: &'a mut [Option<u32>],
+    /// Uses of each class by roots and by chosen e-nodes of used classes.
+    uses: Vec<u32>,
+    /// Above the levels of the chosen e-node's operands.
+    level: Vec<u32>,
+    /// Marks of the search for cycles: the number of the search that came by last.
+    seen: Vec<u32>,
+    searches: u32,
+}
+
+impl<'a> State<'a> {
+    fn new(problem: &'a Problem, choice: &'a mut [Option<u32>]) -> State<'a> {
+        let n = problem.classes.len();
+        let mut state = State { problem, choice, uses: vec![0; n], level: vec![0; n], seen: vec![0; n], searches: 0 };
+        let mut waiting: Vec<u32> = (0..n as u32).map(|c| state.operands(c).len() as u32).collect();
+        let mut ready: Vec<u32> = (0..n as u32).filter(|c| waiting[*c as usize] == 0).collect();
+        while let Some(class) = ready.pop() {
+            for &(user, at) in &problem.users[class as usize] {
+                if state.choice[user as usize] == Some(at) {
+                    let above = state.level[class as usize] + 1;
+                    state.level[user as usize] = state.level[user as usize].max(above);
+                    waiting[user as usize] -= 1;
+                    if waiting[user as usize] == 0 {
+                        ready.push(user);
+                    }
+                }
+            }
+        }
+        state
+    }
+
+    fn operands(&self, class: u32) -> &'a [u32] {
+        match self.choice[class as usize] {
+            Some(at) => &self.problem.candidate(class, at).operands,
+            None => &[],
+        }
+    }
+
+    fn weight(&self, class: u32) -> u128 {
+        self.choice[class as usize].map_or(0, |at| self.problem.candidate(class, at).weight)
+    }
+
+    /// Lifts the chosen users of a class above it, and theirs.
+    fn raise(&mut self, class: u32) {
+        // Lowest first, so that a class is rarely lifted twice.
+        let mut queue = BinaryHeap::from([Reverse((self.level[class as usize], class))]);
+        while let Some(Reverse((level, class))) = queue.pop() {
+            for &(user, at) in &self.problem.users[class as usize] {
+                let reads = self.choice[user as usize] == Some(at);
+                if self.level[class as usize] == level && reads && self.level[user as usize] <= level {
+                    self.level[user as usize] = level + 1;
+                    queue.push(Reverse((level + 1, user)));
+                }
+            }
+        }
+    }
+
+    /// Used classes, operands first.
+    fn by_level(&self) -> Vec<u32> {
+        let mut used: Vec<u32> = (0..self.uses.len() as u32).filter(|c| self.uses[*c as usize] > 0).collect();
+        used.sort_by_key(|c| (self.level[*c as usize], *c));
+        used
+    }
+
+    /// Adds a use; returns the weight of the classes that were not used before.
+    fn acquire(&mut self, class: u32) -> u128 {
+        let (mut added, mut stack) = (0, vec![class]);
+        while let Some(class) = stack.pop() {
+            self.uses[class as usize] += 1;
+            if self.uses[class as usize] == 1 {
+                added += self.weight(class);
+                stack.extend(self.operands(class));
+            }
+        }
+        added
+    }
+
+    /// Takes a use away; returns the weight of the classes that are not used any more.
+    fn release(&mut self, class: u32) -> u128 {
+        let (mut freed, mut stack) = (0, vec![class]);
+        while let Some(class) = stack.pop() {
+            self.uses[class as usize] -= 1;
+            if self.uses[class as usize] == 0 {
+                freed += self.weight(class);
+                stack.extend(self.operands(class));
+            }
+        }
+        freed
+    }
+
+    /// Chooses anew for a class; returns by how much the total fell.
+    fn reconsider(&mut self, class: u32) -> u128 {
+        let (problem, candidates) = (self.problem, &self.problem.classes[class as usize]);
+        let Some(old) = self.choice[class as usize].filter(|_| candidates.len() > 1) else { return 0 };
+        if self.uses[class as usize] == 0 {
+            return 0;
+        }
+        let before = self.weight(class) + self.operands(class).iter().map(|o| self.release(*o)).sum::<u128>();
+        let mut best = (before, old);
+        for (at, candidate) in candidates.iter().enumerate().filter(|(at, _)| *at as u32 != old) {
+            if candidate.weight < best.0 && self.is_acyclic(class, &candidate.operands) {
+                let added: u128 = candidate.operands.iter().map(|o| self.acquire(*o)).sum();
+                for operand in &candidate.operands {
+                    self.release(*operand);
+                }
+                if candidate.weight + added < best.0 {
+                    best = (candidate.weight + added, at as u32);
+                }
+            }
+        }
+        self.choice[class as usize] = Some(best.1);
+        let operands = &problem.candidate(class, best.1).operands;
+        for operand in operands {
+            self.acquire(*operand);
+        }
+        if let Some(top) = operands.iter().map(|o| self.level[*o as usize]).max() {
+            if top >= self.level[class as usize] {
+                self.level[class as usize] = top + 1;
+                self.raise(class);
+            }
+        }
+        before - best.0
+    }
+
+    /// Whether all operands have a form, and none of them needs `class`.
+    fn is_acyclic(&mut self, class: u32, operands: &[u32]) -> bool {
+        if operands.iter().any(|o| self.choice[*o as usize].is_none()) {
+            return false;
+        }
+        let floor = self.level[class as usize];
+        self.searches += 1;
+        let (mut stack, mut looked) = (operands.to_vec(), 0);
+        while let Some(next) = stack.pop() {
+            if next == class || looked == SEARCH {
+                return false;
+            }
+            // Only what is above the class can need it.
+            let above = self.level[next as usize] > floor;
+            if above && std::mem::replace(&mut self.seen[next as usize], self.searches) != self.searches {
+                looked += 1;
+                stack.extend(self.operands(next));
+            }
+        }
+        true
+    }
+}
