@@ -28,6 +28,8 @@ pub struct Options {
     pub static_bytes: u64,
     /// Allow rewrites that are exact in real arithmetic but round differently.
     pub reassociate: bool,
+    /// Rewrite primitives into cheaper ones.
+    pub rewrite: bool,
     /// How primitives are put together into kernels.
     pub fuse: By,
     /// What kernels are assumed to cost.
@@ -43,6 +45,7 @@ impl Default for Options {
             fold_bytes: 1 << 20,
             static_bytes: 1 << 20,
             reassociate: true,
+            rewrite: true,
             fuse: By::default(),
             machine: Machine::BUILT_IN,
             recompute: None,

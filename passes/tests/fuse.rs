@@ -214,15 +214,15 @@ fn scalar_constants_are_embedded() {
 #[test]
 fn what_moves_more_than_it_computes_is_computed_again() {
     let mut p = Prims::new();
-    let x = p.input(&[64, 48]);
+    let x = p.input(&[128, 96]);
     let s = p.map(&[x], |_, a| &(&a[0].max(&a[0].lit(0.0)) * 3.0) + &a[0].lit(1.0));
-    let e = p.exp(s);
+    let e = p.map(&[s], |_, a| -&a[0]);
     let t = p.transpose(s, &[1, 0]);
     p.output(e);
     p.output(t);
     let (greedy, best) = fuse_both(&p.graph);
     assert_eq!(clusters(&best), [(Map, 2), (Map, 2)]);
-    assert_eq!(totals(&greedy).activations - totals(&best).activations, 64 * 48 * 4);
+    assert_eq!(totals(&greedy).activations - totals(&best).activations, 128 * 96 * 4);
 }
 
 #[test]
@@ -254,10 +254,6 @@ fn siblings_that_need_each_other_through_a_third_stay_apart() {
     assert_eq!(found.iter().filter(|(class, _)| *class == Reduce).count(), 2, "{found:?}");
 }
 
-thread_local! {
-    static CHEAPER: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
-}
-
 const GRAPHS: u32 = 3000;
 
 #[test]
@@ -267,16 +263,16 @@ fn random_graphs_keep_their_values() {
         rng_seed: proptest::test_runner::RngSeed::Fixed(11),
         ..ProptestConfig::with_cases(GRAPHS)
     });
+    let cheaper = std::cell::Cell::new(0);
     let result = runner.run(&(prop::collection::vec(any::<u32>(), 1..24), 0u64..1000), |(choices, seed)| {
         let (greedy, best) = fuse_both(&random_graph(&choices, seed));
-        let cheaper = totals(&best).time < totals(&greedy).time;
-        CHEAPER.with(|n| n.set(n.get() + u32::from(cheaper)));
+        cheaper.set(cheaper.get() + u32::from(totals(&best).time < totals(&greedy).time));
         Ok(())
     });
     if let Err(e) = result {
         panic!("{e}");
     }
-    let cheaper = CHEAPER.with(std::cell::Cell::get);
+    let cheaper = cheaper.get();
     println!("{cheaper} of {GRAPHS} random graphs are cheaper by alternatives");
     assert!(cheaper > GRAPHS / 50, "{cheaper} graphs");
 }

@@ -55,6 +55,9 @@ pub struct CompileArgs {
     /// Keep the order of floating-point operations: no folding of scales into weights
     #[arg(long)]
     exact: bool,
+    /// Leave primitives as the operators decompose to
+    #[arg(long)]
+    no_rewriting: bool,
     /// One kernel for every primitive: `--fusion=off`
     #[arg(long)]
     no_fusion: bool,
@@ -70,6 +73,7 @@ impl CompileArgs {
     fn compiler(&self, profiler: Option<Profiler>) -> Result<Compiler, Failure> {
         let mut options = Options { threads: self.threads.map(usize::from), profiler, ..Options::default() };
         options.passes.reassociate = !self.exact;
+        options.passes.rewrite = !self.no_rewriting;
         if let Some(name) = &self.fusion {
             let known = "alternatives, greedy, off";
             let unknown = || Usage(format!("--fusion: unknown way `{name}`; known: {known}"));

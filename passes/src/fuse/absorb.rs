@@ -179,10 +179,13 @@ pub fn legal(plan: &FusionPlan<'_>, c: &Cluster, roots: &[NodeId]) -> bool {
     let all: Vec<NodeId> = c.members.iter().rev().map(|(_, n)| *n).collect();
     let evaluations = evaluations(plan, &all, &|n| roots.contains(&n));
     all.iter().all(|node| match roots.contains(node) {
+        // A result that the cluster reads, too, is read where it is computed.
         true => {
+            let inside = |u: &&NodeId| c.contains(plan, **u);
             matches!(plan.prim(*node), Some(Prim::Map(_) | Prim::View(_) | Prim::Gather(_)))
                 && plan.types(*node).iter().all(|t| t.dims == c.dims)
                 && !is_alias(plan, *node)
+                && plan.users(*node).iter().filter(inside).all(|u| reads_in_place(plan, *u, *node))
         }
         false => {
             // An alias that joins without its operand saves nothing.

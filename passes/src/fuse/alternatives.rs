@@ -20,7 +20,7 @@ use tensorc_ir::prim::Prim;
 
 use super::plan::{Cluster, FusionPlan, MAX_MEMBERS, MAX_OPERANDS};
 use super::price::Prices;
-use super::regions::Region;
+use super::regions::{self, Region};
 use super::{absorb, contract, reduce};
 use crate::egraph::extract;
 
@@ -177,7 +177,8 @@ impl Search<'_, '_> {
         } else {
             let mut found: Vec<Kernel> = self.expand(node).into_iter().map(|c| self.kernel(c, node)).collect();
             // The first is the node alone, which must stay: with it every value has a form.
-            found[1..].sort_by_key(|k| (k.flow, std::cmp::Reverse(k.cluster.members.len())));
+            let rest = found.get_mut(1..).unwrap_or_default();
+            rest.sort_by_key(|k| (k.flow, std::cmp::Reverse(k.cluster.members.len())));
             found.truncate(FORMS);
             let seed = self.region.seeds.get(&node).filter(|s| found.iter().all(|k| k.cluster.members != s.members));
             found.extend(seed.map(|s| self.kernel(s.clone(), node)));
@@ -213,7 +214,8 @@ impl Search<'_, '_> {
                 for form in forms {
                     let union: Members = base.members.union(form).copied().collect();
                     if found.len() + added.len() < TRIALS && union.len() <= MAX_MEMBERS && seen.insert(union.clone()) {
-                        added.extend(cluster(plan, union, &[node]));
+                        let keeps_order = |c: &Cluster| !(self.region.exact && regions::decides_order(plan, c));
+                        added.extend(cluster(plan, union, &[node]).filter(keeps_order));
                     }
                 }
             }

@@ -25,10 +25,12 @@ pub struct Region {
     pub nodes: Vec<NodeId>,
     /// Values that others read, and results of the graph.
     pub exports: Vec<Value>,
-    /// Values of nodes of the region that other units deliver.
+    /// Values of nodes of the region that earlier regions deliver.
     given: BTreeSet<Value>,
     /// Clusters with one result, by it.
     pub seeds: BTreeMap<NodeId, Cluster>,
+    /// Whether the order of additions must stay.
+    pub exact: bool,
 }
 
 impl Region {
@@ -79,13 +81,15 @@ pub fn divide(plan: &FusionPlan<'_>, read: &BTreeSet<Value>, exact: bool) -> Vec
         plan.externals(*unit).into_iter().for_each(|v| export(v, reader));
     }
     for (i, region) in regions.iter_mut().enumerate() {
+        region.exact = exact;
         region.nodes = nodes[i].iter().map(|(_, n)| *n).collect();
         region.exports = exports[i].iter().map(|(_, v)| *v).collect();
-        let elsewhere = |v: &Value| read.contains(v) && region_of.get(&plan.unit(v.node)) != Some(&i);
-        let delivered = |v: &Value| elsewhere(v) && (plan.owner(v.node).is_some() || is_alias(plan, v.node));
+        // Earlier regions do not depend on this one, and deliver what they export whatever becomes of them.
+        let delivered = |v: &Value| {
+            let home = region_of.get(&plan.unit(v.node)).filter(|home| **home < i);
+            home.is_some_and(|home| exports[*home].contains(&(plan.rank(v.node), *v)))
+        };
         region.given = region.nodes.iter().map(|n| Value { node: *n, port: 0 }).filter(delivered).collect();
-        // What is delivered to this region must not depend on it.
-        region.given.retain(|v| region_of.get(&plan.unit(v.node)).is_some_and(|home| *home < i));
         for c in &region.clusters {
             if let [v] = plan.outputs(*c, read)[..] {
                 region.seeds.insert(v.node, plan.clusters[*c].clone());
@@ -98,17 +102,20 @@ pub fn divide(plan: &FusionPlan<'_>, read: &BTreeSet<Value>, exact: bool) -> Vec
 /// Whether a cluster may be replaced by others: every member has one result and is a kernel by itself.
 fn replaceable(plan: &FusionPlan<'_>, c: usize, exact: bool) -> bool {
     let cluster = &plan.clusters[c];
-    let fixed = match cluster.class {
-        FusionClass::Map => false,
-        FusionClass::Reduce => exact,
-        // A library computes the product with another order of additions if its result is moved.
-        FusionClass::Contract => {
-            exact && cluster.members.iter().any(|(_, n)| matches!(plan.prim(*n), Some(Prim::View(_))))
-        }
-    };
-    !fixed
+    !(exact && decides_order(plan, cluster))
         && cluster.members.iter().all(|(rank, n)| {
             let alone = || alternatives::cluster(plan, BTreeSet::from([(*rank, *n)]), &[*n]).is_some();
             plan.types(*n).len() == 1 && (is_alias(plan, *n) || alone())
         })
+}
+
+/// Whether what is in a cluster besides its folds decides the order in which they add. A library may
+/// compute a product otherwise if its result is moved.
+pub fn decides_order(plan: &FusionPlan<'_>, cluster: &Cluster) -> bool {
+    let is_view = |(_, n): &(u32, NodeId)| matches!(plan.prim(*n), Some(Prim::View(_)));
+    match cluster.class {
+        FusionClass::Map => false,
+        FusionClass::Reduce => true,
+        FusionClass::Contract => cluster.members.iter().any(is_view),
+    }
 }
