@@ -4,6 +4,7 @@
 mod allocations;
 mod engine;
 mod engine_cost;
+mod fit_machine;
 mod list_nets;
 mod ndarray;
 mod summary;
@@ -26,6 +27,7 @@ struct Command {
 enum Verb {
     BenchEngine(engine::Arguments),
     EngineCost(engine_cost::Arguments),
+    FitMachine(fit_machine::Arguments),
     NdarrayChain(ndarray::ChainArguments),
     NdarrayLoop(ndarray::LoopArguments),
     /// Time of training steps.
@@ -41,6 +43,7 @@ fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
     match verb {
         Verb::BenchEngine(arguments) => engine::run(&arguments)?,
         Verb::EngineCost(arguments) => engine_cost::run(&arguments)?,
+        Verb::FitMachine(arguments) => fit_machine::run(&arguments)?,
         Verb::NdarrayChain(arguments) => ndarray::chain(&arguments)?,
         Verb::NdarrayLoop(arguments) => ndarray::training_loop(&arguments)?,
         Verb::BenchTrain(arguments) => train::run(&arguments)?,

@@ -28,6 +28,7 @@ pub mod text;
 mod types;
 pub mod verify;
 pub mod views;
+pub mod work;
 
 pub use module::Module;
 pub use tensor::TensorData;

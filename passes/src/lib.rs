@@ -3,6 +3,7 @@
 //! Passes see operators through their registry entries and, after decomposition, primitives only;
 //! no operator is known here by name.
 
+pub mod cost;
 pub mod decompose;
 pub mod differentiate;
 pub mod egraph;

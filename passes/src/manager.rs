@@ -6,6 +6,8 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::op::Registry;
 
+use crate::cost::Machine;
+use crate::fuse::By;
 use crate::recompute::Budget;
 
 /// One transformation of a graph.
@@ -26,8 +28,12 @@ pub struct Options {
     pub static_bytes: u64,
     /// Allow rewrites that are exact in real arithmetic but round differently.
     pub reassociate: bool,
-    /// Put several primitives into one kernel.
-    pub fuse: bool,
+    /// Rewrite primitives into cheaper ones.
+    pub rewrite: bool,
+    /// How primitives are put together into kernels.
+    pub fuse: By,
+    /// What kernels are assumed to cost.
+    pub machine: Machine,
     /// Compute values of the forward pass again in the backward pass until intermediate tensors fit
     /// in this; `None`: keep them.
     pub recompute: Option<Budget>,
@@ -35,7 +41,15 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { fold_bytes: 1 << 20, static_bytes: 1 << 20, reassociate: true, fuse: true, recompute: None }
+        Options {
+            fold_bytes: 1 << 20,
+            static_bytes: 1 << 20,
+            reassociate: true,
+            rewrite: true,
+            fuse: By::default(),
+            machine: Machine::BUILT_IN,
+            recompute: None,
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 //! Pipelines: which passes run, in what order, and their text form
-//! `infer,simplify{reassociate=false},fuse`.
+//! `infer,simplify{reassociate=false},fuse{by=greedy}`.
 
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::Graph;
@@ -7,7 +7,7 @@ use tensorc_ir::graph::Graph;
 use crate::decompose::Decompose;
 use crate::differentiate::Differentiate;
 use crate::fold_constants::FoldConstants;
-use crate::fuse::Fuse;
+use crate::fuse::{By, Fuse};
 use crate::infer::InferTypes;
 use crate::layout::ChooseLayout;
 use crate::manager::{Pass, PassCx, run_passes};
@@ -150,11 +150,7 @@ const KNOWN: &[Known] = &[
             Ok(Box::new(Recompute { budget: bytes.or(percent) }))
         },
     },
-    Known {
-        name: "fuse",
-        options: &["enabled"],
-        build: |given| Ok(Box::new(Fuse { enabled: boolean("fuse", "enabled", given)? })),
-    },
+    Known { name: "fuse", options: &["by"], build: |given| Ok(Box::new(Fuse { by: fusion(given)? })) },
 ];
 
 /// Names of the passes a pipeline text may use.
@@ -169,6 +165,16 @@ fn given_value<'g>(option: &str, given: &'g Given) -> Option<&'g str> {
 fn boolean(pass: &'static str, option: &'static str, given: &Given) -> Result<Option<bool>, PipelineError> {
     let bad = |value: &str| PipelineError::BadValue { pass, option, value: value.into(), expected: "truth value" };
     given_value(option, given).map(|v| v.parse().map_err(|_| bad(v))).transpose()
+}
+
+fn fusion(given: &Given) -> Result<Option<By>, PipelineError> {
+    let bad = |value: &str| PipelineError::BadValue {
+        pass: "fuse",
+        option: "by",
+        value: value.into(),
+        expected: "way to fuse: alternatives, greedy or off",
+    };
+    given_value("by", given).map(|v| By::from_name(v).ok_or_else(|| bad(v))).transpose()
 }
 
 fn number<T: std::str::FromStr>(
@@ -251,7 +257,7 @@ mod tests {
     #[test]
     fn text_names_passes_and_options() {
         assert_eq!(
-            names(" infer , simplify{reassociate=false, rounds=2},fuse{enabled}").unwrap(),
+            names(" infer , simplify{reassociate=false, rounds=2},fuse{by=greedy}").unwrap(),
             ["infer", "simplify", "fuse"]
         );
         assert_eq!(names("").unwrap(), [""; 0]);

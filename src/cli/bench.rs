@@ -76,10 +76,13 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
     let planned = session.plan().arena_bytes;
+    let steps = &session.plan().steps;
+    let (launched, moved): (usize, u64) = (steps.len(), steps.iter().map(|s| s.bytes).sum());
     if args.json {
         let object = json!({
             "compile_ms": ms(compile), "first_run_ms": ms(first), "median_ms": ms(median), "min_ms": ms(min),
             "peak_rss_mb": peak_rss_mb(), "planned_activation_bytes": planned,
+            "kernels_launched": launched, "moved_bytes": moved,
         });
         return print(&format!("{object}\n"));
     }
@@ -91,6 +94,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     writeln!(text, "first run {:>8.3} ms", ms(first))?;
     writeln!(text, "median {:>11.3} ms   min {:.3} ms   {} runs", ms(median), ms(min), times.len())?;
     writeln!(text, "planned {:>10.2} MB activations, peak memory {:.0} MB", planned as f64 / 1e6, peak_rss_mb())?;
+    writeln!(text, "launched {:>9} kernels, {:.2} MB moved", launched, moved as f64 / 1e6)?;
     if args.profile {
         profile(&mut session, &refs, &mut results, args.repeat.min(20), &mut text)?;
     }

@@ -10,6 +10,7 @@ use tensorc::Compiler;
 use tensorc::abi::{Plan, StepOp};
 use tensorc::ir::graph::{Graph, NodeKind, Value};
 use tensorc::ir::{Shape, TensorType};
+use tensorc::passes::cost::{self, Totals};
 use tensorc::passes::stage::split;
 use tensorc::passes::{PassCx, Phase, Pipeline, plan_memory};
 use tensorc_codegen::lower::lower;
@@ -44,7 +45,7 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     let mut bound = graph.clone();
     binding::bind(&mut bound, &shapes)?;
     let open = binding::bind_open(&mut bound, DEFAULT_EXTENT)?;
-    let (plan, staged) = plan(&compiler, bound).map_err(|failure| match &open[..] {
+    let (plan, totals, staged) = plan(&compiler, bound).map_err(|failure| match &open[..] {
         [] => failure,
         _ => format!("{failure}; {} taken as {DEFAULT_EXTENT}: give --shape NAME=N", open.join(", ")).into(),
     })?;
@@ -59,7 +60,7 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     if staged {
         notes.push("shapes depend on computed values: cost and memory are those of the first stage".to_owned());
     }
-    let cost = Cost::of(&plan);
+    let cost = Cost::of(&plan, &totals);
     match args.json {
         true => print(&format!("{}\n", json(&model, &cost, &notes))),
         false => print(&table(&model, &cost, &notes)?),
@@ -67,7 +68,7 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
 }
 
 /// The plan for a bound graph, or for its first stage; whether there are more.
-fn plan(compiler: &Compiler, mut graph: Graph) -> Result<(Plan, bool), Failure> {
+fn plan(compiler: &Compiler, mut graph: Graph) -> Result<(Plan, Totals, bool), Failure> {
     let run = |graph: &mut Graph, phase| {
         let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
         Pipeline::to(phase).run(graph, &mut cx)
@@ -77,9 +78,10 @@ fn plan(compiler: &Compiler, mut graph: Graph) -> Result<(Plan, bool), Failure> 
     let staged = divided.is_some();
     let mut graph = divided.map_or(graph, |s| s.first);
     run(&mut graph, Phase::Fuse)?;
+    let totals = Totals::of(&cost::kernels(&graph, &compiler.options().passes.machine)?);
     let mut lowered = lower(&graph, compiler.registry().math())?;
     plan_memory(&mut lowered)?;
-    Ok((lowered.plan, staged))
+    Ok((lowered.plan, totals, staged))
 }
 
 /// What the imported graph holds.
@@ -135,8 +137,12 @@ fn type_text(graph: &Graph, ty: &TensorType) -> String {
 /// What running the plan once takes.
 struct Cost {
     flops: u64,
-    /// Bytes moved, each operand of a step counted once.
+    /// Bytes moved, each operand of a step counted once as far as the step reads it.
     traffic: u64,
+    /// Bytes moved, without those of constants.
+    activation_traffic: u64,
+    /// Time by the cost model, on one core.
+    estimate_us: f64,
     steps: usize,
     kernels: usize,
     gemms: usize,
@@ -149,12 +155,14 @@ struct Cost {
 }
 
 impl Cost {
-    fn of(plan: &Plan) -> Cost {
+    fn of(plan: &Plan, totals: &Totals) -> Cost {
         let count = |is: fn(&StepOp) -> bool| plan.steps.iter().filter(|s| is(&s.op)).count();
         let weights = plan.buffers.iter().filter(|b| matches!(b.home, tensorc::abi::Home::Weight(_)));
         Cost {
             flops: plan.steps.iter().map(|s| s.flops).sum(),
             traffic: plan.steps.iter().map(|s| s.bytes).sum(),
+            activation_traffic: totals.activations,
+            estimate_us: totals.time as f64 / 1e6,
             steps: plan.steps.len(),
             kernels: count(|op| matches!(op, StepOp::Launch { .. })),
             gemms: count(|op| matches!(op, StepOp::Gemm { .. })),
@@ -188,6 +196,8 @@ fn json(model: &Contents, cost: &Cost, notes: &[String]) -> Json {
         "parameter_bytes": model.parameters.2,
         "flops": cost.flops,
         "traffic_bytes": cost.traffic,
+        "activation_traffic_bytes": cost.activation_traffic,
+        "estimated_us": cost.estimate_us,
         "steps": cost.steps,
         "kernels": cost.kernels,
         "library_calls": { "gemm": cost.gemms, "conv": cost.convolutions },
@@ -217,7 +227,14 @@ fn table(model: &Contents, cost: &Cost, notes: &[String]) -> Result<String, std:
     }
     let (tensors, elements, bytes) = model.parameters;
     writeln!(text, "parameters   {elements} in {tensors} constants, {}", megabytes(bytes))?;
-    writeln!(text, "arithmetic   {:.3} GFLOP, {} moved", cost.flops as f64 / 1e9, megabytes(cost.traffic))?;
+    writeln!(
+        text,
+        "arithmetic   {:.3} GFLOP, {} moved, {} without constants, {:.3} ms by the cost model",
+        cost.flops as f64 / 1e9,
+        megabytes(cost.traffic),
+        megabytes(cost.activation_traffic),
+        cost.estimate_us / 1e3
+    )?;
     writeln!(
         text,
         "steps        {}: {} kernels, {} matrix products, {} convolutions, {} copies, {} functions",

@@ -17,6 +17,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use tensorc::passes::cost::Machine;
+use tensorc::passes::fuse::By;
 use tensorc::runtime::Profiler;
 use tensorc::{Compiler, Model, Options};
 
@@ -53,16 +55,38 @@ pub struct CompileArgs {
     /// Keep the order of floating-point operations: no folding of scales into weights
     #[arg(long)]
     exact: bool,
-    /// One kernel for every primitive
+    /// Leave primitives as the operators decompose to
+    #[arg(long)]
+    no_rewriting: bool,
+    /// One kernel for every primitive: `--fusion=off`
     #[arg(long)]
     no_fusion: bool,
+    /// How primitives are put together into kernels: alternatives, greedy or off
+    #[arg(long, value_name = "HOW", conflicts_with = "no_fusion")]
+    fusion: Option<String>,
+    /// What kernels are assumed to cost, as `tensorc opt --print-cost-model` prints it
+    #[arg(long, value_name = "FILE")]
+    cost_model: Option<PathBuf>,
 }
 
 impl CompileArgs {
     fn compiler(&self, profiler: Option<Profiler>) -> Result<Compiler, Failure> {
         let mut options = Options { threads: self.threads.map(usize::from), profiler, ..Options::default() };
         options.passes.reassociate = !self.exact;
-        options.passes.fuse = !self.no_fusion;
+        options.passes.rewrite = !self.no_rewriting;
+        if let Some(name) = &self.fusion {
+            let known = "alternatives, greedy, off";
+            let unknown = || Usage(format!("--fusion: unknown way `{name}`; known: {known}"));
+            options.passes.fuse = By::from_name(name).ok_or_else(unknown)?;
+        }
+        if self.no_fusion {
+            options.passes.fuse = By::Off;
+        }
+        if let Some(path) = &self.cost_model {
+            let named = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+            let text = std::fs::read_to_string(path).map_err(|e| named(&e))?;
+            options.passes.machine = Machine::from_text(&text).map_err(|e| named(&e))?;
+        }
         options.progress = Some(progress::phase);
         Ok(Compiler::new(options)?)
     }

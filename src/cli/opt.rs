@@ -13,6 +13,7 @@ use tensorc::ir::lowered::Lowered;
 use tensorc::ir::text::{PrintOptions, parse_module, print_module};
 use tensorc::ir::verify::{Stage, verify_graph, verify_kernel, verify_plan};
 use tensorc::ir::{DenseType, Module};
+use tensorc::passes::cost;
 use tensorc::passes::pipeline::known_names;
 use tensorc::passes::{Pass, PassCx, Phase, Pipeline, PrintWhen, Timing, phase_passes, plan_memory};
 use tensorc_codegen::lower::lower;
@@ -23,7 +24,8 @@ use super::{CompileArgs, Failure, Usage, arrays, binding, print};
 #[derive(Args)]
 pub struct OptArgs {
     /// A model (.onnx, or a symbol of MXNet, .json), or a text file of graphs, kernels or plans (.tc)
-    file: PathBuf,
+    #[arg(required_unless_present = "print_cost_model")]
+    file: Option<PathBuf>,
     /// Parameters of the symbol
     #[arg(long, value_name = "PARAMS")]
     params: Option<PathBuf>,
@@ -42,6 +44,12 @@ pub struct OptArgs {
     /// Print how long each pass took to standard error
     #[arg(long)]
     time_passes: bool,
+    /// Print what each kernel of the fused graph moves and is estimated to take to standard error
+    #[arg(long)]
+    costs: bool,
+    /// Print what kernels are assumed to cost, and do nothing else
+    #[arg(long)]
+    print_cost_model: bool,
     /// Check the rules of the IR after each pass
     #[arg(long, default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true,
           action = clap::ArgAction::Set)]
@@ -81,21 +89,25 @@ const LOWER: &str = "lower";
 const PLAN_MEMORY: &str = "plan-memory";
 
 pub fn run(args: &OptArgs) -> Result<(), Failure> {
+    let Some(file) = args.file.as_ref().filter(|_| !args.print_cost_model) else {
+        let compiler = args.compile.compiler(None)?;
+        return print(&compiler.options().passes.machine.to_text());
+    };
     let work = Work::new(args)?;
     let shapes = arrays::shapes(&args.shapes)?;
     let compiler = args.compile.compiler(None)?;
-    let mut module = read(&compiler, &args.file, args.params.as_deref())?;
+    let mut module = read(&compiler, file, args.params.as_deref())?;
     if work.plan && !work.lower && !module.graphs.is_empty() {
         return Err(usage(format!("`{PLAN_MEMORY}` plans what `{LOWER}` made: write `{LOWER},{PLAN_MEMORY}`")).into());
     }
     module.graphs.iter_mut().try_for_each(|g| binding::bind(g, &shapes))?;
-    let named = |d: Diagnostic| Failure::from(format!("{}: {d}", args.file.display()));
+    let named = |d: Diagnostic| Failure::from(format!("{}: {d}", file.display()));
     verify_module(&module).map_err(named)?;
     let mut job = Job { args, work, compiler, timings: vec![] };
     if args.check_values.is_some() {
         let mut text = String::new();
         for graph in &module.graphs {
-            text += &job.check(graph).map_err(|f| format!("{}: {f}", args.file.display()))?;
+            text += &job.check(graph).map_err(|f| format!("{}: {f}", file.display()))?;
         }
         return print(&text);
     }
@@ -220,6 +232,10 @@ impl Job<'_> {
         }
         for graph in &mut module.graphs {
             self.passes(graph)?;
+            if self.args.costs {
+                let machine = self.compiler.options().passes.machine;
+                eprint!("{}", cost::table(&cost::kernels(graph, &machine)?));
+            }
         }
         if self.work.lower {
             for graph in std::mem::take(&mut module.graphs) {

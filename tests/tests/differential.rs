@@ -24,6 +24,7 @@ use tensorc_ir::op::Registry;
 use tensorc_ir::testing::Rng;
 use tensorc_ir::text::{PrintOptions, print_graph, print_kernel, print_plan};
 use tensorc_ir::verify::{Stage, verify_graph};
+use tensorc_passes::fuse::By;
 use tensorc_passes::manager::{Pass, PassCx};
 use tensorc_passes::pipeline::{Phase, Pipeline};
 use tensorc_passes::plan_memory;
@@ -35,16 +36,59 @@ use growth::{grow, inputs_for};
 const GRAPHS: u32 = 3000;
 const SEED: [u8; 32] = *b"tensorc differential random test";
 
-fn compiler(threads: usize, fuse: bool) -> Compiler {
+fn compiler(threads: usize, fuse: By) -> Compiler {
     let mut options = Options { threads: Some(threads), ..Options::default() };
     options.passes.fuse = fuse;
     Compiler::new(options).unwrap()
 }
 
-/// One thread, two threads, and without fusion.
-static COMPILERS: LazyLock<[(&str, Compiler); 3]> = LazyLock::new(|| {
-    [("one thread", compiler(1, true)), ("two threads", compiler(2, true)), ("no fusion", compiler(2, false))]
+/// One thread, two threads, and with less fusion.
+static COMPILERS: LazyLock<[(&str, Compiler); 4]> = LazyLock::new(|| {
+    [
+        ("one thread", compiler(1, By::Alternatives)),
+        ("two threads", compiler(2, By::Alternatives)),
+        ("greedy fusion", compiler(2, By::Greedy)),
+        ("no fusion", compiler(2, By::Off)),
+    ]
 });
+
+/// The two ways to fuse, where nothing may change the order of additions.
+static EXACT: LazyLock<[Compiler; 2]> = LazyLock::new(|| {
+    [By::Greedy, By::Alternatives].map(|by| {
+        let mut options = Options { threads: Some(2), ..Options::default() };
+        options.passes.fuse = by;
+        options.passes.reassociate = false;
+        Compiler::new(options).unwrap()
+    })
+});
+
+/// Bits of values, all NaNs alike.
+fn bits(tensor: &TensorData) -> Vec<u64> {
+    tensor.to_f64s().into_iter().map(|x| if x.is_nan() { u64::MAX } else { x.to_bits() }).collect()
+}
+
+#[test]
+fn both_ways_to_fuse_give_the_same_bits_under_the_exact_label() {
+    let registry = tensorc_ops::registry().unwrap();
+    let different = Cell::new(0);
+    let result = runner(GRAPHS / 2).run(&graphs(), |choices| {
+        let graph = grow(&choices, &registry);
+        let inputs = inputs_for(&graph, 5);
+        let [greedy, best] = [&EXACT[0], &EXACT[1]].map(|c| run(c, &graph, &inputs).map_err(TestCaseError::fail));
+        let (greedy, best) = (greedy?, best?);
+        prop_assert!(greedy.iter().zip(&best).all(|(g, b)| bits(g) == bits(b)), "{}", shown(&graph));
+        let steps = [&EXACT[0], &EXACT[1]].map(|c| {
+            let types: Vec<_> = inputs.iter().map(|t| t.ty.clone()).collect();
+            c.model(graph.clone()).compile(&types).map(|s| s.plan().steps.len()).unwrap_or(0)
+        });
+        different.set(different.get() + u32::from(steps[0] != steps[1]));
+        Ok(())
+    });
+    if let Err(e) = result {
+        panic!("{e}");
+    }
+    assert!(different.get() > 0, "all plans were equally long");
+}
 
 fn run(compiler: &Compiler, graph: &Graph, inputs: &[TensorData]) -> Result<Vec<TensorData>, String> {
     let model = compiler.model(graph.clone());

@@ -17,6 +17,7 @@ use tensorc_ir::lowered::{InPlace, Lowered};
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::MathLibrary;
 use tensorc_ir::views::keeps_linear_order;
+use tensorc_ir::work::Work;
 use tensorc_ir::{DenseType, TensorData};
 
 use crate::emit::{self, Emitted, Library, emit_concat_part, emit_epilogue, emit_scores, library_form};
@@ -125,7 +126,15 @@ impl Lowering<'_> {
         let graph = self.graph;
         match &graph.node(node).kind {
             NodeKind::Input | NodeKind::Const(_) => Ok(()),
-            NodeKind::Fused(f) => self.fused(node, f),
+            NodeKind::Fused(f) => {
+                let before = self.out.plan.steps.len();
+                self.fused(node, f)?;
+                // A cluster may read only part of a buffer.
+                if let [step] = &mut self.out.plan.steps[before..] {
+                    step.bytes = Work::of_body(&f.body)?.moved();
+                }
+                Ok(())
+            }
             NodeKind::Prim(Prim::View(view)) => self.view(node, view),
             NodeKind::Prim(Prim::Concat { axis }) => self.concat(node, *axis),
             NodeKind::Prim(Prim::Kernel(kernel)) => {
@@ -240,6 +249,7 @@ impl Lowering<'_> {
         self.plan().steps.push(step);
     }
 
+    /// A step that moves whole buffers.
     fn make_step(&self, node: NodeId, op: StepOp, flops: u64) -> Step {
         let mut args: Vec<BufferId> = op.args().iter().map(|a| a.buffer).collect();
         args.sort();
@@ -347,7 +357,11 @@ impl Lowering<'_> {
             if run > 0 {
                 let name = &graph.node(node).name;
                 let kernel = emit_concat_part(name, out.dtype, outer, run, out.dims[axis] * inner, offset);
-                self.launch(node, kernel, &[id], &results, 0);
+                if self.launch(node, kernel, &[id], &results, 0)
+                    && let Some(step) = self.out.plan.steps.last_mut()
+                {
+                    step.bytes = 2 * outer * run * out.dtype.size() as u64;
+                }
             }
             offset += run;
         }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::graph::{FusionClass, NodeId, Value};
-use tensorc_ir::prim::Prim;
+use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::{ScalarFn, ScalarNode, ScalarOp};
 
-use super::plan::{FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
+use super::plan::{Cluster, FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
 use tensorc_ir::views::keeps_linear_order;
 
 /// At most this much work per element may be done more than once.
@@ -47,7 +47,7 @@ fn starts_cluster(plan: &FusionPlan<'_>, node: NodeId) -> bool {
     }
 }
 
-fn is_alias(plan: &FusionPlan<'_>, node: NodeId) -> bool {
+pub fn is_alias(plan: &FusionPlan<'_>, node: NodeId) -> bool {
     match (plan.prim(node), plan.args(node)) {
         (Some(Prim::View(view)), [v]) => keeps_linear_order(view, plan.ty(*v), &plan.types(node)[0].dims),
         _ => false,
@@ -108,8 +108,7 @@ fn role(plan: &FusionPlan<'_>, cluster: usize, producer: NodeId) -> Option<Role>
     };
     let len = plan.types(producer)[0].len();
     let big = plan.args(producer).iter().filter(|v| plan.ty(**v).len() * 2 > len && !plan.is_scalar_const(**v)).count();
-    let cheap = cost(plan, producer) <= CHEAP && !matches!(plan.prim(producer), Some(Prim::Gather(_)));
-    if cheap && big <= 1 && !plan.is_output(producer) && users.iter().all(recomputable) {
+    if is_cheap(plan, producer) && big <= 1 && !plan.is_output(producer) && users.iter().all(recomputable) {
         return Some(Role::Copy);
     }
     let members = users.iter().filter(|u| plan.is_member(cluster, **u));
@@ -126,7 +125,7 @@ fn role(plan: &FusionPlan<'_>, cluster: usize, producer: NodeId) -> Option<Role>
 }
 
 /// Whether the user reads the producer's element at its own coordinates only.
-fn reads_in_place(plan: &FusionPlan<'_>, user: NodeId, producer: NodeId) -> bool {
+pub fn reads_in_place(plan: &FusionPlan<'_>, user: NodeId, producer: NodeId) -> bool {
     match plan.prim(user) {
         Some(Prim::Map(_)) => plan.types(user)[0].dims == plan.types(producer)[0].dims,
         Some(Prim::Reduce(_)) => true,
@@ -137,29 +136,69 @@ fn reads_in_place(plan: &FusionPlan<'_>, user: NodeId, producer: NodeId) -> bool
 /// Whether the producer's form, and how often it would be computed, allow it to join.
 fn takes(plan: &FusionPlan<'_>, cluster: usize, producer: NodeId) -> bool {
     let c = &plan.clusters[cluster];
+    if plan.owner(producer).is_some() || !alias_worth_taking(plan, producer) {
+        return false;
+    }
+    let behind = c.members.range((plan.rank(producer), producer)..).rev().map(|(_, n)| *n);
+    let all: Vec<NodeId> = behind.chain([producer]).collect();
+    let evaluations = evaluations(plan, &all, &|n| n == c.anchor);
+    inlines(plan, c, producer, evaluations.get(&producer).copied().unwrap_or(u64::MAX))
+}
+
+/// Whether a cluster can compute a producer where it reads it. `evaluations`: how often it would
+/// compute each element.
+fn inlines(plan: &FusionPlan<'_>, c: &Cluster, producer: NodeId, evaluations: u64) -> bool {
     let prim = plan.prim(producer);
-    if plan.owner(producer).is_some() || plan.types(producer).len() != 1 {
+    if plan.types(producer).len() != 1 || !matches!(prim, Some(Prim::Map(_) | Prim::View(_) | Prim::Gather(_))) {
         return false;
     }
-    if !matches!(prim, Some(Prim::Map(_) | Prim::View(_) | Prim::Gather(_))) {
-        return false;
-    }
-    let users: Vec<NodeId> = plan.users(producer).iter().filter(|u| plan.is_member(cluster, **u)).copied().collect();
+    let users: Vec<NodeId> = plan.users(producer).iter().filter(|u| c.contains(plan, **u)).copied().collect();
     let data_of_gather =
         |u: &NodeId| matches!(plan.prim(*u), Some(Prim::Gather(_))) && plan.args(*u)[0].node == producer;
-    if users.iter().any(data_of_gather) || !alias_worth_taking(plan, producer) {
+    if users.iter().any(data_of_gather) {
         return false;
     }
     let full = plan.types(producer)[0].dims == c.dims;
     if c.class == FusionClass::Reduce && !(full && users.iter().all(|u| reads_in_place(plan, *u, producer))) {
         return false;
     }
-    let cheap = cost(plan, producer) <= CHEAP && !matches!(prim, Some(Prim::Gather(_)));
     let through_division = users.iter().any(|u| match plan.prim(*u) {
         Some(Prim::View(view)) => !view.map.iter().all(|m| m.is_affine()),
         _ => false,
     });
-    cheap || (!through_division && evaluations(plan, cluster, producer) <= 1)
+    is_cheap(plan, producer) || (!through_division && evaluations <= 1)
+}
+
+/// Whether each user may compute the node again, whatever that saves.
+pub fn is_cheap(plan: &FusionPlan<'_>, node: NodeId) -> bool {
+    cost(plan, node) <= CHEAP && !matches!(plan.prim(node), Some(Prim::Gather(_)))
+}
+
+/// Whether a set of members is a loop nest over the elements of `roots`, its outputs: maps, views and
+/// gathers that can be computed where they are read.
+pub fn legal(plan: &FusionPlan<'_>, c: &Cluster, roots: &[NodeId]) -> bool {
+    let all: Vec<NodeId> = c.members.iter().rev().map(|(_, n)| *n).collect();
+    let evaluations = evaluations(plan, &all, &|n| roots.contains(&n));
+    all.iter().all(|node| match roots.contains(node) {
+        // A result that the cluster reads, too, is read where it is computed.
+        true => {
+            let inside = |u: &&NodeId| c.contains(plan, **u);
+            matches!(plan.prim(*node), Some(Prim::Map(_) | Prim::View(_) | Prim::Gather(_)))
+                && plan.types(*node).iter().all(|t| t.dims == c.dims)
+                && !is_alias(plan, *node)
+                && plan.users(*node).iter().filter(inside).all(|u| reads_in_place(plan, *u, *node))
+        }
+        false => {
+            // An alias that joins without its operand saves nothing.
+            let reached = |v: &Value| c.contains(plan, v.node);
+            let affine = |view: &View| view.map.iter().all(|m| m.is_affine());
+            let alias = match plan.prim(*node) {
+                Some(Prim::View(view)) if is_alias(plan, *node) => affine(view) && plan.args(*node).iter().all(reached),
+                _ => true,
+            };
+            alias && inlines(plan, c, *node, evaluations.get(node).copied().unwrap_or(u64::MAX))
+        }
+    })
 }
 
 /// A view that needs no kernel of its own is taken only to reach a producer behind it, and only if
@@ -176,15 +215,13 @@ fn alias_worth_taking(plan: &FusionPlan<'_>, node: NodeId) -> bool {
         && matches!(plan.prim(behind), Some(Prim::Map(_) | Prim::Gather(_)))
 }
 
-/// How often each element of `producer` would be computed if it joined: reads at equal coordinates
-/// share one computation, every other access computes it anew.
-fn evaluations(plan: &FusionPlan<'_>, cluster: usize, producer: NodeId) -> u64 {
-    let c = &plan.clusters[cluster];
+/// How often a cluster would compute each element of its members, given users first: reads at equal
+/// coordinates share one computation, every other access computes it anew.
+fn evaluations(plan: &FusionPlan<'_>, members: &[NodeId], is_root: &dyn Fn(NodeId) -> bool) -> BTreeMap<NodeId, u64> {
     let mut counts: BTreeMap<NodeId, u64> = BTreeMap::new();
-    let behind = c.members.range((plan.rank(producer), producer)..).rev().map(|(_, n)| *n);
-    for node in behind.chain([producer]) {
+    for &node in members {
         let len = plan.types(node)[0].len().max(1);
-        let stored = node == c.anchor || matches!(plan.prim(node), Some(Prim::Reduce(_)));
+        let stored = is_root(node) || matches!(plan.prim(node), Some(Prim::Reduce(_)));
         let (mut aligned, mut other) = (u64::from(stored), 0u64);
         for user in plan.users(node).iter().filter(|_| !stored) {
             let Some(&above) = counts.get(user) else { continue };
@@ -197,11 +234,11 @@ fn evaluations(plan: &FusionPlan<'_>, cluster: usize, producer: NodeId) -> u64 {
         }
         counts.insert(node, aligned.saturating_add(other));
     }
-    counts.get(&producer).copied().unwrap_or(u64::MAX)
+    counts
 }
 
 /// Work per element, in additions.
-pub fn cost(plan: &FusionPlan<'_>, node: NodeId) -> u64 {
+fn cost(plan: &FusionPlan<'_>, node: NodeId) -> u64 {
     match plan.prim(node) {
         Some(Prim::Map(f)) => map_cost(f),
         Some(Prim::View(_)) => 0,

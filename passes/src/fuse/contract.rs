@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use tensorc_ir::DType;
-use tensorc_ir::contract::as_gemm;
+use tensorc_ir::contract::{as_gemm, is_library};
 use tensorc_ir::graph::{FusionClass, NodeId};
 use tensorc_ir::prim::Prim;
 
-use super::plan::{FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
+use super::plan::{Cluster, FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
 use tensorc_ir::views::{keeps_linear_order, strides_in_result};
 
 /// Forms a cluster around every contraction.
@@ -75,26 +75,57 @@ fn live_out(plan: &FusionPlan<'_>, cluster: usize) -> Vec<NodeId> {
 /// innermost, and every axis has a fixed stride in the view's result. Other contractions cannot
 /// store their result in another order.
 fn take_final_view(plan: &mut FusionPlan<'_>, cluster: usize, contract: NodeId, result: NodeId) {
-    let Some(Prim::Contract(contraction)) = plan.prim(contract) else { return };
     let [user] = plan.users(result) else { return };
     let user = *user;
-    let Some(Prim::View(view)) = plan.prim(user) else { return };
-    let (input, output) = (&plan.types(result)[0], &plan.types(user)[0].dims);
-    if plan.is_output(result)
-        || plan.owner(user).is_some()
-        || !plan.same_phase(cluster, user)
-        || keeps_linear_order(view, input, output)
-    {
-        return;
-    }
-    let strides = strides_in_result(view, &input.dims, output);
-    let innermost = (0..input.rank()).rfind(|a| input.dims[*a] != 1);
-    let [lhs, rhs] = plan.args(contract) else { return };
-    if let (Some(strides), Some(axis)) = (strides, innermost)
-        && strides[axis] == 1
-        && input.dtype == DType::F32
-        && as_gemm(contraction, plan.ty(*lhs), plan.ty(*rhs), Some(&strides)).is_some()
-    {
+    let free = !plan.is_output(result) && plan.owner(user).is_none() && plan.same_phase(cluster, user);
+    if free && moves_rows(plan, contract, result, user) {
         plan.add_owned(cluster, user);
     }
+}
+
+/// Whether `user` is a view that the matrix product `contract` can apply while it stores `result`.
+fn moves_rows(plan: &FusionPlan<'_>, contract: NodeId, result: NodeId, user: NodeId) -> bool {
+    let (Some(Prim::Contract(contraction)), Some(Prim::View(view))) = (plan.prim(contract), plan.prim(user)) else {
+        return false;
+    };
+    let (input, output) = (&plan.types(result)[0], &plan.types(user)[0].dims);
+    if keeps_linear_order(view, input, output) || input.dtype != DType::F32 {
+        return false;
+    }
+    let innermost = (0..input.rank()).rfind(|a| input.dims[*a] != 1);
+    match (strides_in_result(view, &input.dims, output), innermost, plan.args(contract)) {
+        (Some(strides), Some(axis), [lhs, rhs]) => {
+            strides[axis] == 1 && as_gemm(contraction, plan.ty(*lhs), plan.ty(*rhs), Some(&strides)).is_some()
+        }
+        _ => false,
+    }
+}
+
+/// Whether a set of members is a contraction with element-wise work on its result, and perhaps a last
+/// view. Work that does not depend on the contraction may take part where a library computes that:
+/// its epilogue evaluates any element-wise expression.
+pub fn legal(plan: &FusionPlan<'_>, c: &Cluster, root: NodeId) -> bool {
+    let contract = c.anchor;
+    let ty = &plan.types(contract)[0];
+    let library = || match (plan.prim(contract), plan.args(contract)) {
+        (Some(Prim::Contract(contraction)), [lhs, rhs]) => is_library(contraction, plan.ty(*lhs), plan.ty(*rhs)),
+        _ => false,
+    };
+    let mut after = BTreeSet::from([contract]);
+    c.members.iter().all(|(_, node)| {
+        if *node == contract {
+            return plan.args(contract).iter().all(|v| !c.contains(plan, v.node));
+        }
+        let depends = plan.args(*node).iter().any(|v| after.contains(&v.node));
+        if depends {
+            after.insert(*node);
+        }
+        match (plan.prim(*node), plan.args(*node)) {
+            (Some(Prim::Map(_)), _) => plan.types(*node)[0] == *ty && (depends || library()),
+            (Some(Prim::View(_)), [v]) => {
+                *node == root && after.contains(&v.node) && moves_rows(plan, contract, v.node, *node)
+            }
+            _ => false,
+        }
+    })
 }

@@ -1,6 +1,6 @@
 //! The fused graph of a fusion plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
@@ -11,10 +11,7 @@ use super::plan::{FusionPlan, Unit};
 pub fn emit(plan: &FusionPlan<'_>) -> Result<Graph> {
     let old = plan.graph;
     let order = plan.unit_order();
-    let mut read: BTreeMap<Value, ()> = old.roots().map(|v| (v, ())).collect();
-    for unit in &order {
-        read.extend(plan.externals(*unit).into_iter().map(|v| (v, ())));
-    }
+    let read = plan.read_values();
     let mut new = Graph::new(old.name.clone());
     new.dims = old.dims.clone();
     let mut map: BTreeMap<Value, Value> = BTreeMap::new();
@@ -65,7 +62,7 @@ fn emit_cluster(
     new: &mut Graph,
     map: &mut BTreeMap<Value, Value>,
     cluster: usize,
-    read: &BTreeMap<Value, ()>,
+    read: &BTreeSet<Value>,
 ) -> Result<()> {
     let old = plan.graph;
     let c = &plan.clusters[cluster];
@@ -83,7 +80,7 @@ fn emit_cluster(
         };
         inner.insert(v, here);
     }
-    let mut outputs = vec![];
+    let outputs = plan.outputs(cluster, read);
     for (_, node) in &c.members {
         let n = old.node(*node);
         let NodeKind::Prim(prim) = &n.kind else { continue };
@@ -92,9 +89,6 @@ fn emit_cluster(
         for port in 0..n.types.len() as u16 {
             let v = Value { node: *node, port };
             inner.insert(v, Value { node: id, port });
-            if plan.owner(*node) == Some(cluster) && read.contains_key(&v) {
-                outputs.push(v);
-            }
         }
     }
     for v in &outputs {

@@ -1,18 +1,27 @@
 //! Fusion: groups primitives into clusters that compile to one kernel each.
 //!
-//! A deterministic greedy: first attention becomes one cluster where it is found ([`attention`]), then each
-//! contraction takes the element-wise work on its result
-//! ([`contract`]), then each reduction takes what shares its rows ([`reduce`]), then every cluster,
-//! last to first, takes the producers it can compute on the fly ([`absorb`]). What remains are
+//! The baseline is a deterministic greedy: first attention becomes one cluster where it is found
+//! ([`attention`]), then each contraction takes the element-wise work on its
+//! result ([`contract`]), then each reduction takes what shares its rows ([`reduce`]), then every
+//! cluster, last to first, takes the producers it can compute on the fly ([`absorb`]). What remains are
 //! clusters of maps, views and gathers. A cluster belongs to one phase of the run; one of the second
 //! may compute cheap values of the first anew.
+//!
+//! Then, region by region ([`regions`]), other choices are weighed by the cost model: what
+//! [`alternatives`] finds in an e-graph, and merged clusters ([`siblings`]). One is taken where it costs
+//! less time and neither more kernels nor more bytes ([`choose`]).
 
 mod absorb;
+mod alternatives;
 mod attention;
+mod choose;
 mod contract;
 mod emit;
 mod plan;
+mod price;
 mod reduce;
+mod regions;
+mod siblings;
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind};
@@ -21,13 +30,42 @@ use tensorc_ir::prim::Prim;
 use crate::manager::{Pass, PassCx};
 use plan::FusionPlan;
 
+/// How primitives are put together into kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum By {
+    /// Every primitive is a cluster of its own.
+    Off,
+    /// By a fixed order of preference.
+    Greedy,
+    /// By cost where that improves on [`By::Greedy`].
+    #[default]
+    Alternatives,
+}
+
+impl By {
+    pub const ALL: [By; 3] = [By::Alternatives, By::Greedy, By::Off];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            By::Off => "off",
+            By::Greedy => "greedy",
+            By::Alternatives => "alternatives",
+        }
+    }
+
+    /// The inverse of [`By::name`].
+    pub fn from_name(name: &str) -> Option<By> {
+        By::ALL.into_iter().find(|by| by.name() == name)
+    }
+}
+
 /// Groups primitives into [`tensorc_ir::graph::Fused`] clusters. Afterwards every node is an input,
 /// a constant, a cluster, a concatenation, an operator's own kernel, or a view that keeps linear
 /// order. Requires a decomposed graph.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fuse {
-    /// Overrides [`crate::Options::fuse`]; without fusion every primitive is a cluster of its own.
-    pub enabled: Option<bool>,
+    /// Overrides [`crate::Options::fuse`].
+    pub by: Option<By>,
 }
 
 impl Pass for Fuse {
@@ -41,7 +79,8 @@ impl Pass for Fuse {
         if !graph.node_ids().iter().any(fusible) {
             return Ok(false);
         }
-        let enabled = self.enabled.unwrap_or(cx.options.fuse);
+        let by = self.by.unwrap_or(cx.options.fuse);
+        let enabled = by != By::Off;
         let mut plan = FusionPlan::new(graph)?;
         if enabled && cx.options.reassociate {
             attention::form(&mut plan);
@@ -49,6 +88,9 @@ impl Pass for Fuse {
         contract::form(&mut plan, enabled);
         reduce::form(&mut plan, enabled);
         absorb::form(&mut plan, enabled);
+        if by == By::Alternatives {
+            choose::improve(&mut plan, &cx.options.machine, !cx.options.reassociate);
+        }
         let fused = emit::emit(&plan)?;
         *graph = fused;
         Ok(true)

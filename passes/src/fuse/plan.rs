@@ -23,6 +23,19 @@ pub struct Cluster {
     pub axes: Vec<usize>,
 }
 
+impl Cluster {
+    /// Values a cluster reads, in order of first use.
+    pub fn externals(&self, plan: &FusionPlan<'_>) -> Vec<Value> {
+        let mut seen = BTreeSet::new();
+        let all = self.members.iter().flat_map(|(_, n)| plan.args(*n));
+        all.filter(|v| !self.contains(plan, v.node) && seen.insert(**v)).copied().collect()
+    }
+
+    pub fn contains(&self, plan: &FusionPlan<'_>, node: NodeId) -> bool {
+        self.members.contains(&(plan.rank(node), node))
+    }
+}
+
 /// What is scheduled as one: a cluster, or a node outside all clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unit {
@@ -133,7 +146,12 @@ impl<'g> FusionPlan<'g> {
 
     /// Whether a node runs in the phase of a cluster. Only such nodes may be owned by the cluster.
     pub fn same_phase(&self, cluster: usize, node: NodeId) -> bool {
-        self.second[self.clusters[cluster].anchor.0 as usize] == self.second[node.0 as usize]
+        self.in_phase(&self.clusters[cluster], node)
+    }
+
+    /// As [`FusionPlan::same_phase`], for a cluster that need not be part of the plan.
+    pub fn in_phase(&self, cluster: &Cluster, node: NodeId) -> bool {
+        self.second[cluster.anchor.0 as usize] == self.second[node.0 as usize]
     }
 
     pub fn unit(&self, node: NodeId) -> Unit {
@@ -141,7 +159,7 @@ impl<'g> FusionPlan<'g> {
     }
 
     pub fn is_member(&self, cluster: usize, node: NodeId) -> bool {
-        self.clusters[cluster].members.contains(&(self.rank(node), node))
+        self.clusters[cluster].contains(self, node)
     }
 
     /// A constant of one element: it is embedded in bodies.
@@ -206,13 +224,59 @@ impl<'g> FusionPlan<'g> {
     pub fn externals(&self, unit: Unit) -> Vec<Value> {
         match unit {
             Unit::Node(node) => self.args(node).to_vec(),
-            Unit::Cluster(c) => {
-                let mut seen = BTreeSet::new();
-                let members = &self.clusters[c].members;
-                let all = members.iter().flat_map(|(_, n)| self.args(*n));
-                all.filter(|v| !members.contains(&(self.rank(v.node), v.node)) && seen.insert(**v)).copied().collect()
-            }
+            Unit::Cluster(c) => self.clusters[c].externals(self),
         }
+    }
+
+    /// Values that some unit reads from another, and those that leave the graph.
+    pub fn read_values(&self) -> BTreeSet<Value> {
+        let units = self.unit_order().into_iter().flat_map(|unit| self.externals(unit));
+        self.graph.roots().chain(units).collect()
+    }
+
+    /// Results of a cluster that others read.
+    pub fn outputs(&self, cluster: usize, read: &BTreeSet<Value>) -> Vec<Value> {
+        let members = self.clusters[cluster].members.iter().map(|(_, n)| *n);
+        let owned = members.filter(|n| self.owner(*n) == Some(cluster));
+        let ports = owned.flat_map(|n| (0..self.types(n).len() as u16).map(move |port| Value { node: n, port }));
+        ports.filter(|v| read.contains(v)).collect()
+    }
+
+    /// Takes away all clusters.
+    pub fn clear(&mut self) {
+        self.clusters.clear();
+        self.spread.clear();
+        self.owner.fill(None);
+        self.copied.fill(false);
+    }
+
+    /// Puts a cluster in the place of another one.
+    pub fn replace(&mut self, id: usize, cluster: Cluster, outputs: &[NodeId]) {
+        self.vacate(id);
+        if !self.spread.contains(&id) {
+            self.spread.push(id);
+        }
+        outputs.iter().for_each(|n| self.owner[n.0 as usize] = Some(id));
+        self.clusters[id] = cluster;
+    }
+
+    /// Empties a cluster.
+    pub fn vacate(&mut self, id: usize) {
+        for (_, node) in std::mem::take(&mut self.clusters[id].members) {
+            let owner = &mut self.owner[node.0 as usize];
+            *owner = owner.filter(|c| *c != id);
+        }
+    }
+
+    /// Adds a cluster that computes these nodes for everyone.
+    pub fn adopt(&mut self, cluster: Cluster, outputs: &[NodeId]) -> usize {
+        let id = self.clusters.len();
+        if outputs.len() > 1 || cluster.class == FusionClass::Reduce {
+            self.spread.push(id);
+        }
+        outputs.iter().for_each(|n| self.owner[n.0 as usize] = Some(id));
+        self.clusters.push(cluster);
+        id
     }
 
     fn rank_range(&self, unit: Unit) -> (u32, u32) {

@@ -7,7 +7,8 @@ use tensorc_ir::graph::{FusionClass, NodeId, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Prim, View};
 
-use super::plan::{FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
+use super::absorb::reads_in_place;
+use super::plan::{Cluster, FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
 use tensorc_ir::views::{keeps_linear_order, without_unit_vars};
 
 /// Fewer rows than this over more elements than [`LARGE`] leave too little to run in parallel when
@@ -37,8 +38,10 @@ fn grow_forward(plan: &mut FusionPlan<'_>, cluster: usize) {
     };
     let mut candidates: BTreeSet<(u32, NodeId)> = users(plan, plan.clusters[cluster].anchor).into_iter().collect();
     while let Some((_, user)) = candidates.pop_first() {
-        let free = plan.owner(user).is_none() && plan.clusters[cluster].members.len() < MAX_MEMBERS;
-        if !free || !fits(plan, cluster, user) {
+        let free = plan.owner(user).is_none()
+            && plan.same_phase(cluster, user)
+            && plan.clusters[cluster].members.len() < MAX_MEMBERS;
+        if !free || !fits(plan, &plan.clusters[cluster], user, true) {
             continue;
         }
         let pulled = pull_siblings(plan, cluster, user);
@@ -66,7 +69,8 @@ fn pull_siblings(plan: &mut FusionPlan<'_>, cluster: usize, user: NodeId) -> Vec
     for v in args {
         let sibling = matches!(plan.prim(v.node), Some(Prim::Reduce(_)))
             && plan.owner(v.node).is_none()
-            && fits(plan, cluster, v.node);
+            && plan.same_phase(cluster, v.node)
+            && fits(plan, &plan.clusters[cluster], v.node, true);
         if !sibling || plan.depends(plan.args(v.node), Unit::Cluster(cluster)) {
             continue;
         }
@@ -87,8 +91,7 @@ enum Extent {
     Other,
 }
 
-fn extent(plan: &FusionPlan<'_>, cluster: usize, dims: &[u64]) -> Extent {
-    let c = &plan.clusters[cluster];
+fn extent(c: &Cluster, dims: &[u64]) -> Extent {
     match () {
         _ if dims == c.dims => Extent::Full,
         _ if dims == kept(&c.dims, &c.axes) || dims == dropped(&c.dims, &c.axes) => Extent::Row,
@@ -109,32 +112,27 @@ fn padded(dims: &[u64], rank: usize) -> Vec<u64> {
     [vec![1; rank.saturating_sub(dims.len())], dims.to_vec()].concat()
 }
 
-/// Whether the node can be computed row by row with the cluster, as far as its form and its phase
-/// go.
-fn fits(plan: &FusionPlan<'_>, cluster: usize, node: NodeId) -> bool {
-    let c = &plan.clusters[cluster];
-    if !plan.same_phase(cluster, node) {
-        return false;
-    }
+/// Whether the node can be computed row by row with the cluster, as far as its form goes. `folded`: it depends on a reduction of the cluster.
+fn fits(plan: &FusionPlan<'_>, c: &Cluster, node: NodeId, folded: bool) -> bool {
     let types = plan.types(node);
     let out = &types[0].dims;
-    let member = |v: &&Value| plan.is_member(cluster, v.node);
+    let member = |v: &&Value| c.contains(plan, v.node);
     let large = c.dims.iter().product::<u64>() > LARGE;
     let one_kernel_is_slow = large && dropped(&c.dims, &c.axes).iter().product::<u64>() < FEW_ROWS;
     match plan.prim(node) {
         Some(Prim::Reduce(r)) => {
             r.axes == c.axes
                 && plan.args(node).iter().all(|v| plan.ty(*v).dims == c.dims)
-                && !(one_kernel_is_slow && plan.args(node).iter().any(|v| plan.is_member(cluster, v.node)))
+                && !(one_kernel_is_slow && folded && plan.args(node).iter().any(|v| c.contains(plan, v.node)))
         }
-        Some(Prim::Map(_)) if types.iter().all(|t| t.dims == *out) => match extent(plan, cluster, out) {
+        Some(Prim::Map(_)) if types.iter().all(|t| t.dims == *out) => match extent(c, out) {
             Extent::Full => {
                 let keep = kept(&c.dims, &c.axes);
                 let aligned = |v: &Value| {
                     let dims = &plan.ty(*v).dims;
                     *dims == c.dims || padded(dims, keep.len()) == keep
                 };
-                !one_kernel_is_slow && plan.args(node).iter().filter(member).all(aligned)
+                !(one_kernel_is_slow && folded) && plan.args(node).iter().filter(member).all(aligned)
             }
             Extent::Row => plan.args(node).iter().filter(member).all(|v| {
                 let dims = &plan.ty(*v).dims;
@@ -144,7 +142,7 @@ fn fits(plan: &FusionPlan<'_>, cluster: usize, node: NodeId) -> bool {
             Extent::Other => false,
         },
         Some(Prim::View(view)) => match plan.args(node) {
-            [v] => row_view(plan, cluster, view, *v, out),
+            [v] => row_view(plan, c, view, *v, out),
             _ => false,
         },
         _ => false,
@@ -152,13 +150,12 @@ fn fits(plan: &FusionPlan<'_>, cluster: usize, node: NodeId) -> bool {
 }
 
 /// Whether a view of a per-row value adds or drops reduced axes, or repeats it along them.
-fn row_view(plan: &FusionPlan<'_>, cluster: usize, view: &View, v: Value, out: &[u64]) -> bool {
-    let c = &plan.clusters[cluster];
+fn row_view(plan: &FusionPlan<'_>, c: &Cluster, view: &View, v: Value, out: &[u64]) -> bool {
     let input = plan.ty(v);
-    if extent(plan, cluster, &input.dims) != Extent::Row {
+    if extent(c, &input.dims) != Extent::Row {
         return false;
     }
-    match extent(plan, cluster, out) {
+    match extent(c, out) {
         Extent::Row => keeps_linear_order(view, input, out),
         Extent::Full => {
             let axes: Vec<usize> = match input.dims == kept(&c.dims, &c.axes) {
@@ -173,4 +170,25 @@ fn row_view(plan: &FusionPlan<'_>, cluster: usize, view: &View, v: Value, out: &
         }
         Extent::Other => false,
     }
+}
+
+/// Whether a set of members is a row program: reductions over the same axes of one shape, what can be
+/// computed row by row with them, and producers that are read in place.
+pub fn legal(plan: &FusionPlan<'_>, c: &Cluster) -> bool {
+    let mut folded: BTreeSet<NodeId> = BTreeSet::new();
+    c.members.iter().all(|(_, node)| {
+        let after = plan.args(*node).iter().any(|v| folded.contains(&v.node));
+        if after || matches!(plan.prim(*node), Some(Prim::Reduce(_))) {
+            folded.insert(*node);
+        }
+        fits(plan, c, *node, after) || is_prologue(plan, c, *node)
+    })
+}
+
+/// A view or gather of operands alone, of the cluster's shape, every element read where it lies.
+fn is_prologue(plan: &FusionPlan<'_>, c: &Cluster, node: NodeId) -> bool {
+    matches!(plan.prim(node), Some(Prim::View(_) | Prim::Gather(_)))
+        && plan.types(node)[0].dims == c.dims
+        && plan.args(node).iter().all(|v| !c.contains(plan, v.node))
+        && plan.users(node).iter().filter(|u| c.contains(plan, **u)).all(|u| reads_in_place(plan, *u, node))
 }

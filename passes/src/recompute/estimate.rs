@@ -1,4 +1,4 @@
-//! The memory a graph will need: fused, its clusters ordered as lowering orders steps.
+//! The memory a graph will need: fused by the greedy, its clusters ordered as lowering orders steps.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,13 @@ use tensorc_ir::prim::Prim;
 use tensorc_ir::schedule::{Task, Tasks};
 use tensorc_ir::views::keeps_linear_order;
 
-use crate::fuse::Fuse;
+use crate::fuse::{By, Fuse};
 use crate::manager::{Pass, PassCx};
 
 /// Bytes of intermediate tensors live at once, in the best order found.
 pub fn peak(mut graph: Graph, cx: &mut PassCx<'_>) -> Result<u64> {
-    Fuse::default().run(&mut graph, cx)?;
+    let by = if cx.options.fuse == By::Off { By::Off } else { By::Greedy };
+    Fuse { by: Some(by) }.run(&mut graph, cx)?;
     Ok(tasks(&graph)?.best_order().1)
 }
 

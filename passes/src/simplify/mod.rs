@@ -42,6 +42,9 @@ impl Pass for Simplify {
     fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
         let reassociate = self.reassociate.unwrap_or(cx.options.reassociate);
         let mut any = graph.remove_dead() > 0;
+        if !cx.options.rewrite {
+            return Ok(any);
+        }
         for _ in 0..self.rounds {
             let mut changed = scalars::run(graph, reassociate)?;
             changed |= views::run(graph)?;

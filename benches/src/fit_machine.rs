@@ -1,0 +1,133 @@
+//! Fitting the cost model to the machine: small programs, each bound by one thing, on one thread.
+
+use std::error::Error;
+use std::fmt::Write;
+use std::time::Instant;
+
+use tensorc::ir::text::parse_module;
+use tensorc::ir::{DType, DenseType};
+use tensorc::passes::cost::{Level, Machine};
+use tensorc::runtime::{TensorMut, TensorRef};
+use tensorc::{Compiler, Options};
+
+/// Prints a cost model of this machine, for `--cost-model`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Timed runs of each program; the fastest counts
+    #[arg(long, default_value_t = 200)]
+    repeat: u32,
+}
+
+/// Elements of the programs that are bound by arithmetic: they stay in the second cache.
+const ELEMENTS: u64 = 16 << 10;
+
+pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let mut options = Options { threads: Some(1), ..Options::default() };
+    // Chains of additions must stay what they are.
+    options.passes.reassociate = false;
+    let fit = Fit { compiler: Compiler::new(options)?, repeat: arguments.repeat };
+    let launch = fit.seconds(&chain(16, 1, "add.f32 %x, 1.5"), &[], 1.0)?;
+    let net = |seconds: f64| (seconds - launch).max(1e-9);
+    let mut levels = Machine::BUILT_IN.levels;
+    let mut below = 0;
+    for level in &mut levels {
+        // Both sides of an addition take up most of this level and do not fit into the one below.
+        let tensor = match level.bytes {
+            u64::MAX => below * 4,
+            bytes => (bytes / 4).max(below / 2),
+        };
+        let seconds = net(fit.seconds(&chain(tensor / 4, 1, "add.f32 %x, 1.5"), &[], 1.0)?);
+        *level = Level { bytes: level.bytes, bytes_per_us: rate(2 * tensor, seconds) };
+        below = level.bytes;
+    }
+    let base = net(fit.seconds(&chain(ELEMENTS, 1, "add.f32 %x, 1.5"), &[], 1.0)?);
+    let chained = |steps: u64, op: &str| -> Result<u64, Box<dyn Error>> {
+        let seconds = net(fit.seconds(&chain(ELEMENTS, steps, op), &[], 1.0)?);
+        Ok(rate(ELEMENTS * steps, (seconds - base).max(1e-9)))
+    };
+    let product = "graph @g(%x: f32[256, 512]) { %w = const f32[512, 512] random(1)
+        %y = prim.contract(%x, %w) over [256, 512 | 512] lhs [d0, d2] rhs [d2, d1] : f32[256, 512] return %y }";
+    let convolution = "graph @g(%x: f32[1, 64, 28, 28]) { %w = const f32[64, 64, 3, 3] random(1)
+        %y = prim.contract(%x, %w) over [1, 64, 28, 28 | 64, 3, 3]
+            lhs [d0, d4, d2 + d5 - 1, d3 + d6 - 1] rhs [d1, d4, d5, d6] : f32[1, 64, 28, 28] return %y }";
+    let direct = "graph @g(%x: f64[64, 64], %w: f64[64, 64]) {
+        %y = prim.contract(%x, %w) over [64, 64 | 64] lhs [d0, d2] rhs [d2, d1] : f64[64, 64] return %y }";
+    let gather = format!(
+        "graph @g(%x: f32[{ELEMENTS}], %i: i64[{ELEMENTS}]) {{ %y = prim.gather(%x, %i) axis 0 : f32[{ELEMENTS}] return %y }}"
+    );
+    let machine = Machine {
+        levels,
+        product_per_us: rate(2 * 256 * 512 * 512, net(fit.seconds(product, &[], 1.0)?)),
+        convolution_per_us: rate(2 * 64 * 28 * 28 * 64 * 9, net(fit.seconds(convolution, &[], 1.0)?)),
+        direct_per_us: rate(2 * 64 * 64 * 64, net(fit.seconds(direct, &[], 1.0)?)),
+        simple_per_us: chained(64, "add.f32 %x, 1.5")?,
+        division_per_us: chained(16, "div.f32 %x, 1.5")?,
+        call_per_us: chained(4, "exp.f32 %x")?,
+        lookup_per_us: rate(ELEMENTS, net(fit.seconds(&gather, &positions(), 1.0)?)),
+        launch_ns: (launch * 1e9) as u64,
+    };
+    print!("{}", machine.to_text());
+    Ok(())
+}
+
+/// Operations per microsecond.
+fn rate(count: u64, seconds: f64) -> u64 {
+    ((count as f64 / (seconds * 1e6)) as u64).max(1)
+}
+
+/// One map of `n` elements that does `op` over and over.
+fn chain(n: u64, steps: u64, op: &str) -> String {
+    let mut text = format!("graph @g(%v: f32[{n}]) {{ %y = prim.map(%v) (%x: f32) {{\n");
+    for i in 0..steps {
+        let x = if i == 0 { "%x".to_owned() } else { format!("%t{}", i - 1) };
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "%t{i} = {}", op.replace("%x", &x));
+    }
+    let _ = write!(text, "yield %t{} }} : f32[{n}] return %y }}", steps - 1);
+    text
+}
+
+/// Positions all over the operand, far from each other.
+fn positions() -> Vec<u8> {
+    (0..ELEMENTS).flat_map(|i| (i * 2_654_435_761 % ELEMENTS).to_le_bytes()).collect()
+}
+
+struct Fit {
+    compiler: Compiler,
+    repeat: u32,
+}
+
+impl Fit {
+    /// The fastest run of a graph with inputs of one value, and the last input as given if it is.
+    fn seconds(&self, text: &str, last: &[u8], value: f32) -> Result<f64, Box<dyn Error>> {
+        let module = parse_module(text, self.compiler.registry())?;
+        let graph = module.graphs.into_iter().next().ok_or("no graph")?;
+        let types: Vec<DenseType> = graph
+            .inputs()
+            .iter()
+            .map(|&node| graph.dense(tensorc::ir::graph::Value { node, port: 0 }))
+            .collect::<Result<_, _>>()?;
+        let results: Vec<DenseType> = graph.outputs().iter().map(|(_, v)| graph.dense(*v)).collect::<Result<_, _>>()?;
+        let mut session = self.compiler.model(graph).compile(&types)?;
+        let fill = |ty: &DenseType| -> Vec<u8> {
+            match ty.dtype {
+                DType::I64 => last.to_vec(),
+                DType::F64 => (0..ty.len()).flat_map(|_| f64::from(value).to_le_bytes()).collect(),
+                _ => (0..ty.len()).flat_map(|_| value.to_le_bytes()).collect(),
+            }
+        };
+        let inputs: Vec<Vec<u8>> = types.iter().map(fill).collect();
+        let refs: Vec<TensorRef<'_>> =
+            types.iter().zip(&inputs).map(|(t, b)| TensorRef::new(t.dtype, &t.dims, b)).collect();
+        let mut buffers: Vec<Vec<u8>> = results.iter().map(|t| vec![0; t.bytes() as usize]).collect();
+        let mut best = f64::INFINITY;
+        for _ in 0..self.repeat.max(1) {
+            let mut outputs: Vec<TensorMut<'_>> =
+                results.iter().zip(&mut buffers).map(|(t, b)| TensorMut::new(t.dtype, &t.dims, b)).collect();
+            let start = Instant::now();
+            session.run_into(&refs, &mut outputs)?;
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        Ok(best)
+    }
+}

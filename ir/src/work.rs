@@ -1,0 +1,300 @@
+//! What one kernel computes and moves: element evaluations by kind and bytes by operand.
+//!
+//! Facts about a set of primitives that become one kernel, without regard to a machine. A value
+//! inside the kernel that is read at other coordinates than its user's is computed at every read; a
+//! value that does not change along the innermost axes is computed once for them.
+
+use smallvec::SmallVec;
+
+use crate::DenseType;
+use crate::contract::{as_convolution, as_gemm};
+use crate::diag::Result;
+use crate::graph::{Graph, NodeKind, Value};
+use crate::index::Index;
+use crate::prim::{Contraction, Prim, View};
+use crate::scalar::{ScalarFn, ScalarNode, ScalarOp};
+
+/// Where a member of a kernel finds an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The result of an earlier member.
+    Member(usize),
+    /// An operand of the kernel.
+    External(usize),
+    /// A number in the code.
+    Number,
+}
+
+/// One primitive of a kernel.
+#[derive(Clone, Debug)]
+pub struct Member<'a> {
+    pub prim: &'a Prim,
+    pub args: SmallVec<[Source; 4]>,
+    pub types: &'a [DenseType],
+    /// Whether results are written to memory, by result.
+    pub stored: SmallVec<[bool; 2]>,
+    /// What a contraction computes, if that is known already: finding the library that computes it takes
+    /// a while.
+    pub ops: Option<Ops>,
+}
+
+/// Scalar work by what it costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ops {
+    /// Floating-point operations of library matrix products.
+    pub product: u64,
+    /// Floating-point operations of library convolutions.
+    pub convolution: u64,
+    /// Floating-point operations of contractions in generated loops.
+    pub direct: u64,
+    /// Additions, comparisons and the like.
+    pub simple: u64,
+    /// Divisions and square roots.
+    pub division: u64,
+    /// Calls of mathematical functions.
+    pub call: u64,
+    /// Positions that are not sums of strides: gathers, divided coordinates, guarded reads.
+    pub lookup: u64,
+}
+
+/// Part of one operand that a kernel reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// Bytes read at least once.
+    pub bytes: u64,
+    /// Bytes of the whole operand.
+    pub of: u64,
+}
+
+/// What running a kernel once takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// By operand.
+    pub reads: Vec<Read>,
+    /// Bytes of each result.
+    pub writes: Vec<u64>,
+    pub ops: Ops,
+}
+
+impl Ops {
+    fn add_function(&mut self, f: &ScalarFn, times: u64) {
+        for node in &f.nodes {
+            let kind = match node {
+                ScalarNode::Op(ScalarOp::Math(_), _) => &mut self.call,
+                ScalarNode::Op(ScalarOp::Div | ScalarOp::Rem | ScalarOp::Sqrt, _) => &mut self.division,
+                ScalarNode::Op(..) => &mut self.simple,
+                _ => continue,
+            };
+            *kind = kind.saturating_add(times);
+        }
+    }
+
+    /// What a contraction of operands of these types computes.
+    pub fn of_contraction(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Ops {
+        let flops = c.extents.iter().fold(2u64, |product, e| product.saturating_mul(*e));
+        match () {
+            () if as_convolution(c, lhs, rhs).is_some() => Ops { convolution: flops, ..Ops::default() },
+            () if as_gemm(c, lhs, rhs, None).is_some() => Ops { product: flops, ..Ops::default() },
+            () => Ops { direct: flops, ..Ops::default() },
+        }
+    }
+
+    fn add(&mut self, other: &Ops) {
+        self.product = self.product.saturating_add(other.product);
+        self.convolution = self.convolution.saturating_add(other.convolution);
+        self.direct = self.direct.saturating_add(other.direct);
+    }
+}
+
+impl Work {
+    /// Bytes read from memory.
+    pub fn read(&self) -> u64 {
+        self.reads.iter().map(|r| r.bytes).sum()
+    }
+
+    /// Bytes written to memory.
+    pub fn written(&self) -> u64 {
+        self.writes.iter().sum()
+    }
+
+    /// Bytes read and written.
+    pub fn moved(&self) -> u64 {
+        self.read() + self.written()
+    }
+
+    /// The work of primitives in topological order, with operands of the given types.
+    pub fn of(members: &[Member<'_>], externals: &[&DenseType]) -> Work {
+        let mut demand = Demand {
+            members,
+            externals,
+            evaluations: vec![(0, 0); members.len()],
+            needed: vec![0; members.len()],
+            touched: vec![0; externals.len()],
+        };
+        let mut work = Work::default();
+        for (i, member) in members.iter().enumerate().rev() {
+            demand.member(i, member, &mut work);
+        }
+        let read = |(ty, touched): (&&DenseType, &u64)| Read {
+            bytes: (*touched).min(ty.len()) * ty.dtype.size() as u64,
+            of: ty.bytes(),
+        };
+        work.reads = externals.iter().zip(&demand.touched).map(read).collect();
+        for member in members {
+            let stored = member.types.iter().zip(&member.stored).filter(|(_, stored)| **stored);
+            work.writes.extend(stored.map(|(ty, _)| ty.bytes()));
+        }
+        work
+    }
+
+    /// The work of the body of a cluster.
+    ///
+    /// # Errors
+    /// A type is not fully known.
+    pub fn of_body(body: &Graph) -> Result<Work> {
+        let order = body.order();
+        let mut at = std::collections::BTreeMap::new();
+        let mut members = vec![];
+        let externals: Vec<Value> = body.inputs().iter().map(|&node| Value { node, port: 0 }).collect();
+        let mut types = std::collections::BTreeMap::new();
+        for &node in &order {
+            let ports = 0..body.node(node).types.len() as u16;
+            types.insert(node, ports.map(|port| body.dense(Value { node, port })).collect::<Result<Vec<_>>>()?);
+        }
+        for &node in &order {
+            let NodeKind::Prim(prim) = &body.node(node).kind else { continue };
+            let source = |v: Value| match at.get(&v.node) {
+                Some(i) => Source::Member(*i),
+                None => externals.iter().position(|e| *e == v).map_or(Source::Number, Source::External),
+            };
+            let args = body.args(node).into_iter().map(source).collect();
+            let ports = 0..body.node(node).types.len() as u16;
+            let stored = ports.map(|port| body.is_output(Value { node, port })).collect();
+            at.insert(node, members.len());
+            members.push(Member { prim, args, types: &types[&node], stored, ops: None });
+        }
+        let dense = externals.iter().map(|v| body.dense(*v)).collect::<Result<Vec<_>>>()?;
+        Ok(Work::of(&members, &dense.iter().collect::<Vec<_>>()))
+    }
+}
+
+/// What users ask of members and operands; users are visited before what they read.
+struct Demand<'a> {
+    members: &'a [Member<'a>],
+    externals: &'a [&'a DenseType],
+    /// Evaluations of elements at their users' coordinates, which share them, and elsewhere.
+    evaluations: Vec<(u64, u64)>,
+    /// Different elements that are needed.
+    needed: Vec<u64>,
+    touched: Vec<u64>,
+}
+
+impl Demand<'_> {
+    fn member(&mut self, i: usize, member: &Member<'_>, work: &mut Work) {
+        let Some(out) = member.types.first() else { return };
+        let len = out.len();
+        let (mut aligned, other) = self.evaluations[i];
+        let mut needed = self.needed[i].min(len);
+        let folds = matches!(member.prim, Prim::Reduce(_) | Prim::Contract(_));
+        if folds || member.stored.contains(&true) {
+            (aligned, needed) = (aligned.max(len), len);
+        }
+        let evaluations = if folds { len } else { aligned.saturating_add(other) };
+        match member.prim {
+            Prim::Map(f) => {
+                work.ops.add_function(f, evaluations);
+                for source in &member.args {
+                    let dims = self.dims(*source);
+                    let steps = broadcast_steps(&out.dims, dims);
+                    self.read(*source, evaluations.div_ceil(steps), dims == out.dims, needed);
+                }
+            }
+            Prim::View(view) => {
+                if view.fill.is_some() || !view.map.iter().all(Index::is_affine) {
+                    work.ops.lookup = work.ops.lookup.saturating_add(evaluations);
+                }
+                if let Some(source) = member.args.first() {
+                    self.read(*source, evaluations.div_ceil(constant_steps(view, &out.dims)), false, needed);
+                }
+            }
+            Prim::Gather(_) => {
+                work.ops.lookup = work.ops.lookup.saturating_add(evaluations);
+                member.args.iter().for_each(|source| self.read(*source, evaluations, false, needed));
+            }
+            Prim::Reduce(r) => {
+                let elements = member.args.first().map_or(0, |source| self.len(*source));
+                work.ops.add_function(&r.map, elements);
+                work.ops.add_function(&r.combine, elements);
+                work.ops.add_function(&r.finish, len);
+                member.args.iter().for_each(|source| self.read(*source, elements, true, elements));
+            }
+            Prim::Contract(c) => {
+                match (member.ops, &member.args[..]) {
+                    (Some(ops), _) => work.ops.add(&ops),
+                    (None, [Source::External(l), Source::External(r)]) => {
+                        work.ops.add(&Ops::of_contraction(c, self.externals[*l], self.externals[*r]));
+                    }
+                    _ => {}
+                }
+                for (source, map) in member.args.iter().zip([&c.lhs, &c.rhs]) {
+                    let points = points(map, &c.extents);
+                    self.read(*source, points, false, points);
+                }
+            }
+            Prim::Concat { .. } | Prim::Kernel(_) | Prim::Extern(_) => {
+                for source in &member.args {
+                    let all = self.len(*source);
+                    self.read(*source, all, true, all);
+                }
+            }
+        }
+    }
+
+    fn dims(&self, source: Source) -> &[u64] {
+        match source {
+            Source::Member(i) => self.members[i].types.first().map_or(&[], |t| &t.dims),
+            Source::External(i) => &self.externals[i].dims,
+            Source::Number => &[],
+        }
+    }
+
+    fn len(&self, source: Source) -> u64 {
+        self.dims(source).iter().product()
+    }
+
+    /// Adds a user that reads `times` elements, `needed` different ones at most.
+    fn read(&mut self, source: Source, times: u64, in_place: bool, needed: u64) {
+        let len = self.len(source);
+        match source {
+            Source::Member(i) => {
+                let (aligned, other) = &mut self.evaluations[i];
+                match in_place {
+                    true => *aligned = times.max(*aligned),
+                    false => *other = other.saturating_add(times),
+                }
+                self.needed[i] = self.needed[i].saturating_add(needed.min(len));
+            }
+            Source::External(i) => self.touched[i] = self.touched[i].saturating_add(needed.min(len)),
+            Source::Number => {}
+        }
+    }
+}
+
+/// Along how many steps of the innermost axes an operand of shape `dims`, broadcast to `out`, does
+/// not change.
+fn broadcast_steps(out: &[u64], dims: &[u64]) -> u64 {
+    let constant = |(i, n): &(usize, &u64)| dims.len().checked_sub(1 + i).is_none_or(|at| dims[at] == 1) || **n == 1;
+    out.iter().rev().enumerate().take_while(constant).map(|(_, n)| (*n).max(1)).product()
+}
+
+/// As [`broadcast_steps`], for the operand of a view.
+fn constant_steps(view: &View, out: &[u64]) -> u64 {
+    let constant = |axis: &usize| out[*axis] == 1 || !view.map.iter().any(|m| m.mentions(*axis as u32));
+    (0..out.len()).rev().take_while(constant).map(|axis| out[axis].max(1)).product()
+}
+
+/// How many points the axes that an operand's index map mentions have.
+fn points(map: &[Index], extents: &[u64]) -> u64 {
+    let mentioned = |axis: &usize| map.iter().any(|m| m.mentions(*axis as u32));
+    (0..extents.len()).filter(mentioned).fold(1u64, |product, axis| product.saturating_mul(extents[axis]))
+}

@@ -1,0 +1,167 @@
+//! The machine numbers a cost is computed from, and their text form.
+//!
+//! Numbers of one core. They never come from measuring while compiling: the built-in ones are
+//! fixed, others are read from a file, so that compiled output depends on inputs only.
+
+use serde::{Deserialize, Serialize};
+use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::work::{Ops, Work};
+
+/// A cache, or main memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Level {
+    /// Tensors up to this size stay here between the kernels that write and read them.
+    pub bytes: u64,
+    /// How fast a kernel reads or writes such tensors, in bytes per microsecond.
+    pub bytes_per_us: u64,
+}
+
+/// What kernels cost on a machine. Rates are per microsecond and never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// Smallest first; the last one holds everything else, too.
+    pub levels: [Level; 4],
+    /// Floating-point operations of library matrix products.
+    pub product_per_us: u64,
+    /// Floating-point operations of library convolutions.
+    pub convolution_per_us: u64,
+    /// Floating-point operations of contractions in generated loops.
+    pub direct_per_us: u64,
+    /// Additions and the like in generated loops, in vectors.
+    pub simple_per_us: u64,
+    /// Divisions and square roots.
+    pub division_per_us: u64,
+    /// Calls of mathematical functions.
+    pub call_per_us: u64,
+    /// Reads at positions that are not sums of strides.
+    pub lookup_per_us: u64,
+    /// Starting a kernel and waiting for it, in nanoseconds.
+    pub launch_ns: u64,
+}
+
+/// Picoseconds in a microsecond.
+const PS: u64 = 1_000_000;
+
+impl Machine {
+    /// One core of a 2.5 GHz server processor with AVX-512, rounded.
+    pub const BUILT_IN: Machine = Machine {
+        levels: [
+            Level { bytes: 32 << 10, bytes_per_us: 60_000 },
+            Level { bytes: 1 << 20, bytes_per_us: 25_000 },
+            Level { bytes: 24 << 20, bytes_per_us: 12_000 },
+            Level { bytes: u64::MAX, bytes_per_us: 6_000 },
+        ],
+        product_per_us: 60_000,
+        convolution_per_us: 50_000,
+        direct_per_us: 5_000,
+        simple_per_us: 12_000,
+        division_per_us: 3_000,
+        call_per_us: 700,
+        lookup_per_us: 500,
+        launch_ns: 700,
+    };
+
+    /// The text form: a JSON object.
+    pub fn to_text(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+
+    /// Reads what [`Machine::to_text`] writes.
+    ///
+    /// # Errors
+    /// The text is no such object, a rate is 0, or levels are not in order of size.
+    pub fn from_text(text: &str) -> Result<Machine> {
+        let bad = |why: String| Diagnostic::new(Code::Pipeline, format!("cost model: {why}"));
+        let machine: Machine = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
+        let rates = [
+            machine.product_per_us,
+            machine.convolution_per_us,
+            machine.direct_per_us,
+            machine.simple_per_us,
+            machine.division_per_us,
+            machine.call_per_us,
+            machine.lookup_per_us,
+        ];
+        if rates.contains(&0) || machine.levels.iter().any(|l| l.bytes_per_us == 0) {
+            return Err(bad("a rate is 0".into()));
+        }
+        if !machine.levels.is_sorted_by(|a, b| a.bytes < b.bytes) {
+            return Err(bad("levels must be in order of their bytes".into()));
+        }
+        Ok(machine)
+    }
+
+    /// Picoseconds of a kernel: the longer of moving its bytes and computing, and the launch.
+    pub fn time(&self, work: &Work) -> u64 {
+        let reads = work.reads.iter().map(|r| self.move_time(r.bytes, r.of));
+        let writes = work.writes.iter().map(|bytes| self.move_time(*bytes, *bytes));
+        let moving = reads.chain(writes).fold(0u64, u64::saturating_add);
+        moving.max(self.compute_time(&work.ops)).saturating_add(self.launch_ns.saturating_mul(1000))
+    }
+
+    /// Picoseconds of moving some bytes of a tensor.
+    pub fn move_time(&self, bytes: u64, of: u64) -> u64 {
+        let level = self.levels.iter().find(|l| of <= l.bytes).unwrap_or(&self.levels[3]);
+        scaled(bytes, level.bytes_per_us)
+    }
+
+    fn compute_time(&self, ops: &Ops) -> u64 {
+        let parts = [
+            (ops.product, self.product_per_us),
+            (ops.convolution, self.convolution_per_us),
+            (ops.direct, self.direct_per_us),
+            (ops.simple, self.simple_per_us),
+            (ops.division, self.division_per_us),
+            (ops.call, self.call_per_us),
+            (ops.lookup, self.lookup_per_us),
+        ];
+        parts.into_iter().map(|(count, rate)| scaled(count, rate)).fold(0, u64::saturating_add)
+    }
+}
+
+/// Picoseconds for `count` at `rate` per microsecond.
+fn scaled(count: u64, rate: u64) -> u64 {
+    u64::try_from(u128::from(count) * u128::from(PS) / u128::from(rate.max(1))).unwrap_or(u64::MAX)
+}
+
+impl Default for Machine {
+    fn default() -> Machine {
+        Machine::BUILT_IN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_round_trips_and_is_checked() {
+        let mut machine = Machine { launch_ns: 17, ..Machine::default() };
+        assert_eq!(Machine::from_text(&machine.to_text()), Ok(machine));
+        machine.call_per_us = 0;
+        assert!(Machine::from_text(&machine.to_text()).is_err());
+        machine = Machine::default();
+        machine.levels.swap(0, 1);
+        assert!(Machine::from_text(&machine.to_text()).is_err());
+        let misspelt = Machine::default().to_text().replace("launch_ns", "launch");
+        assert!(Machine::from_text(&misspelt).unwrap_err().to_string().contains("launch"));
+    }
+
+    #[test]
+    fn a_kernel_takes_the_longer_of_moving_and_computing() {
+        use tensorc_ir::work::Read;
+        let machine = Machine::default();
+        let bytes = 1 << 20;
+        let mut work = Work { reads: vec![Read { bytes, of: bytes }], writes: vec![bytes], ..Work::default() };
+        let moving = 2 * machine.move_time(bytes, bytes) + machine.launch_ns * 1000;
+        work.ops.simple = 1;
+        assert_eq!(machine.time(&work), moving);
+        work.ops.call = 1 << 30;
+        assert!(machine.time(&work) > moving);
+        assert!(machine.move_time(64, 1 << 30) > machine.move_time(64, 64));
+    }
+}

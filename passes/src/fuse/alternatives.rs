@@ -1,0 +1,268 @@
+//! Fusion by alternatives: an e-graph of ways to compute each value of a region, and the cheapest
+//! choice of them.
+//!
+//! A class is a value, an e-node a kernel that computes it from other values: `Kernel(form, args)`,
+//! where the form, a set of primitives, is kept outside the e-graph. The one rule adds, for a kernel and
+//! a form of one of its operands, the kernel that computes the operand itself. So a value that several
+//! read may be computed once and read from memory (all refer to its class) or again in each kernel (it
+//! is inside their forms), or some of both. Which sets are kernels is decided by kind: see `legal` of
+//! [`super::contract`], [`super::reduce`] and [`super::absorb`].
+//!
+//! The rule runs operand by operand in topological order and keeps the best few forms of a value, as
+//! priority cuts do in technology mapping (Mishchenko et al., *Combinational and sequential mapping with
+//! priority cuts*, 2007). Every kernel has one result here; [`super::siblings`] merges kernels.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use egg::{EGraph, Id, Language};
+use tensorc_ir::graph::{FusionClass, NodeId, Value};
+use tensorc_ir::prim::Prim;
+
+use super::plan::{Cluster, FusionPlan, MAX_MEMBERS, MAX_OPERANDS};
+use super::price::Prices;
+use super::regions::{self, Region};
+use super::{absorb, contract, reduce};
+use crate::egraph::extract;
+
+/// Forms kept of one value.
+const FORMS: usize = 6;
+
+/// Forms of one value that are looked at.
+const TRIALS: usize = 48;
+
+/// A way to get a value.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Form {
+    /// It is there: an operand of the region.
+    Given(u32),
+    /// Another name for the memory of another value.
+    Alias(u32, [Id; 1]),
+    /// A kernel, by position in the table of forms, and what it reads.
+    Kernel(u32, Vec<Id>),
+}
+
+impl Language for Form {
+    type Discriminant = (u8, u32);
+
+    fn discriminant(&self) -> (u8, u32) {
+        match self {
+            Form::Given(i) => (0, *i),
+            Form::Alias(i, _) => (1, *i),
+            Form::Kernel(i, _) => (2, *i),
+        }
+    }
+
+    fn matches(&self, other: &Form) -> bool {
+        self.discriminant() == other.discriminant() && self.children().len() == other.children().len()
+    }
+
+    fn children(&self) -> &[Id] {
+        match self {
+            Form::Given(_) => &[],
+            Form::Alias(_, args) => args,
+            Form::Kernel(_, args) => args,
+        }
+    }
+
+    fn children_mut(&mut self) -> &mut [Id] {
+        match self {
+            Form::Given(_) => &mut [],
+            Form::Alias(_, args) => args,
+            Form::Kernel(_, args) => args,
+        }
+    }
+}
+
+type Members = BTreeSet<(u32, NodeId)>;
+
+/// A cluster that computes one value.
+struct Kernel {
+    cluster: Cluster,
+    root: NodeId,
+    /// What it reads, without scalar constants.
+    reads: Vec<Value>,
+    time: u64,
+    /// Its time and its share of the time of what it reads.
+    flow: u64,
+}
+
+/// The cluster of some members that computes `roots`, the last one last; `None` if no kernel does.
+pub fn cluster(plan: &FusionPlan<'_>, members: Members, roots: &[NodeId]) -> Option<Cluster> {
+    let first = |is: fn(&Prim) -> bool| {
+        members.iter().map(|(_, n)| *n).filter(|n| plan.prim(*n).is_some_and(is)).collect::<Vec<_>>()
+    };
+    let contractions = first(|p| matches!(p, Prim::Contract(_)));
+    let reductions = first(|p| matches!(p, Prim::Reduce(_)));
+    let root = *roots.last()?;
+    let (class, anchor, dims, axes) = match (&contractions[..], &reductions[..]) {
+        ([], []) => (FusionClass::Map, root, plan.types(root)[0].dims.clone(), vec![]),
+        ([node], []) => (FusionClass::Contract, *node, plan.types(*node)[0].dims.clone(), vec![]),
+        ([], [node, ..]) => {
+            let Some(Prim::Reduce(r)) = plan.prim(*node) else { return None };
+            (FusionClass::Reduce, *node, plan.ty(*plan.args(*node).first()?).dims.clone(), r.axes.clone())
+        }
+        _ => return None,
+    };
+    let c = Cluster { class, anchor, members, dims, axes };
+    let phase = |n: &NodeId| plan.in_phase(&c, *n) || (!roots.contains(n) && absorb::is_cheap(plan, *n));
+    let legal = c.members.len() <= MAX_MEMBERS
+        && c.members.iter().all(|(_, n)| phase(n))
+        && match class {
+            FusionClass::Map => absorb::legal(plan, &c, roots),
+            FusionClass::Reduce => reduce::legal(plan, &c),
+            FusionClass::Contract => roots.len() == 1 && contract::legal(plan, &c, root),
+        };
+    (legal && c.externals(plan).len() <= MAX_OPERANDS).then_some(c)
+}
+
+/// The cheapest clusters found that compute what others read of a region; `None` if there is no choice.
+pub fn best(plan: &FusionPlan<'_>, prices: &Prices<'_>, region: &Region) -> Option<Vec<(Cluster, Vec<NodeId>)>> {
+    let mut search = Search {
+        plan,
+        prices,
+        region,
+        kernels: vec![],
+        forms: BTreeMap::new(),
+        flow: BTreeMap::new(),
+        graph: EGraph::default(),
+        classes: BTreeMap::new(),
+        given: 0,
+    };
+    for node in &region.nodes {
+        search.node(*node);
+    }
+    let Search { kernels, mut graph, classes, .. } = search;
+    graph.rebuild();
+    let roots: Vec<Id> = region.exports.iter().filter_map(|v| classes.get(v)).map(|id| graph.find(*id)).collect();
+    let chosen = extract(&graph, &roots, |_, form| match form {
+        Form::Given(_) | Form::Alias(..) => Some(0),
+        Form::Kernel(i, _) => Some(kernels[*i as usize].time),
+    })?;
+    let used = chosen.nodes().iter().filter_map(|(_, form)| match form {
+        Form::Kernel(i, _) => Some(&kernels[*i as usize]),
+        _ => None,
+    });
+    Some(used.map(|k| (k.cluster.clone(), vec![k.root])).collect())
+}
+
+struct Search<'a, 'g> {
+    plan: &'a FusionPlan<'g>,
+    prices: &'a Prices<'a>,
+    region: &'a Region,
+    kernels: Vec<Kernel>,
+    /// Members with which a node can join its users: the best first.
+    forms: BTreeMap<NodeId, Vec<Members>>,
+    /// The least flow of a value's forms.
+    flow: BTreeMap<NodeId, u64>,
+    graph: EGraph<Form, ()>,
+    classes: BTreeMap<Value, Id>,
+    given: u32,
+}
+
+impl Search<'_, '_> {
+    fn node(&mut self, node: NodeId) {
+        let plan = self.plan;
+        let v = Value { node, port: 0 };
+        if absorb::is_alias(plan, node) {
+            let arg = plan.args(node)[0];
+            let behind = self.forms.get(&arg.node).cloned().unwrap_or_default();
+            let with_alias = behind.into_iter().map(|mut m| {
+                m.insert((plan.rank(node), node));
+                m
+            });
+            self.forms.insert(node, with_alias.collect());
+            self.flow.insert(node, self.flow_of(arg));
+            let operand = self.class(arg);
+            self.add(v, Form::Alias(node.0, [operand]));
+        } else {
+            let mut found: Vec<Kernel> = self.expand(node).into_iter().map(|c| self.kernel(c, node)).collect();
+            // The first is the node alone, which must stay: with it every value has a form.
+            let rest = found.get_mut(1..).unwrap_or_default();
+            rest.sort_by_key(|k| (k.flow, std::cmp::Reverse(k.cluster.members.len())));
+            found.truncate(FORMS);
+            let seed = self.region.seeds.get(&node).filter(|s| found.iter().all(|k| k.cluster.members != s.members));
+            found.extend(seed.map(|s| self.kernel(s.clone(), node)));
+            self.flow.insert(node, found.iter().map(|k| k.flow).min().unwrap_or(0));
+            let mut members: Vec<(u64, Members)> = found.iter().map(|k| (k.flow, k.cluster.members.clone())).collect();
+            members.sort_by_key(|(flow, m)| (*flow, std::cmp::Reverse(m.len())));
+            self.forms.insert(node, members.into_iter().map(|(_, m)| m).collect());
+            for kernel in found {
+                let args = kernel.reads.iter().map(|v| self.class(*v)).collect();
+                self.kernels.push(kernel);
+                self.add(v, Form::Kernel(self.kernels.len() as u32 - 1, args));
+            }
+        }
+        if self.region.is_given(v) {
+            let leaf = self.leaf();
+            self.add(v, leaf);
+        }
+    }
+
+    /// The rule: clusters that compute a node and, inside, some of its operands.
+    fn expand(&self, node: NodeId) -> Vec<Cluster> {
+        let plan = self.plan;
+        let alone = BTreeSet::from([(plan.rank(node), node)]);
+        let mut seen = BTreeSet::from([alone.clone()]);
+        // A node that no kernel computes by itself was not let into the region.
+        let mut found: Vec<Cluster> = cluster(plan, alone, &[node]).into_iter().collect();
+        let mut operands: Vec<NodeId> = plan.args(node).iter().map(|v| v.node).collect();
+        operands.dedup();
+        for operand in operands {
+            let Some(forms) = self.forms.get(&operand) else { continue };
+            let mut added = vec![];
+            for base in &found {
+                for form in forms {
+                    let union: Members = base.members.union(form).copied().collect();
+                    if found.len() + added.len() < TRIALS && union.len() <= MAX_MEMBERS && seen.insert(union.clone()) {
+                        let keeps_order = |c: &Cluster| !(self.region.exact && regions::decides_order(plan, c));
+                        added.extend(cluster(plan, union, &[node]).filter(keeps_order));
+                    }
+                }
+            }
+            found.extend(added);
+        }
+        found
+    }
+
+    fn kernel(&self, cluster: Cluster, root: NodeId) -> Kernel {
+        let plan = self.plan;
+        let mut reads = cluster.externals(plan);
+        reads.retain(|v| !plan.is_scalar_const(*v));
+        let price = self.prices.of(plan, &cluster, &reads, &[Value { node: root, port: 0 }]);
+        let flow = reads.iter().fold(price.time, |sum, v| sum.saturating_add(self.flow_of(*v)));
+        Kernel { cluster, root, reads, time: price.time, flow }
+    }
+
+    /// The share of each reader in what it takes to compute a value.
+    fn flow_of(&self, v: Value) -> u64 {
+        let readers = self.plan.users(v.node).len().max(1) as u64;
+        self.flow.get(&v.node).map_or(0, |flow| flow / readers)
+    }
+
+    /// The class of a value; values from outside get theirs at the first use.
+    fn class(&mut self, v: Value) -> Id {
+        if let Some(id) = self.classes.get(&v) {
+            return self.graph.find(*id);
+        }
+        let leaf = self.leaf();
+        self.add(v, leaf)
+    }
+
+    fn leaf(&mut self) -> Form {
+        self.given += 1;
+        Form::Given(self.given)
+    }
+
+    fn add(&mut self, v: Value, form: Form) -> Id {
+        let new = self.graph.add(form);
+        match self.classes.get(&v).copied() {
+            Some(id) => {
+                self.graph.union(id, new);
+            }
+            None => {
+                self.classes.insert(v, new);
+            }
+        }
+        new
+    }
+}
