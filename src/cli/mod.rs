@@ -53,6 +53,9 @@ pub struct CompileArgs {
     /// Keep the order of floating-point operations: no folding of scales into weights
     #[arg(long)]
     exact: bool,
+    /// Also rewrite where NaN, infinities, overflow or signs of zero may change, and fuse multiply-adds
+    #[arg(long, conflicts_with = "exact")]
+    fast_math: bool,
     /// One kernel for every primitive
     #[arg(long)]
     no_fusion: bool,
@@ -62,6 +65,7 @@ impl CompileArgs {
     fn compiler(&self, profiler: Option<Profiler>) -> Result<Compiler, Failure> {
         let mut options = Options { threads: self.threads.map(usize::from), profiler, ..Options::default() };
         options.passes.reassociate = !self.exact;
+        options.passes.approximate = self.fast_math;
         options.passes.fuse = !self.no_fusion;
         options.progress = Some(progress::phase);
         Ok(Compiler::new(options)?)
