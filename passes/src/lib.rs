@@ -20,7 +20,7 @@ pub mod stage;
 pub mod values;
 
 pub use differentiate::differentiate;
-pub use manager::{Options, Pass, PassCx, PrintWhen, Printer, Timing};
+pub use manager::{Options, Pass, PassCx, PrintWhen, Printer, Rewrite, Timing};
 pub use memory::plan_memory;
 pub use pipeline::{Phase, Pipeline, default_pipeline, phase_passes};
 pub use recompute::Budget;

@@ -1,5 +1,6 @@
 //! The pass interface and the context passes run in: options, timings, printing, verification.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorc_ir::diag::Result;
@@ -9,6 +10,7 @@ use tensorc_ir::op::Registry;
 use crate::cost::Machine;
 use crate::fuse::By;
 use crate::recompute::Budget;
+use crate::simplify::scalar::Label;
 
 /// One transformation of a graph.
 pub trait Pass {
@@ -28,6 +30,8 @@ pub struct Options {
     pub static_bytes: u64,
     /// Allow rewrites that are exact in real arithmetic but round differently.
     pub reassociate: bool,
+    /// Allow rewrites that contract, or ignore NaN, infinities, overflow and signs of zero.
+    pub approximate: bool,
     /// Rewrite primitives into cheaper ones.
     pub rewrite: bool,
     /// How primitives are put together into kernels.
@@ -45,6 +49,7 @@ impl Default for Options {
             fold_bytes: 1 << 20,
             static_bytes: 1 << 20,
             reassociate: true,
+            approximate: false,
             rewrite: true,
             fuse: By::default(),
             machine: Machine::BUILT_IN,
@@ -60,6 +65,19 @@ pub struct Timing {
     pub start: Instant,
     pub time: Duration,
     pub changed: bool,
+}
+
+/// One application of a rewrite rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rewrite {
+    /// The node of the graph.
+    pub node: Arc<str>,
+    pub rule: &'static str,
+    pub label: Label,
+    /// Costs of what the rule and those that fired with it found, and of what they left; of a scalar body in half
+    /// cycles for one element.
+    pub before: u64,
+    pub after: u64,
 }
 
 /// After which passes the graph is printed.
@@ -85,6 +103,8 @@ pub struct PassCx<'a> {
     pub registry: &'a Registry,
     pub options: Options,
     pub timings: Vec<Timing>,
+    /// The rules that fired, in order.
+    pub rewrites: Vec<Rewrite>,
     pub print_when: PrintWhen,
     pub printer: Option<&'a mut Printer<'a>>,
     /// Runs after every pass.
@@ -97,6 +117,7 @@ impl<'a> PassCx<'a> {
             registry,
             options: Options::default(),
             timings: vec![],
+            rewrites: vec![],
             print_when: PrintWhen::Never,
             printer: None,
             verifier: None,

@@ -125,10 +125,11 @@ const KNOWN: &[Known] = &[
     Known { name: "fold-constants", options: &[], build: |_| Ok(Box::new(FoldConstants)) },
     Known {
         name: "simplify",
-        options: &["reassociate", "rounds"],
+        options: &["reassociate", "approximate", "rounds"],
         build: |given| {
             let mut pass = Simplify::default();
             pass.reassociate = boolean("simplify", "reassociate", given)?;
+            pass.approximate = boolean("simplify", "approximate", given)?;
             pass.rounds = number("simplify", "rounds", given)?.unwrap_or(pass.rounds);
             Ok(Box::new(pass))
         },

@@ -55,6 +55,9 @@ pub struct CompileArgs {
     /// Keep the order of floating-point operations: no folding of scales into weights
     #[arg(long)]
     exact: bool,
+    /// Also rewrite where NaN, infinities, overflow or signs of zero may change, and fuse multiply-adds
+    #[arg(long, conflicts_with = "exact")]
+    fast_math: bool,
     /// Leave primitives as the operators decompose to
     #[arg(long)]
     no_rewriting: bool,
@@ -73,6 +76,7 @@ impl CompileArgs {
     fn compiler(&self, profiler: Option<Profiler>) -> Result<Compiler, Failure> {
         let mut options = Options { threads: self.threads.map(usize::from), profiler, ..Options::default() };
         options.passes.reassociate = !self.exact;
+        options.passes.approximate = self.fast_math;
         options.passes.rewrite = !self.no_rewriting;
         if let Some(name) = &self.fusion {
             let known = "alternatives, greedy, off";

@@ -15,7 +15,7 @@ use tensorc::ir::verify::{Stage, verify_graph, verify_kernel, verify_plan};
 use tensorc::ir::{DenseType, Module};
 use tensorc::passes::cost;
 use tensorc::passes::pipeline::known_names;
-use tensorc::passes::{Pass, PassCx, Phase, Pipeline, PrintWhen, Timing, phase_passes, plan_memory};
+use tensorc::passes::{Pass, PassCx, Phase, Pipeline, PrintWhen, Rewrite, Timing, phase_passes, plan_memory};
 use tensorc_codegen::lower::lower;
 
 use super::values::Comparison;
@@ -50,6 +50,9 @@ pub struct OptArgs {
     /// Print what kernels are assumed to cost, and do nothing else
     #[arg(long)]
     print_cost_model: bool,
+    /// Print to standard error which rewrites made each node, or one node, and what they saved
+    #[arg(long, value_name = "NODE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    explain: Option<String>,
     /// Check the rules of the IR after each pass
     #[arg(long, default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true,
           action = clap::ArgAction::Set)]
@@ -169,7 +172,11 @@ impl Work {
                 true => !rest.contains("reassociate=false"),
                 false => !args.compile.exact,
             };
-            work.exact = !(reassociates && work.passes.iter().any(|p| p.name() == "simplify"));
+            let approximates = match rest.contains("approximate") {
+                true => !rest.contains("approximate=false"),
+                false => args.compile.fast_math,
+            };
+            work.exact = !((reassociates || approximates) && work.passes.iter().any(|p| p.name() == "simplify"));
         }
         Ok(work)
     }
@@ -281,6 +288,9 @@ impl Job<'_> {
         let result = tensorc::passes::manager::run_passes(&self.work.passes, graph, &mut cx);
         let timings = cx.timings.iter().map(|Timing { pass, time, changed, .. }| ((*pass).to_owned(), *time, *changed));
         self.timings.extend(timings);
+        if let Some(node) = &self.args.explain {
+            eprint!("{}", explanation(graph, &cx.rewrites, node));
+        }
         result.map(drop)
     }
 
@@ -351,6 +361,7 @@ impl Job<'_> {
         if !fused {
             let mut cx = PassCx::new(self.compiler.registry()).with_options(self.compiler.options().passes);
             cx.options.reassociate &= !self.work.exact;
+            cx.options.approximate &= !self.work.exact;
             Pipeline::parse("infer,decompose,fuse")?.run(&mut graph, &mut cx)?;
         }
         self.lower(&graph, true)
@@ -367,6 +378,30 @@ impl Job<'_> {
         let _ = writeln!(text, "{:>10.3} ms  total", total.as_secs_f64() * 1e3);
         text
     }
+}
+
+/// Which rules fired on the nodes of a name, or on all nodes, with costs of scalar bodies before and after; then the
+/// other rewrites that nodes of the graph came from.
+fn explanation(graph: &Graph, rewrites: &[Rewrite], node: &str) -> String {
+    let mut text = String::new();
+    let wanted = |name: &str| node.is_empty() || name == node;
+    for r in rewrites.iter().filter(|r| wanted(&r.node)) {
+        let (label, node, rule) = (r.label.name(), &r.node, r.rule);
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{node}: {rule} ({label}), cost {} to {}", r.before, r.after);
+    }
+    for id in graph.order() {
+        let n = graph.node(id);
+        let known = |label: &str| rewrites.iter().any(|r| r.rule == label && r.node == n.name);
+        for label in n.history.iter().filter(|label| wanted(&n.name) && !known(label)) {
+            let _ = writeln!(text, "{}: {label}", n.name);
+        }
+    }
+    if text.is_empty() {
+        let what = if node.is_empty() { "the graph" } else { node };
+        let _ = writeln!(text, "nothing was rewritten in {what}");
+    }
+    text
 }
 
 #[cfg(test)]

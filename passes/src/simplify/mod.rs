@@ -1,10 +1,13 @@
 //! Local simplification of primitives, repeated until nothing changes.
 //!
-//! One file per concern; each rewrite is exact bit for bit, except those behind
-//! [`Simplify::reassociate`], which are exact in real arithmetic.
+//! Bodies of maps are rewritten in e-graphs by rules that are data (`scalar`); the graph around them by one file per
+//! concern. Each rewrite is exact bit for bit, except those behind [`Simplify::reassociate`], which are exact in real
+//! arithmetic, and [`Simplify::approximate`].
 
+mod casts;
 mod contract;
 mod cse;
+pub mod scalar;
 mod scalars;
 mod scale;
 mod sink;
@@ -12,25 +15,28 @@ mod views;
 
 pub use cse::run as merge_equal;
 use tensorc_ir::DenseType;
-use tensorc_ir::diag::Result;
+use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 
 use crate::fold_constants::FoldConstants;
 use crate::manager::{Pass, PassCx};
+use scalar::{Label, Rewriter};
 
 /// Simplifies primitives. Requires a decomposed graph.
 #[derive(Clone, Copy, Debug)]
 pub struct Simplify {
     /// Overrides [`crate::Options::reassociate`].
     pub reassociate: Option<bool>,
+    /// Overrides [`crate::Options::approximate`].
+    pub approximate: Option<bool>,
     /// Most repetitions.
     pub rounds: u32,
 }
 
 impl Default for Simplify {
     fn default() -> Simplify {
-        Simplify { reassociate: None, rounds: 8 }
+        Simplify { reassociate: None, approximate: None, rounds: 8 }
     }
 }
 
@@ -41,12 +47,19 @@ impl Pass for Simplify {
 
     fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
         let reassociate = self.reassociate.unwrap_or(cx.options.reassociate);
+        let approximate = self.approximate.unwrap_or(cx.options.approximate);
+        let mut rewriter = Rewriter::new(|label| match label {
+            Label::Exact => true,
+            Label::Reassoc => reassociate,
+            Label::Approx => approximate,
+        })
+        .map_err(|why| Diagnostic::new(Code::Internal, why))?;
         let mut any = graph.remove_dead() > 0;
         if !cx.options.rewrite {
             return Ok(any);
         }
         for _ in 0..self.rounds {
-            let mut changed = scalars::run(graph, reassociate)?;
+            let mut changed = scalars::run(graph, cx, &mut rewriter)?;
             changed |= views::run(graph)?;
             changed |= FoldConstants.run(graph, cx)?;
             changed |= cse::run(graph);

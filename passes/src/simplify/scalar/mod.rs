@@ -1,0 +1,202 @@
+//! Rewriting of scalar bodies in an e-graph, by the rules of `rules/scalar.rules`.
+//!
+//! A body becomes terms, rules add equal terms until nothing is new or a limit of terms or repetitions is met, and
+//! the cheapest body is taken out. One that is not cheaper than the original is not taken.
+
+mod apply;
+mod cost;
+mod rule;
+mod term;
+
+use std::collections::HashMap;
+
+use egg::Id;
+use tensorc_ir::DType;
+use tensorc_ir::scalar::{Ex, ScalarBuilder, ScalarFn, ScalarNode, ScalarOp};
+
+use crate::egraph::{Extraction, extract};
+use apply::{build, matches};
+use term::{Known, Term, Terms};
+
+pub use apply::build as build_term;
+pub use apply::{Target, commutes};
+pub use rule::{Condition, Label, Rule, Term as RuleTerm, rules};
+pub use term::Facts;
+
+/// Most repetitions of all rules.
+const ITERATIONS: usize = 8;
+
+/// Most terms that rules may make of a body of `n` nodes.
+fn term_limit(n: usize) -> usize {
+    4 * n + 500
+}
+
+/// A rule that made a body cheaper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fired {
+    pub rule: &'static str,
+    pub label: Label,
+}
+
+/// A cheaper form of a body.
+#[derive(Clone, Debug)]
+pub struct Rewritten {
+    pub body: ScalarFn,
+    /// The rules behind it, in the order of the file.
+    pub fired: Vec<Fired>,
+    /// Costs of the body and of its cheaper form.
+    pub before: u64,
+    pub after: u64,
+}
+
+/// Rewrites bodies by the rules of some labels and remembers what became of each body.
+pub struct Rewriter {
+    rules: Vec<&'static Rule>,
+    /// The rules whose pattern begins with an operation, casts to any type being one.
+    by_op: HashMap<ScalarOp, Vec<usize>>,
+    done: HashMap<ScalarFn, Option<Rewritten>>,
+}
+
+impl Rewriter {
+    /// # Errors
+    /// What is wrong with the rules.
+    pub fn new(allowed: impl Fn(Label) -> bool) -> Result<Rewriter, String> {
+        Ok(Rewriter::of(rules()?.iter().filter(|r| allowed(r.label))))
+    }
+
+    /// A rewriter with some rules only.
+    pub fn of(rules: impl IntoIterator<Item = &'static Rule>) -> Rewriter {
+        let rules: Vec<&'static Rule> = rules.into_iter().collect();
+        let mut by_op: HashMap<ScalarOp, Vec<usize>> = HashMap::new();
+        for (at, rule) in rules.iter().enumerate() {
+            match &rule.pattern {
+                RuleTerm::Op(op, _) => by_op.entry(*op).or_default().push(at),
+                RuleTerm::Cast(..) => by_op.entry(ANY_CAST).or_default().push(at),
+                _ => {}
+            }
+        }
+        Rewriter { rules, by_op, done: HashMap::new() }
+    }
+
+    /// A cheaper body with the same operands and, as far as the labels ask, the same results.
+    ///
+    /// # Errors
+    /// A fault of the rules: a replacement that is not well typed.
+    pub fn rewrite(&mut self, body: &ScalarFn) -> Result<Option<Rewritten>, String> {
+        if let Some(known) = self.done.get(body) {
+            return Ok(known.clone());
+        }
+        let found = self.search(body)?;
+        self.done.insert(body.clone(), found.clone());
+        Ok(found)
+    }
+
+    fn search(&self, body: &ScalarFn) -> Result<Option<Rewritten>, String> {
+        let mut egraph = Terms::new(Known);
+        let mut ids: Vec<Id> = Vec::with_capacity(body.nodes.len());
+        for node in &body.nodes {
+            let term = match node {
+                ScalarNode::Input(i) => Term::Input(*i, body.inputs[*i as usize]),
+                ScalarNode::Const(c) => Term::Const(*c),
+                ScalarNode::Coord(axis) => Term::Coord(*axis),
+                ScalarNode::Op(op, args) => Term::Op(*op, args.iter().map(|a| ids[a.0 as usize]).collect()),
+            };
+            ids.push(egraph.add(term));
+        }
+        egraph.rebuild();
+        let made = self.saturate(&mut egraph, term_limit(body.nodes.len()));
+        let roots: Vec<Id> = body.outputs.iter().map(|o| ids[o.0 as usize]).collect();
+        let price = |_, term: &Term| {
+            Some(match term {
+                Term::Op(op, args) => cost::of(*op, egraph[args[usize::from(*op == ScalarOp::Select)]].data.dtype),
+                _ => 0,
+            })
+        };
+        let Some(cheapest) = extract(&egraph, &roots, price) else { return Ok(None) };
+        let before = cost::of_body(body);
+        if cheapest.cost() >= before {
+            return Ok(None);
+        }
+        let fired = self.fired(&egraph, &cheapest, &made);
+        let new = to_body(&egraph, &body.inputs, &cheapest, &roots)?;
+        Ok(Some(Rewritten { after: cost::of_body(&new), body: new, fired, before }))
+    }
+
+    /// Applies all rules until they add nothing; returns which rule made which class equal to which other.
+    fn saturate(&self, egraph: &mut Terms, limit: usize) -> Vec<(usize, Id, Option<Id>)> {
+        let mut made = vec![];
+        for _ in 0..ITERATIONS {
+            let mut found = vec![];
+            for class in egraph.classes() {
+                for term in &class.nodes {
+                    let Term::Op(op, _) = term else { continue };
+                    let key = if matches!(op, ScalarOp::Cast(_)) { ANY_CAST } else { *op };
+                    for &at in self.by_op.get(&key).into_iter().flatten() {
+                        found.extend(matches(egraph, self.rules[at], term).into_iter().map(|b| (at, class.id, b)));
+                    }
+                }
+            }
+            let mut changed = false;
+            for (at, class, binding) in found {
+                if egraph.total_number_of_nodes() > limit {
+                    break;
+                }
+                let vars: Vec<Id> = binding.vars.iter().flatten().copied().collect();
+                let types: Vec<DType> = binding.types.iter().flatten().copied().collect();
+                let expected = Some(egraph[class].data.dtype);
+                let replacement = &self.rules[at].replacement;
+                let Some(new) = build(egraph, replacement, &vars, &types, expected) else { continue };
+                let own = !matches!(replacement, RuleTerm::Var(_));
+                if egraph.find(new) != egraph.find(class) {
+                    made.push((at, class, own.then_some(new)));
+                    egraph.union(class, new);
+                    changed = true;
+                }
+            }
+            egraph.rebuild();
+            if !changed {
+                break;
+            }
+        }
+        made
+    }
+
+    /// The rules that made a term that was chosen, or made a term of the body unnecessary.
+    fn fired(&self, egraph: &Terms, cheapest: &Extraction<'_, Term>, made: &[(usize, Id, Option<Id>)]) -> Vec<Fired> {
+        let chosen = |class: Id| Some(cheapest.nodes()[cheapest.position(egraph.find(class))?].1);
+        let canonical = |id: Id| egg::Language::map_children(egraph.id_to_node(id).clone(), |c| egraph.find(c));
+        let used = made.iter().filter(|(_, class, new)| match (chosen(*class), new) {
+            (Some(term), Some(new)) => canonical(*new) == egg::Language::map_children(term.clone(), |c| egraph.find(c)),
+            (Some(_), None) => true,
+            (None, _) => false,
+        });
+        let mut at: Vec<usize> = used.map(|(at, ..)| *at).collect();
+        at.sort_unstable();
+        at.dedup();
+        at.iter().map(|at| Fired { rule: self.rules[*at].name, label: self.rules[*at].label }).collect()
+    }
+}
+
+/// Stands for casts to every type where rules are looked up.
+const ANY_CAST: ScalarOp = ScalarOp::Cast(DType::Bool);
+
+fn to_body(egraph: &Terms, inputs: &[DType], chosen: &Extraction<'_, Term>, roots: &[Id]) -> Result<ScalarFn, String> {
+    let b = ScalarBuilder::new();
+    let operands: Vec<Ex> = inputs.iter().map(|d| b.input(*d)).collect();
+    let mut made: Vec<Ex> = Vec::with_capacity(chosen.nodes().len());
+    let at = |class: Id| chosen.position(egraph.find(class)).ok_or("a class without a term");
+    for (_, term) in chosen.nodes() {
+        let ex = match term {
+            Term::Input(i, _) => operands[*i as usize].clone(),
+            Term::Const(c) => b.constant(*c),
+            Term::Coord(axis) => b.coord(*axis as usize),
+            Term::Op(op, args) => {
+                let args: Vec<&Ex> = args.iter().map(|a| at(*a).map(|i| &made[i])).collect::<Result<_, _>>()?;
+                b.op(*op, &args)
+            }
+        };
+        made.push(ex);
+    }
+    let outputs: Vec<&Ex> = roots.iter().map(|r| at(*r).map(|i| &made[i])).collect::<Result<_, _>>()?;
+    b.finish(&outputs)
+}
