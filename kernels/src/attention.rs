@@ -59,7 +59,7 @@ impl Schedule {
             depth,
             size,
             few,
-            values_in_place: contiguous && reads_in_place(call.v.row_stride as usize, queries.longest()),
+            values_in_place: contiguous && reads_in_place(queries.longest()),
         }
     }
 

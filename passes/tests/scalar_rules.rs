@@ -122,7 +122,10 @@ impl Target for Largest<'_> {
     fn op(&mut self, op: ScalarOp, args: &[Scalar]) -> Scalar {
         let result = self.0.op(op, args);
         let x = result.as_f64().abs();
-        self.2 &= x == 0.0 || (1e-30..1e30).contains(&x);
+        // Zero is exact unless it is what is left of a product.
+        let vanished =
+            x == 0.0 && matches!(op, ScalarOp::Mul | ScalarOp::Div) && args.iter().all(|a| a.as_f64() != 0.0);
+        self.2 &= !vanished && (x == 0.0 || (1e-30..1e30).contains(&x));
         self.1 = self.1.max(x);
         result
     }
@@ -157,7 +160,8 @@ fn prove(rule: &Rule, types: &[DType], library: &Library) -> u64 {
         let mut right = Largest(Values(library), 0.0, true);
         let Some(r) = build_term(&mut right, &rule.replacement, &values, targets, Some(l.dtype)) else { continue };
         assert_eq!(l.dtype, r.dtype, "{}: types of {types:?}", rule.name);
-        let tame = left.2 && right.2 && values.iter().all(|v| v.as_f64().abs() < 1e4);
+        let tame =
+            left.2 && right.2 && values.iter().all(|v| v.as_f64() == 0.0 || (1e-30..1e4).contains(&v.as_f64().abs()));
         if rule.label == Label::Exact || tame {
             let largest = values.iter().fold(left.1.max(right.1), |m, v| m.max(v.as_f64().abs()));
             let what = format!("{}: {:?} gives {l:?} and {r:?}", rule.text, values);

@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use proptest::prelude::*;
-use tensorc_ir::graph::FusionClass::{Contract, Reduce};
+use tensorc_ir::graph::FusionClass::{Attention, Contract};
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::Scalar;
@@ -119,11 +119,11 @@ fn attention_needs_no_copies() {
     let mut fused = p.graph.clone();
     Pipeline::parse("simplify,fuse").unwrap().run(&mut fused, &mut PassCx::new(&registry)).unwrap();
     assert_fused_form(&fused);
-    assert_same(&p.graph, &fused, &inputs_for(&p.graph, 1, false), 0.0);
+    assert_same(&p.graph, &fused, &inputs_for(&p.graph, 1, false), 1e-5);
     let mut found = clusters(&fused);
     found.sort();
     let bias = (Contract, 2);
-    assert_eq!(found, [(Reduce, 5), bias, bias, bias, bias, bias, bias]);
+    assert_eq!(found, [bias, bias, bias, bias, (Attention, 9)]);
     assert!(fused.order().iter().all(|n| !is_prim(&fused, *n)));
 }
 

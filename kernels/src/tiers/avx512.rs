@@ -80,14 +80,12 @@ unsafe fn tile(t: &Tile) {
 #[target_feature(enable = "avx512f")]
 unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: bool>(t: &Tile) {
     let last = if T > 0 || WHOLE { u16::MAX } else { first(t.nr + LANES - V * LANES) };
-    let rows = first(M);
     let mut acc = [[_mm512_setzero_ps(); V]; M];
     let mut tail = [_mm512_setzero_ps(); T];
     // SAFETY: lanes outside the tile are masked off in A, B and C; a tail column past `nr` is read
     // only from padded rows of B and never stored.
     unsafe {
-        // Rows of C are fetched while the loop runs, one a turn, or at once if they are soon needed: many fetches
-        // at a time would keep A and B waiting.
+        // Rows of C are fetched one a turn, or at once if soon needed: many at a time keep A and B waiting.
         let mut row = t.c;
         let end = t.c.wrapping_offset(M as isize * t.ldc);
         if t.continued || t.k < TURN * M {
@@ -125,7 +123,7 @@ unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: boo
                     }
                 }
                 if T > 0 {
-                    let values = _mm512_maskz_loadu_ps(rows, a);
+                    let values = _mm512_maskz_loadu_ps(first(M), a);
                     for (j, sum) in tail.iter_mut().enumerate() {
                         *sum = _mm512_fmadd_ps(values, _mm512_set1_ps(*b.add(V * LANES + j)), *sum);
                     }

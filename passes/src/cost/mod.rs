@@ -96,6 +96,7 @@ fn class_name(class: FusionClass) -> &'static str {
         FusionClass::Map => "map",
         FusionClass::Reduce => "reduce",
         FusionClass::Contract => "contract",
+        FusionClass::Attention => "attention",
     }
 }
 

@@ -111,6 +111,8 @@ pub fn cluster(plan: &FusionPlan<'_>, members: Members, roots: &[NodeId]) -> Opt
             FusionClass::Map => absorb::legal(plan, &c, roots),
             FusionClass::Reduce => reduce::legal(plan, &c),
             FusionClass::Contract => roots.len() == 1 && contract::legal(plan, &c, root),
+            // Found as a whole or not at all.
+            FusionClass::Attention => false,
         };
     (legal && c.externals(plan).len() <= MAX_OPERANDS).then_some(c)
 }

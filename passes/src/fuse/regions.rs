@@ -99,10 +99,12 @@ pub fn divide(plan: &FusionPlan<'_>, read: &BTreeSet<Value>, exact: bool) -> Vec
     regions
 }
 
-/// Whether a cluster may be replaced by others: every member has one result and is a kernel by itself.
+/// Whether a cluster may be replaced by others: every member has one result and is a kernel by itself. Attention
+/// stays as it was found.
 fn replaceable(plan: &FusionPlan<'_>, c: usize, exact: bool) -> bool {
     let cluster = &plan.clusters[c];
-    !(exact && decides_order(plan, cluster))
+    cluster.class != FusionClass::Attention
+        && !(exact && decides_order(plan, cluster))
         && cluster.members.iter().all(|(rank, n)| {
             let alone = || alternatives::cluster(plan, BTreeSet::from([(*rank, *n)]), &[*n]).is_some();
             plan.types(*n).len() == 1 && (is_alias(plan, *n) || alone())
@@ -115,7 +117,7 @@ pub fn decides_order(plan: &FusionPlan<'_>, cluster: &Cluster) -> bool {
     let is_view = |(_, n): &(u32, NodeId)| matches!(plan.prim(*n), Some(Prim::View(_)));
     match cluster.class {
         FusionClass::Map => false,
-        FusionClass::Reduce => true,
+        FusionClass::Reduce | FusionClass::Attention => true,
         FusionClass::Contract => cluster.members.iter().any(is_view),
     }
 }
