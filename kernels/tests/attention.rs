@@ -1,6 +1,7 @@
 //! Attention against the formula in f64, for every tier: awkward shapes, layouts, masks and special values; the
 //! same bits in all tiers and for any division into runs of tasks.
 
+#[allow(dead_code, reason = "shared with the suites of other kernels")]
 mod support;
 
 use support::{Random, assert_same_bits, tiers};

@@ -64,11 +64,7 @@ fn match_class(egraph: &Terms, pattern: &rule::Term, class: Id, mut binding: Bin
     let facts = egraph[class].data;
     let is = |wanted: Option<Scalar>| wanted.is_some() && facts.constant == wanted;
     match pattern {
-        rule::Term::Var(at) => {
-            if *binding.vars[*at].get_or_insert(class) == class {
-                found.push(binding);
-            }
-        }
+        rule::Term::Var(at) if *binding.vars[*at].get_or_insert(class) == class => found.push(binding),
         rule::Term::Literal(value) if is(rule::literal(*value, facts.dtype)) => found.push(binding),
         rule::Term::Truth(value) if is(Some(Scalar::bool(*value))) => found.push(binding),
         rule::Term::Op(..) | rule::Term::Cast(..) => {
