@@ -11,7 +11,7 @@ pub mod plan;
 
 pub use dtype::DType;
 pub use external::{ExternCall, ExternError, ExternFn};
-pub use library::{BatchedGemm, Conv2d, ConvPass, MatrixLayout};
+pub use library::{BatchedGemm, CHANNEL_BLOCK, Conv2d, ConvLayout, ConvPass, MatrixLayout};
 pub use plan::{Arg, Buffer, BufferId, Epilogue, Home, KernelId, Packing, Plan, Step, StepOp, Weight};
 
 /// Entry point of every generated kernel.

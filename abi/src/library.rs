@@ -35,12 +35,13 @@ pub struct BatchedGemm {
     pub b_packed: bool,
 }
 
-/// Two-dimensional convolution over NCHW f32 data, zero padded, or one of its gradients:
+/// Two-dimensional convolution over f32 data, zero padded, or one of its gradients:
 ///
 /// `y[n, g·oc + o, p, q] = Σ_{i,r,s} x[n, g·ic + i, p·sh + r·dh - ph, q·sw + s·dw - pw] · w[g·oc + o, i, r, s]`
 ///
 /// `in_channels` and `out_channels` count channels **per group**; all fields describe this sum, also
-/// where a gradient is computed. Tensors are contiguous and hold less than 2³¹ elements.
+/// where a gradient is computed. Tensors are contiguous and hold less than 2³¹ elements. The sum runs over
+/// ascending i, r, s; with blocked x over ascending blocks of i, then r, s, then i in the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Conv2d {
     pub batch: u64,
@@ -57,6 +58,23 @@ pub struct Conv2d {
     /// Padding before the first row and column; what lies after the last follows from `output`.
     pub pads: [u64; 2],
     pub pass: ConvPass,
+    pub layout: ConvLayout,
+}
+
+/// Channels of a block of [`ConvLayout`].
+pub const CHANNEL_BLOCK: u64 = 16;
+
+/// How x and y of a convolution lie in memory. A *blocked* tensor holds its channels in blocks of
+/// [`CHANNEL_BLOCK`], `[n, channels / 16, h, w, 16]`, so that what one filter tap reads of a pixel is a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ConvLayout {
+    /// Both NCHW.
+    #[default]
+    Planar,
+    /// x is NCHW and y blocked. One group, [`ConvPass::Packed`].
+    ToBlocked,
+    /// Both blocked. One group or depthwise, [`ConvPass::Packed`].
+    Blocked,
 }
 
 /// What is computed of a convolution, and from which two operands.
@@ -82,6 +100,23 @@ impl Conv2d {
     /// One filter per input channel, one input channel per group.
     pub const fn is_depthwise(&self) -> bool {
         self.in_channels == 1 && self.out_channels == 1 && self.groups > 1
+    }
+
+    /// Whether the convolution can be computed in its layout: channels come in whole blocks where they are
+    /// blocked, and only packed filters of one group or a depthwise convolution go with blocks.
+    pub const fn layout_fits(&self) -> bool {
+        let packed = matches!(self.pass, ConvPass::Packed);
+        match self.layout {
+            ConvLayout::Planar => true,
+            ConvLayout::ToBlocked => packed && self.groups == 1 && self.out_channels.is_multiple_of(CHANNEL_BLOCK),
+            ConvLayout::Blocked if self.is_depthwise() => packed && self.groups.is_multiple_of(CHANNEL_BLOCK),
+            ConvLayout::Blocked => {
+                packed
+                    && self.groups == 1
+                    && self.in_channels.is_multiple_of(CHANNEL_BLOCK)
+                    && self.out_channels.is_multiple_of(CHANNEL_BLOCK)
+            }
+        }
     }
 
     /// A 1×1 filter with unit stride and no padding: a matrix product over pixels.
@@ -127,7 +162,8 @@ impl Conv2d {
 /// writes its result in place. For a convolution the batch index is `[n, 0, 0]`, rows are output
 /// channels over all groups and columns are output pixels in row-major order; for its data gradient
 /// input channels and pixels. For the gradient of filters the batch index is zero, rows are output
-/// channels over all groups and columns are (input channel, row, column) of a filter.
+/// channels over all groups and columns are (input channel, row, column) of a filter. Where the result of a
+/// convolution is blocked, the batch index is `[n, block, 0]`, rows are pixels and columns channels of the block.
 pub fn epilogue_scalars(batch: [u64; GEMM_BATCH_RANK], rows: (u64, u64), cols: (u64, u64)) -> [i64; 7] {
     [batch[0] as i64, batch[1] as i64, batch[2] as i64, rows.0 as i64, rows.1 as i64, cols.0 as i64, cols.1 as i64]
 }

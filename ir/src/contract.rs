@@ -1,15 +1,17 @@
 //! Recognition of library contractions: which index maps are a batched matrix product, a
 //! two-dimensional convolution or a gradient of one.
 
+mod blocked;
 mod gradient;
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
-use tensorc_abi::{BatchedGemm, Conv2d, ConvPass, DType, MatrixLayout};
+use tensorc_abi::{BatchedGemm, Conv2d, ConvLayout, ConvPass, DType, MatrixLayout};
 
 use crate::index::{Index, linearize};
 use crate::prim::Contraction;
 use crate::types::DenseType;
 
+pub use blocked::{as_blocked_convolution, blocked_convolution};
 pub use gradient::{as_conv_data_gradient, as_conv_filter_gradient};
 
 /// Whether a library kernel computes the contraction.
@@ -19,7 +21,10 @@ pub fn is_library(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> bool {
 
 /// The contraction as a convolution, with filters of the run, or as a gradient of one.
 pub fn as_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
-    as_conv(c, lhs, rhs).or_else(|| as_conv_filter_gradient(c, lhs, rhs)).or_else(|| as_conv_data_gradient(c, lhs, rhs))
+    as_conv(c, lhs, rhs)
+        .or_else(|| as_blocked_convolution(c, lhs, rhs))
+        .or_else(|| as_conv_filter_gradient(c, lhs, rhs))
+        .or_else(|| as_conv_data_gradient(c, lhs, rhs))
 }
 
 /// A contraction expressed as a matrix product.
@@ -215,6 +220,7 @@ pub fn as_conv(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv
         dilations: [1; 2],
         pads: [0; 2],
         pass: ConvPass::Forward,
+        layout: ConvLayout::Planar,
     };
     for s in 0..spatial {
         let (axis, index) = (2 - spatial + s, &c.lhs[2 + s]);

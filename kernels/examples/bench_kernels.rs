@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use tensorc_abi::{BatchedGemm, Conv2d, ConvPass, MatrixLayout, Packing};
+use tensorc_abi::{BatchedGemm, CHANNEL_BLOCK, Conv2d, ConvLayout, ConvPass, MatrixLayout, Packing};
 use tensorc_kernels::{
     Isa, conv_run_with, conv_scratch, conv_tasks, gemm_run_with, gemm_scratch, gemm_tasks, isa, pack, packed_len,
 };
@@ -184,9 +184,15 @@ impl Report {
             dilations: [1; 2],
             pads: [kernel / 2; 2],
             pass: ConvPass::Packed,
+            layout: ConvLayout::Planar,
         };
         let name = format!("{net} {kernel}x{kernel}s{stride} {inputs}-{outputs} {size}");
         self.pass(&name, call);
+        let whole = |channels: u64| channels.is_multiple_of(CHANNEL_BLOCK);
+        if whole(outputs) && (groups == 1 || groups == inputs) {
+            let layout = if whole(inputs) { ConvLayout::Blocked } else { ConvLayout::ToBlocked };
+            self.pass(&format!("{name} blocked"), Conv2d { layout, ..call });
+        }
     }
 
     /// The three products of a layer in training.
@@ -357,6 +363,7 @@ fn training(report: &Report) {
         dilations: [1; 2],
         pads: [pad; 2],
         pass: ConvPass::Forward,
+        layout: ConvLayout::Planar,
     };
     report.training("lenet", layer(64, [1, 20], 28, 5, 1, 0));
     report.training("lenet", layer(64, [20, 50], 12, 5, 1, 0));

@@ -5,8 +5,10 @@
 //! - Filters of a convolution, per group: panels of at most 12 output channels of nearly equal
 //!   height, each k×rows with k = (input channel, filter row, filter column) outermost.
 //! - Filters of a depthwise convolution: as in the graph.
+//! - Filters of a convolution to blocked channels: panels of up to 32 output channels, each k×columns with k in
+//!   the order of the sum; depthwise ones by block of channels, each taps×16.
 
-use tensorc_abi::Packing;
+use tensorc_abi::{ConvLayout, Packing};
 
 use crate::blocking::row_panels;
 use crate::conv::{self, Shape};
@@ -71,6 +73,8 @@ pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [
                 unsafe { (tier.panel)(&panel) };
             }
         }
+        // SAFETY: the constant has `len` elements, and so has `dst`.
+        Packing::Conv(ref call) if call.layout != ConvLayout::Planar => unsafe { conv::pack_blocked(call, src, dst) },
         Packing::Conv(ref call) => {
             let shape = Shape::forward(call);
             if conv::is_planar(call) {

@@ -6,7 +6,7 @@
 mod support;
 
 use support::{Counter, Random, assert_same_bits, cuts, tiers};
-use tensorc_abi::{Conv2d, ConvPass, Packing};
+use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvLayout, ConvPass, Packing};
 use tensorc_kernels::{Isa, conv_run_with, conv_scratch, conv_tasks, pack_with, packed_len};
 
 /// The place of every product: batch entry, group, output and input channel within the group, output
@@ -16,8 +16,10 @@ fn terms(call: &Conv2d, mut visit: impl FnMut([u64; 7])) {
     for n in 0..call.batch {
         for (group, o) in (0..call.groups).flat_map(|g| (0..call.out_channels).map(move |o| (g, o))) {
             for (p, q) in (0..oh).flat_map(|p| (0..ow).map(move |q| (p, q))) {
-                for i in 0..call.in_channels {
-                    for (r, s) in (0..kh).flat_map(|r| (0..kw).map(move |s| (r, s))) {
+                for block in (0..call.in_channels).step_by(lanes(call) as usize) {
+                    let taps = (0..kh).flat_map(|r| (0..kw).map(move |s| (r, s)));
+                    let end = call.in_channels.min(block + lanes(call));
+                    for ((r, s), i) in taps.flat_map(|tap| (block..end).map(move |i| (tap, i))) {
                         let row = (p * call.strides[0] + r * call.dilations[0]).wrapping_sub(call.pads[0]);
                         let col = (q * call.strides[1] + s * call.dilations[1]).wrapping_sub(call.pads[1]);
                         if row < h && col < wi {
@@ -28,6 +30,23 @@ fn terms(call: &Conv2d, mut visit: impl FnMut([u64; 7])) {
             }
         }
     }
+}
+
+/// Channels of x that are added up tap by tap.
+fn lanes(call: &Conv2d) -> u64 {
+    if call.layout == ConvLayout::Blocked { CHANNEL_BLOCK } else { 1 }
+}
+
+/// `[n, channels, pixels]` as `[n, channels / 16, pixels, 16]`, or back.
+fn blocked(data: &[f32], channels: u64, pixels: u64, back: bool) -> Vec<f32> {
+    let (channels, pixels, lanes) = (channels as usize, pixels as usize, CHANNEL_BLOCK as usize);
+    let mut out = vec![0.0; data.len()];
+    for i in 0..data.len() {
+        let (n, c, p) = (i / (channels * pixels), i / pixels % channels, i % pixels);
+        let at = ((n * channels / lanes + c / lanes) * pixels + p) * lanes + c % lanes;
+        if back { out[i] = data[at] } else { out[at] = data[i] }
+    }
+    out
 }
 
 fn sizes(call: &Conv2d) -> [usize; 3] {
@@ -90,8 +109,16 @@ fn run(isa: Isa, call: &Conv2d, a: &[f32], b: &[f32], ranges: &[std::ops::Range<
         _ => (call.batch, outer, call.output[0] * call.output[1]),
     };
     let mut y = vec![f32::NAN; (batch * rows * cols) as usize];
-    let strides = [(rows * cols) as i64, 0, 0, cols as i64];
-    let counter = Counter::new([batch, 1, 1], rows, cols, y.as_mut_ptr(), strides);
+    let image = (rows * cols) as i64;
+    let (blocks, strides, [rows, cols]) = match call.layout {
+        ConvLayout::Planar => (1, [image, 0, 0, cols as i64], [rows, cols]),
+        _ => (
+            rows / CHANNEL_BLOCK,
+            [image, (CHANNEL_BLOCK * cols) as i64, 0, CHANNEL_BLOCK as i64],
+            [cols, CHANNEL_BLOCK],
+        ),
+    };
+    let counter = Counter::new([batch, blocks, 1], rows, cols, y.as_mut_ptr(), strides);
     for range in ranges {
         let mut scratch = vec![f32::NAN; conv_scratch(call) / 4];
         let finish = epilogue.then(|| counter.call());
@@ -118,6 +145,31 @@ fn check(random: &mut Random, call: &Conv2d) {
             let what = format!("{isa:?} {call:?}");
             assert_same_bits(&what, &run(isa, call, &a, &b, std::slice::from_ref(&(0..tasks)), false), &expected);
             assert_same_bits(&what, &run(isa, call, &a, &b, &cuts(random, tasks), true), &doubled);
+        }
+    }
+}
+
+/// A convolution to blocked channels.
+fn check_blocked(random: &mut Random, call: &Conv2d) {
+    let layouts = match call.is_depthwise() || call.in_channels.is_multiple_of(CHANNEL_BLOCK) {
+        true => vec![ConvLayout::Blocked, ConvLayout::ToBlocked],
+        false => vec![ConvLayout::ToBlocked],
+    };
+    for layout in layouts.into_iter().filter(|l| *l == ConvLayout::Blocked || !call.is_depthwise()) {
+        let call = &Conv2d { layout, ..*call };
+        let (inner, outer) = (call.groups * call.in_channels, call.groups * call.out_channels);
+        let (plane, pixels) = (call.input[0] * call.input[1], call.output[0] * call.output[1]);
+        let (x, w) = (random.fill(sizes(call)[0]), random.fill(sizes(call)[1]));
+        let expected = model(call, &x, &w);
+        let doubled: Vec<f32> = expected.iter().map(|y| 2.0 * y).collect();
+        let x = if layout == ConvLayout::Blocked { blocked(&x, inner, plane, false) } else { x };
+        let tasks = conv_tasks(call);
+        for isa in tiers() {
+            let what = format!("{isa:?} {call:?}");
+            let y = run(isa, call, &x, &w, std::slice::from_ref(&(0..tasks)), false);
+            assert_same_bits(&what, &blocked(&y, outer, pixels, true), &expected);
+            let y = run(isa, call, &x, &w, &cuts(random, tasks), true);
+            assert_same_bits(&what, &blocked(&y, outer, pixels, true), &doubled);
         }
     }
 }
@@ -151,6 +203,7 @@ fn random_conv(random: &mut Random, groups: u64, in_channels: u64, out_channels:
         dilations,
         pads,
         pass: ConvPass::Packed,
+        layout: ConvLayout::Planar,
     })
 }
 
@@ -176,6 +229,41 @@ fn random_depthwise_convolutions() {
     }
 }
 
+#[test]
+fn random_blocked_convolutions() {
+    let mut random = Random::new(9);
+    for _ in 0..60 {
+        let (inputs, outputs) = (random.pick(&[1, 3, 16, 32, 80]), random.pick(&[16, 32, 48, 80]));
+        let call = random_conv(&mut random, 1, inputs, outputs);
+        check_blocked(&mut random, &call);
+        let channels = random.pick(&[16, 32, 80]);
+        let call = random_conv(&mut random, channels, 1, 1);
+        check_blocked(&mut random, &call);
+    }
+}
+
+#[test]
+fn blocked_bands_and_panels() {
+    let mut random = Random::new(10);
+    for call in [
+        plain(64, 96, 30, 3, 1),
+        plain(128, 64, 30, 3, 2),
+        plain(400, 80, 21, 1, 1),
+        plain(64, 256, 15, 1, 2),
+        plain(3, 32, 64, 7, 2),
+        Conv2d { batch: 3, ..plain(32, 64, 7, 3, 1) },
+        Conv2d { groups: 32, ..plain(1, 1, 60, 5, 2) },
+        // More padding after the last row and column than before the first, windows in the padding.
+        Conv2d { output: [11, 12], ..plain(16, 16, 9, 3, 1) },
+        Conv2d { pads: [5, 6], output: [17, 19], ..plain(16, 16, 9, 3, 1) },
+        Conv2d { groups: 16, in_channels: 1, out_channels: 1, pads: [5, 6], output: [17, 19], ..plain(1, 1, 9, 3, 1) },
+        Conv2d { batch: 0, ..plain(16, 16, 9, 3, 1) },
+        Conv2d { in_channels: 0, ..plain(16, 16, 9, 3, 1) },
+    ] {
+        check_blocked(&mut random, &call);
+    }
+}
+
 fn plain(in_channels: u64, out_channels: u64, size: u64, kernel: u64, stride: u64) -> Conv2d {
     conv(Conv2d {
         batch: 1,
@@ -189,6 +277,7 @@ fn plain(in_channels: u64, out_channels: u64, size: u64, kernel: u64, stride: u6
         dilations: [1; 2],
         pads: [kernel / 2; 2],
         pass: ConvPass::Packed,
+        layout: ConvLayout::Planar,
     })
 }
 

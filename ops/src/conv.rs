@@ -45,19 +45,18 @@ fn convolve(
 ) -> Result<Value> {
     let (n, wd) = (b.dims(x)?[0], b.dims(w)?);
     let (oc, ic, kernel) = (wd[0], wd[1], &wd[2..]);
-    let grouped = usize::from(groups > 1);
-    let lead = if groups > 1 { vec![n, groups, oc / groups] } else { vec![n, oc] };
+    // Groups of a single filter are the output channels.
+    let split = groups > 1 && oc != groups;
+    let lead = if split { vec![n, groups, oc / groups] } else { vec![n, oc] };
     let out_rank = lead.len() + spatial.len();
     let extents = [&lead[..], spatial, &[ic], kernel].concat();
     let v = vars(extents.len());
     let channel = &v[out_rank];
-    let (in_channel, out_channel) = match groups > 1 {
-        true => (v[1].scale(ic as i64).add(channel), v[1].scale((oc / groups) as i64).add(&v[2])),
-        false => (channel.clone(), v[1].clone()),
-    };
+    let in_channel = if groups > 1 { v[1].scale(ic as i64).add(channel) } else { channel.clone() };
+    let out_channel = if split { v[1].scale((oc / groups) as i64).add(&v[2]) } else { v[1].clone() };
     let (mut lhs, mut rhs) = (vec![v[0].clone(), in_channel], vec![out_channel, channel.clone()]);
     for axis in 0..spatial.len() {
-        let (o, k) = (&v[2 + grouped + axis], &v[out_rank + 1 + axis]);
+        let (o, k) = (&v[lead.len() + axis], &v[out_rank + 1 + axis]);
         lhs.push(position(axis, o, k));
         rhs.push(k.clone());
     }

@@ -9,6 +9,7 @@ pub mod egraph;
 pub mod fold_constants;
 pub mod fuse;
 pub mod infer;
+pub mod layout;
 pub mod manager;
 pub mod memory;
 pub mod pipeline;

@@ -9,6 +9,7 @@ use crate::differentiate::Differentiate;
 use crate::fold_constants::FoldConstants;
 use crate::fuse::Fuse;
 use crate::infer::InferTypes;
+use crate::layout::ChooseLayout;
 use crate::manager::{Pass, PassCx, run_passes};
 use crate::recompute::{Budget, Recompute};
 use crate::simplify::Simplify;
@@ -22,6 +23,8 @@ pub enum Phase {
     Type,
     /// Decomposed to primitives and simplified.
     Simplify,
+    /// Images laid out in planes or in blocks of channels.
+    Layout,
     /// Primitives grouped into clusters.
     Fuse,
     /// Clusters lowered to kernels and library calls.
@@ -31,13 +34,15 @@ pub enum Phase {
 }
 
 impl Phase {
-    pub const ALL: [Phase; 6] = [Phase::Import, Phase::Type, Phase::Simplify, Phase::Fuse, Phase::Lower, Phase::Plan];
+    pub const ALL: [Phase; 7] =
+        [Phase::Import, Phase::Type, Phase::Simplify, Phase::Layout, Phase::Fuse, Phase::Lower, Phase::Plan];
 
     pub const fn name(self) -> &'static str {
         match self {
             Phase::Import => "import",
             Phase::Type => "type",
             Phase::Simplify => "simplify",
+            Phase::Layout => "layout",
             Phase::Fuse => "fuse",
             Phase::Lower => "lower",
             Phase::Plan => "plan",
@@ -57,6 +62,8 @@ pub fn default_pipeline() -> Vec<(Phase, Box<dyn Pass>)> {
         (Phase::Simplify, Box::new(Decompose)),
         (Phase::Simplify, Box::new(FoldConstants)),
         (Phase::Simplify, Box::new(Simplify::default())),
+        (Phase::Layout, Box::new(ChooseLayout::default())),
+        (Phase::Layout, Box::new(Simplify::default())),
         (Phase::Fuse, Box::new(Recompute::default())),
         (Phase::Fuse, Box::new(Fuse::default())),
     ]
@@ -124,6 +131,14 @@ const KNOWN: &[Known] = &[
             pass.reassociate = boolean("simplify", "reassociate", given)?;
             pass.rounds = number("simplify", "rounds", given)?.unwrap_or(pass.rounds);
             Ok(Box::new(pass))
+        },
+    },
+    Known {
+        name: "choose-layout",
+        options: &["everywhere"],
+        build: |given| {
+            let everywhere = boolean("choose-layout", "everywhere", given)?.unwrap_or(false);
+            Ok(Box::new(ChooseLayout { everywhere }))
         },
     },
     Known {

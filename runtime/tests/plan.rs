@@ -7,7 +7,7 @@ mod common;
 use bytes::Bytes;
 use common::*;
 use tensorc_abi::{
-    BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, KernelFn, MatrixLayout, Packing, Plan, StepOp,
+    BatchedGemm, BufferId, Conv2d, ConvLayout, ConvPass, DType, Home, KernelFn, MatrixLayout, Packing, Plan, StepOp,
 };
 use tensorc_runtime::plan::{LoadError, PlanError, Side};
 use tensorc_runtime::{
@@ -373,6 +373,7 @@ fn convolutions_agree_with_a_plain_loop() {
         dilations: [1, 1],
         pads: [1, 1],
         pass: ConvPass::Packed,
+        layout: ConvLayout::Planar,
     };
     let mut plan = empty_plan();
     let x = buffer(&mut plan, "x", &[2, 3, 9, 8], Home::Input(0));

@@ -6,7 +6,7 @@ mod common;
 
 use common::*;
 use tensorc_abi::{
-    BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, KernelId, MatrixLayout, Packing, Plan, StepOp,
+    BatchedGemm, BufferId, Conv2d, ConvLayout, ConvPass, DType, Home, KernelId, MatrixLayout, Packing, Plan, StepOp,
 };
 use tensorc_runtime::plan::{PlanError, Side, verify};
 
@@ -290,6 +290,7 @@ fn convolutions_match_their_tensors_and_weights() {
         dilations: [1, 1],
         pads: [0, 0],
         pass: ConvPass::Packed,
+        layout: ConvLayout::Planar,
     };
     let mut plan = empty_plan();
     let x = buffer(&mut plan, "x", &[1, 2, 5, 5], Home::Input(0));

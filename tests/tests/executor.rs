@@ -4,6 +4,7 @@ mod binding;
 mod every_operator;
 mod gradients;
 mod memory;
+mod merging;
 mod placement;
 mod steps;
 

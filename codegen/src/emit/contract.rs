@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
-use tensorc_abi::{Conv2d, ConvPass};
+use tensorc_abi::{Conv2d, ConvLayout, ConvPass};
 use tensorc_ir::DType;
 use tensorc_ir::contract::{Gemm, as_convolution, as_gemm};
 use tensorc_ir::diag::Result;
@@ -171,6 +171,17 @@ impl Block {
                     batch_strides: [0; GEMM_BATCH_RANK],
                     row_stride: taps as i64,
                     cols: taps,
+                }
+            }
+            Library::Conv { conv, .. } if conv.layout != ConvLayout::Planar => {
+                let (pixels, lanes) = (dims[2] * dims[3], dims[4]);
+                Block {
+                    batch_axes: [vec![0], vec![1], vec![]],
+                    row_axes: vec![2, 3],
+                    col_axes: vec![4],
+                    batch_strides: [(dims[1] * pixels * lanes) as i64, (pixels * lanes) as i64, 0],
+                    row_stride: lanes as i64,
+                    cols: lanes,
                 }
             }
             Library::Conv { conv, .. } => {

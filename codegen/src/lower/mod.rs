@@ -6,8 +6,8 @@ mod order;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::{
-    Arg, Buffer, BufferId, ConvPass, DType, Epilogue, ExternFn, Home, KernelId, MatrixLayout, Packing, Plan, Step,
-    StepOp, Weight,
+    Arg, Buffer, BufferId, ConvLayout, ConvPass, DType, Epilogue, ExternFn, Home, KernelId, MatrixLayout, Packing,
+    Plan, Step, StepOp, Weight,
 };
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
@@ -189,6 +189,7 @@ impl Lowering<'_> {
         let flops = flops(&fused.body)?;
         if fused.class == FusionClass::Contract
             && let Some(library) = library_form(&fused.body)?
+            && self.packs(node, &library)
         {
             return self.library(node, fused, library, flops);
         }
@@ -242,6 +243,16 @@ impl Lowering<'_> {
         let bytes = args.iter().map(|b| self.out.plan.buffer(*b).bytes()).sum();
         let name = self.graph.node(node).name.to_string();
         Step { name, op, flops, bytes }
+    }
+
+    /// Whether a call finds its filters as it needs them: those of blocked channels must be packed.
+    fn packs(&self, node: NodeId, library: &Library) -> bool {
+        match library {
+            Library::Conv { conv, b, .. } if conv.layout != ConvLayout::Planar => {
+                self.graph.constant(self.graph.args(node)[*b]).is_some()
+            }
+            _ => true,
+        }
     }
 
     fn library(&mut self, node: NodeId, fused: &Fused, library: Library, flops: u64) -> Result<()> {

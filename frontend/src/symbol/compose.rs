@@ -202,7 +202,7 @@ impl Application {
                 return Err(SymbolError::MissingOperands { op, node, needed, given, names: names(&operands) });
             }
         }
-        let op = Applied { operator: self.operator, params };
+        let op = Applied { operator: self.operator, params, subgraphs: vec![] };
         apply(self.name.into(), self.attrs, op, entries).map(Symbol::of_node)
     }
 }

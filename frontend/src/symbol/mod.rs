@@ -8,6 +8,7 @@ mod alias;
 mod arith;
 mod attrs;
 mod compose;
+mod control;
 mod error;
 mod json;
 mod list;

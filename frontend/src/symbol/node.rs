@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use tensorc_ir::op::ResultCount;
 use tensorc_ir::params::Params;
 
+use super::Symbol;
 use super::error::SymbolError;
 use super::operator::Operator;
 use super::variable::INIT;
@@ -32,6 +33,8 @@ pub(super) struct Applied {
     pub operator: Operator,
     /// The attributes, parsed. Defaults are filled in.
     pub params: Params,
+    /// Graphs that the node runs, of operators for control flow.
+    pub subgraphs: Vec<Symbol>,
 }
 
 pub(super) struct Node {

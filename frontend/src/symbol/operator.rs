@@ -50,6 +50,12 @@ impl Operator {
         Some(Operator { def: def.clone(), name: first.into() })
     }
 
+    /// An entry that belongs to one node.
+    pub fn own(def: OpDef) -> Operator {
+        let name = def.name.into();
+        Operator { def: Arc::new(def), name }
+    }
+
     pub fn def(&self) -> &OpDef {
         &self.def
     }

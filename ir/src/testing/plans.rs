@@ -1,8 +1,8 @@
 //! Random plans that obey the structural rules; their memory is not laid out sensibly.
 
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, DType, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan,
-    Step, StepOp, Weight,
+    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvLayout, ConvPass, DType, Epilogue, Home, KernelId, MatrixLayout,
+    Packing, Plan, Step, StepOp, Weight,
 };
 
 use super::Rng;
@@ -48,8 +48,8 @@ fn conv(rng: &mut Rng) -> Conv2d {
     Conv2d {
         batch: 1,
         groups: 1,
-        in_channels: 1 + rng.below(8),
-        out_channels: 1 + rng.below(8),
+        in_channels: 16 * (1 + rng.below(8)),
+        out_channels: 16 * (1 + rng.below(8)),
         input: [8, 8],
         output: [8, 8],
         kernel: [3, 3],
@@ -57,6 +57,7 @@ fn conv(rng: &mut Rng) -> Conv2d {
         dilations: [1, 1],
         pads: [1, 1],
         pass: ConvPass::Packed,
+        layout: [ConvLayout::Planar, ConvLayout::ToBlocked, ConvLayout::Blocked][rng.below(3) as usize],
     }
 }
 
@@ -76,7 +77,11 @@ fn step(rng: &mut Rng, from: BufferId, to: BufferId) -> StepOp {
         2 => {
             let pass = ConvPass::ALL[rng.below(4) as usize];
             let filters = if pass == ConvPass::Packed { 2 } else { 0 };
-            StepOp::Conv { call: Conv2d { pass, ..conv(rng) }, a: from, b: BufferId(filters), c: to, epilogue }
+            let mut call = Conv2d { pass, ..conv(rng) };
+            if pass != ConvPass::Packed {
+                call.layout = ConvLayout::Planar;
+            }
+            StepOp::Conv { call, a: from, b: BufferId(filters), c: to, epilogue }
         }
         _ => StepOp::Copy { src: from, dst: to },
     }

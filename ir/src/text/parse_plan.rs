@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, Step,
-    StepOp, Weight,
+    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvLayout, ConvPass, Epilogue, Home, KernelId, MatrixLayout, Packing,
+    Plan, Step, StepOp, Weight,
 };
 
 use super::lex::{Name, Pos};
@@ -265,10 +265,7 @@ impl Record {
     }
 
     fn gemm(&mut self) -> Result<BatchedGemm> {
-        let packed: u8 = match self.fields.contains_key("b_packed") {
-            true => self.one("b_packed")?,
-            false => 0,
-        };
+        let b_packed = self.flag("b_packed")?;
         Ok(BatchedGemm {
             batch: self.list("batch")?,
             m: self.one("m")?,
@@ -277,11 +274,24 @@ impl Record {
             a: self.layout("a")?,
             b: self.layout("b")?,
             c: self.layout("c")?,
-            b_packed: packed != 0,
+            b_packed,
         })
     }
 
+    /// Whether a field that may be left out is not zero.
+    fn flag(&mut self, name: &str) -> Result<bool> {
+        match self.fields.contains_key(name) {
+            true => self.one::<u8>(name).map(|value| value != 0),
+            false => Ok(false),
+        }
+    }
+
     fn conv(&mut self, pass: ConvPass) -> Result<Conv2d> {
+        let layout = match (self.flag("x_blocked")?, self.flag("y_blocked")?) {
+            (false, false) => ConvLayout::Planar,
+            (false, true) => ConvLayout::ToBlocked,
+            (true, _) => ConvLayout::Blocked,
+        };
         Ok(Conv2d {
             batch: self.one("batch")?,
             groups: self.one("groups")?,
@@ -294,6 +304,7 @@ impl Record {
             dilations: self.list("dilations")?,
             pads: self.list("pads")?,
             pass,
+            layout,
         })
     }
 }

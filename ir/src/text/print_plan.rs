@@ -1,7 +1,8 @@
 //! Printing of plans.
 
 use tensorc_abi::{
-    Arg, BatchedGemm, BufferId, Conv2d, ConvPass, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan, StepOp,
+    Arg, BatchedGemm, BufferId, Conv2d, ConvLayout, ConvPass, Epilogue, Home, KernelId, MatrixLayout, Packing, Plan,
+    StepOp,
 };
 
 use super::names::{Numbered, quote, sigiled, word};
@@ -140,9 +141,14 @@ pub(super) fn conv_pass(pass: ConvPass) -> &'static str {
 }
 
 fn conv(c: &Conv2d) -> String {
+    let layout = match c.layout {
+        ConvLayout::Planar => "",
+        ConvLayout::ToBlocked => ", y_blocked = 1",
+        ConvLayout::Blocked => ", x_blocked = 1, y_blocked = 1",
+    };
     format!(
         "{{batch = {}, groups = {}, in_channels = {}, out_channels = {}, input = {}, output = {}, kernel = {}, \
-         strides = {}, dilations = {}, pads = {}}}",
+         strides = {}, dilations = {}, pads = {}{layout}}}",
         c.batch,
         c.groups,
         c.in_channels,

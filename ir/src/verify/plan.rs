@@ -91,6 +91,9 @@ fn check_step(plan: &Plan, op: &StepOp, kernels: Option<&[Kernel]>) -> Check {
             if packed != (c.pass == ConvPass::Packed) {
                 return Err("the convolution and its filters disagree on packing".into());
             }
+            if !c.layout_fits() {
+                return Err("the convolution does not fit its layout".into());
+            }
             if [a, b, out].iter().any(|id| plan.buffer(**id).dtype != DType::F32) {
                 return Err("an operand of a library convolution is not f32".into());
             }

@@ -3,8 +3,11 @@
 //!
 //! `shape` brings a convolution and its data gradient into one form, windows that are moved over an
 //! image; `windows` computes that form, `planar` a special case of it. `filters` provides the filter
-//! matrix and `patches` the matrix of image patches. `correlate` computes the gradient of filters.
+//! matrix and `patches` the matrix of image patches. `correlate` computes the gradient of filters. `blocked` and `blocked_depthwise` are
+//! for channels in blocks.
 
+mod blocked;
+mod blocked_depthwise;
 mod correlate;
 mod filters;
 mod patches;
@@ -14,13 +17,46 @@ mod windows;
 
 use std::ops::Range;
 
-use tensorc_abi::{Conv2d, ConvPass};
+use tensorc_abi::{Conv2d, ConvLayout, ConvPass};
 
 use crate::tiers::tier;
 use crate::{EpilogueCall, Isa, isa};
 
 pub(crate) use planar::is_planar;
 pub(crate) use shape::Shape;
+
+/// The algorithms; which one computes a call is a function of the call alone.
+enum Way {
+    Windows,
+    Planar,
+    Correlate,
+    Blocked,
+    BlockedDepthwise,
+}
+
+fn way(call: &Conv2d) -> Way {
+    match (call.layout, call.pass) {
+        (ConvLayout::Planar, ConvPass::FilterGradient) => Way::Correlate,
+        (ConvLayout::Planar, _) if is_planar(call) => Way::Planar,
+        (ConvLayout::Planar, _) => Way::Windows,
+        (ConvLayout::Blocked, _) if call.is_depthwise() => Way::BlockedDepthwise,
+        _ => Way::Blocked,
+    }
+}
+
+/// Writes the packed form of filters whose result is blocked.
+///
+/// # Safety
+/// `src` addresses the filters, with any alignment, and `dst` has as many elements.
+pub(crate) unsafe fn pack_blocked(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match way(call) {
+            Way::BlockedDepthwise => blocked_depthwise::pack(call, src, dst),
+            _ => blocked::pack(call, src, dst),
+        }
+    }
+}
 
 /// The addresses of the two operands and the result.
 #[derive(Clone, Copy)]
@@ -32,19 +68,22 @@ struct Tensors {
 
 /// Number of tasks of a convolution; they may run in any order, on any threads.
 pub fn conv_tasks(call: &Conv2d) -> u64 {
-    (match call.pass {
-        ConvPass::FilterGradient => correlate::Schedule::new(call).tasks(),
-        _ if is_planar(call) => planar::tasks(&Shape::forward(call)),
-        _ => windows::Schedule::new(call).tasks(),
+    (match way(call) {
+        Way::Correlate => correlate::Schedule::new(call).tasks(),
+        Way::Planar => planar::tasks(&Shape::forward(call)),
+        Way::Windows => windows::Schedule::new(call).tasks(),
+        Way::Blocked => blocked::Schedule::new(call).tasks(),
+        Way::BlockedDepthwise => blocked_depthwise::Schedule::new(call).tasks(),
     }) as u64
 }
 
 /// Bytes of scratch one thread needs for [`conv_run`].
 pub fn conv_scratch(call: &Conv2d) -> usize {
-    let elements = match call.pass {
-        ConvPass::FilterGradient => correlate::Schedule::new(call).scratch(),
-        _ if is_planar(call) => 0,
-        _ => windows::Schedule::new(call).scratch(),
+    let elements = match way(call) {
+        Way::Correlate => correlate::Schedule::new(call).scratch(),
+        Way::Planar | Way::BlockedDepthwise => 0,
+        Way::Windows => windows::Schedule::new(call).scratch(),
+        Way::Blocked => blocked::Schedule::new(call).scratch(),
     };
     elements * size_of::<f32>()
 }
@@ -94,12 +133,16 @@ pub unsafe fn conv_run_with(
     let tasks = tasks.start as usize..tasks.end as usize;
     // SAFETY: passed on from the caller.
     unsafe {
-        match call.pass {
-            ConvPass::FilterGradient => {
+        match way(call) {
+            Way::Correlate => {
                 correlate::run(tier, &correlate::Schedule::new(call), tensors, epilogue, tasks, scratch.cast());
             }
-            _ if is_planar(call) => planar::run(tier, &Shape::forward(call), tensors, epilogue, tasks),
-            _ => windows::run(tier, &windows::Schedule::new(call), tensors, epilogue, tasks, scratch.cast()),
+            Way::Planar => planar::run(tier, &Shape::forward(call), tensors, epilogue, tasks),
+            Way::Windows => windows::run(tier, &windows::Schedule::new(call), tensors, epilogue, tasks, scratch.cast()),
+            Way::Blocked => blocked::run(tier, &blocked::Schedule::new(call), tensors, epilogue, tasks, scratch.cast()),
+            Way::BlockedDepthwise => {
+                blocked_depthwise::run(tier, &blocked_depthwise::Schedule::new(call), tensors, epilogue, tasks);
+            }
         }
     }
 }

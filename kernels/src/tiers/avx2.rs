@@ -2,9 +2,17 @@
 
 use std::arch::x86_64::*;
 
-use super::{NR, Panel, Skinny, Tier, Tile, Window, avx2_depthwise, portable, spread};
+use super::{NR, Panel, Skinny, Tier, Tile, Window, avx2_blocked, avx2_depthwise, portable, spread};
 
-pub(super) static TIER: Tier = Tier { tile, skinny, panel, fetch, depthwise: avx2_depthwise::depthwise };
+pub(super) static TIER: Tier = Tier {
+    tile,
+    skinny,
+    panel,
+    fetch,
+    depthwise: avx2_depthwise::depthwise,
+    strip: avx2_blocked::strip,
+    depth_strip: avx2_blocked::depth_strip,
+};
 
 const ROWS: usize = 6;
 const COLS: usize = 16;

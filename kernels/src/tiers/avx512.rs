@@ -8,10 +8,17 @@
 use std::arch::x86_64::*;
 
 use super::avx512_data::first;
-use super::{LANES, NR, Skinny, Tier, Tile, avx512_data, avx512_depthwise};
+use super::{LANES, NR, Skinny, Tier, Tile, avx512_blocked, avx512_data, avx512_depthwise};
 
-pub(super) static TIER: Tier =
-    Tier { tile, skinny, panel: avx512_data::panel, fetch: avx512_data::fetch, depthwise: avx512_depthwise::depthwise };
+pub(super) static TIER: Tier = Tier {
+    tile,
+    skinny,
+    panel: avx512_data::panel,
+    fetch: avx512_data::fetch,
+    depthwise: avx512_depthwise::depthwise,
+    strip: avx512_blocked::strip,
+    depth_strip: avx512_blocked::depth_strip,
+};
 
 type TileFn = unsafe fn(&Tile);
 

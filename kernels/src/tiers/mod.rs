@@ -6,14 +6,19 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx2_blocked;
+#[cfg(target_arch = "x86_64")]
 mod avx2_depthwise;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_blocked;
 #[cfg(target_arch = "x86_64")]
 mod avx512_data;
 #[cfg(target_arch = "x86_64")]
 mod avx512_depthwise;
 mod portable;
+mod portable_blocked;
 
 use crate::Isa;
 
@@ -176,6 +181,62 @@ pub(crate) struct DepthwiseShape {
     pub inside: std::ops::Range<usize>,
 }
 
+/// Most output pixels of a [`Strip`].
+pub(crate) const STRIP_PIXELS: usize = 14;
+
+/// A few output pixels of a convolution to blocked channels, in `rows` neighbouring rows, and one panel
+/// of `vectors` blocks of output channels.
+///
+/// Term k of the sum counts channel blocks of x, filter rows, filter columns and channels of a block,
+/// the last fastest.
+#[derive(Clone, Copy)]
+pub(crate) struct Strip {
+    /// What the first term of the first pixel reads.
+    pub x: *const f32,
+    /// Elements of x between neighbouring pixels and between rows.
+    pub step: usize,
+    pub row: usize,
+    /// 1, or 2 with at most half of [`STRIP_PIXELS`].
+    pub rows: usize,
+    /// Pixels of each row.
+    pub pixels: usize,
+    /// Channel blocks of x, and elements between them.
+    pub blocks: usize,
+    pub block: usize,
+    pub kernel: [usize; 2],
+    /// Elements of x between filter rows and columns.
+    pub tap: [usize; 2],
+    /// Channels of a block of x, which lie side by side.
+    pub channels: usize,
+    /// Element (k, j) of the panel at `w[k·16·vectors + j]`.
+    pub w: *const f32,
+    /// 1 or 2.
+    pub vectors: usize,
+    /// Where to fetch into the cache what later strips need, 16 elements for each term; any address will do.
+    pub ahead: *const f32,
+    /// Pixel i (in row-major order) of channel block v at `y[v·y_block + 16·i]`.
+    pub y: *mut f32,
+    pub y_block: usize,
+    /// Whether the sum continues from what y holds instead of zero.
+    pub continued: bool,
+}
+
+/// Neighbouring output pixels of one row of a depthwise convolution over a block of channels, all of whose
+/// taps `kernel` lie in the image.
+pub(crate) struct DepthStrip {
+    pub x: *const f32,
+    /// Elements of x between neighbouring pixels.
+    pub step: usize,
+    pub pixels: usize,
+    pub kernel: [usize; 2],
+    /// Elements of x between filter rows and columns.
+    pub tap: [usize; 2],
+    /// Tap (r, s) of the channels at `w[r·w_row + 16·s]`.
+    pub w: *const f32,
+    pub w_row: usize,
+    pub y: *mut f32,
+}
+
 /// The inner kernels of one tier.
 ///
 /// # Safety
@@ -187,6 +248,8 @@ pub(crate) struct Tier {
     pub panel: unsafe fn(&Panel),
     pub fetch: unsafe fn(&Window<'_>),
     pub depthwise: unsafe fn(&Depthwise<'_>),
+    pub strip: unsafe fn(&Strip),
+    pub depth_strip: unsafe fn(&DepthStrip),
 }
 
 /// The kernels of `isa`.

@@ -1,9 +1,17 @@
 //! Kernels in plain Rust, for any machine; other tiers inline the same bodies under their own
 //! target features where vectorisation by the compiler is good enough.
 
-use super::{Depthwise, LANES, NR, Panel, Skinny, Tier, Tile, Window};
+use super::{Depthwise, LANES, NR, Panel, Skinny, Tier, Tile, Window, portable_blocked};
 
-pub(super) static TIER: Tier = Tier { tile, skinny, panel, fetch, depthwise };
+pub(super) static TIER: Tier = Tier {
+    tile,
+    skinny,
+    panel,
+    fetch,
+    depthwise,
+    strip: portable_blocked::strip,
+    depth_strip: portable_blocked::depth_strip,
+};
 
 /// Rows and columns of the portable register tile.
 const ROWS: usize = 4;

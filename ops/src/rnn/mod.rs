@@ -6,6 +6,7 @@
 
 mod backward;
 mod forward;
+mod onnx;
 
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Result;
@@ -105,5 +106,5 @@ pub fn ops() -> Vec<OpDef> {
         .outputs(1, 2)
         .gradient(backward::run)
         .ulp(64.0);
-    vec![def]
+    [vec![def], onnx::ops()].into_iter().flatten().collect()
 }

@@ -153,11 +153,11 @@ impl<'a> State<'a> {
         for operand in operands {
             self.acquire(*operand);
         }
-        if let Some(top) = operands.iter().map(|o| self.level[*o as usize]).max() {
-            if top >= self.level[class as usize] {
-                self.level[class as usize] = top + 1;
-                self.raise(class);
-            }
+        if let Some(top) = operands.iter().map(|o| self.level[*o as usize]).max()
+            && top >= self.level[class as usize]
+        {
+            self.level[class as usize] = top + 1;
+            self.raise(class);
         }
         before - best.0
     }

@@ -18,6 +18,7 @@ enum Key {
 /// Constants up to this size are compared by value, larger ones by identity.
 const SMALL: u64 = 4096;
 
+/// Merges every node that computes what an earlier one does. Returns whether there was one.
 pub fn run(graph: &mut Graph) -> bool {
     let mut seen: HashMap<Key, Value> = HashMap::new();
     let mut changed = false;

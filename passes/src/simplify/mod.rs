@@ -10,6 +10,7 @@ mod scale;
 mod sink;
 mod views;
 
+pub use cse::run as merge_equal;
 use tensorc_ir::DenseType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};

@@ -199,6 +199,26 @@ pub const CASES: &[(&str, &str)] = &[
         "(%x: ?[2, 1, 2], %p: ?[96], %h: ?[2, 1, 2], %c: ?[2, 1, 2]) { %y = mx_rnn(%x, %p, %h, %c) {mode=\"lstm\", state_size=2, num_layers=1, bidirectional=true, state_outputs=true} : (?, ?, ?) return %y, %y:1, %y:2 }",
     ),
     (
+        "layers of LSTM cells in both directions",
+        "(%x: ?[3, 2, 2], %w: ?[2, 8, 2], %r: ?[2, 8, 2], %b: ?[2, 16]) { %n = const i64[2] [3, 2] %y = lstm(%x, %w, %r, %b, %n) {direction=\"bidirectional\"} : (?, ?, ?) return %y, %y:1, %y:2 }",
+    ),
+    (
+        "LSTM cells with peepholes",
+        "(%x: ?[2, 2, 2], %w: ?[1, 8, 2], %r: ?[1, 8, 2], %b: ?[1, 16], %h: ?[1, 2, 2], %c: ?[1, 2, 2], %p: ?[1, 6]) { %y = lstm(%x, %w, %r, %b, _, %h, %c, %p) : (?, ?, ?) return %y, %y:2 }",
+    ),
+    (
+        "layers of GRU cells",
+        "(%x: ?[3, 2, 2], %w: ?[1, 6, 2], %r: ?[1, 6, 2], %b: ?[1, 12], %h: ?[1, 2, 2]) { %y = gru(%x, %w, %r, %b, _, %h) {direction=\"reverse\"} : (?, ?) %z = gru(%x, %w, %r, %b) {linear_before_reset=1} return %y, %y:1, %z }",
+    ),
+    (
+        "layers of simple cells",
+        "(%x: ?[3, 2, 2], %w: ?[1, 2, 2], %r: ?[1, 2, 2]) { %y = rnn(%x, %w, %r) : (?, ?) return %y, %y:1 }",
+    ),
+    (
+        "symmetric eigenvalues and orthogonal rows",
+        "(%a: ?[2, 3, 3], %x: ?[2, 3, 4]) { %e = const ?[3, 3] [2.0, 0.0, 0.0, 0.0, 5.0, 0.0, 0.0, 0.0, 9.0] %m = add(%a, %e) %y = mx_linalg_syevd(%m) : (?, ?) %z = mx_linalg_gelqf(%x) : (?, ?) return %y, %y:1, %z, %z:1 }",
+    ),
+    (
         "a Cholesky factor",
         "(%x: ?[2, 3, 3]) { %s = mx_linalg_syrk(%x) %e = const ?[3, 3] [2.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 2.0] %a = add(%s, %e) %y = mx_linalg_potrf(%a) %z = mx_linalg_potri(%y) return %y, %z }",
     ),

@@ -6,7 +6,7 @@
 #[expect(dead_code, reason = "shared with the tests of `differentiate`, which need more of it")]
 mod cases;
 #[path = "../../../passes/tests/gradients/function.rs"]
-mod function;
+pub mod function;
 
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ fn entry(name: &'static str, function: &Function) -> OpDef {
 
 /// Whether a running sum along the last axis can stand before or after a value.
 fn is_summed(ty: &DenseType) -> bool {
-    ty.dtype.is_float() && ty.rank() > 0 && ty.len() > 0
+    ty.dtype.is_float() && ty.rank() > 0 && !ty.is_empty()
 }
 
 /// The function between running sums: these are kernels of their own, so what lies between them computes from
@@ -238,7 +238,8 @@ fn compare(subject: &Subject, at: usize, request: GradReq, found: &NDArray) -> R
     };
     let tolerance = if request == GradReq::Null { 0.0 } else { 2.0 * precision(DType::F32) * size };
     for (i, (g, w)) in got.iter().zip(gradient.iter().map(|g| expected(*g))).enumerate() {
-        if !((g - w).abs() <= tolerance) {
+        let near = (g - w).abs() <= tolerance;
+        if !near {
             let title = &subject.title;
             return Err(format!(
                 "{title}: {request:?}, operand {}, element {i}: {g}, expected {w}",
@@ -294,7 +295,7 @@ fn gradients_are_written_added_or_left_alone() {
     let rt = Runtime::with_compiler(compiler, RuntimeOptions::default()).unwrap();
     let (mut failures, mut in_place) = (vec![], 0);
     for subject in &subjects {
-        let every_other = |at: usize| if at % 2 == 0 { GradReq::Null } else { GradReq::Add };
+        let every_other = |at: usize| if at.is_multiple_of(2) { GradReq::Null } else { GradReq::Add };
         let outcome = check(&rt, subject, |_| GradReq::Write).and_then(|steps| {
             check(&rt, subject, |_| GradReq::Add)?;
             check(&rt, subject, every_other)?;

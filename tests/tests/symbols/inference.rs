@@ -67,7 +67,7 @@ fn a019_a020_layers_shape_their_weights() {
     assert!(error.contains("`dta`") && error.contains("fc1_weight"), "{error}");
 }
 
-/// A021 to A024.
+/// A021, A022, A023 and A024.
 #[test]
 fn a021_to_a024_results_shape_operands() {
     let (a, b) = (var("a"), var("b"));

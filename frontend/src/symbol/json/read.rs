@@ -6,6 +6,7 @@ use tensorc_ir::op::Registry;
 
 use super::file::{File, FileEntry, FileNode};
 use crate::symbol::Symbol;
+use crate::symbol::control::definition;
 use crate::symbol::error::SymbolError;
 use crate::symbol::node::{Applied, Entry, Node, Uses};
 use crate::symbol::operator::Operator;
@@ -94,10 +95,16 @@ fn node(file: &FileNode, made: &[Option<Arc<Node>>], registry: &Registry) -> Res
             false => Err(wrong(place, "a variable has no operands")),
         };
     }
-    if !file.subgraphs.is_empty() {
-        return Err(SymbolError::Subgraphs { op, node: name });
-    }
-    let Some(operator) = Operator::find(registry, &op) else {
+    let subgraphs = file.subgraphs.iter().map(|graph| build(graph.clone(), registry));
+    let subgraphs = subgraphs.collect::<Result<Vec<Symbol>, _>>()?;
+    let operator = match subgraphs.is_empty() {
+        true => Operator::find(registry, &op),
+        false => match definition(&op, &name, &subgraphs)? {
+            Some(def) => Some(Operator::own(def)),
+            None => return Err(SymbolError::Subgraphs { op, node: name }),
+        },
+    };
+    let Some(operator) = operator else {
         return Err(SymbolError::UnknownOperator { op, node: name });
     };
     let params = match operator.params(&file.attrs, true) {
@@ -119,7 +126,7 @@ fn node(file: &FileNode, made: &[Option<Arc<Node>>], registry: &Registry) -> Res
         return Err(SymbolError::StateNotVariable { op, node: name, operand: operand.name.clone() });
     }
     let control = file.control.iter().filter_map(|id| made[*id].clone()).collect();
-    let (op, attrs) = (Applied { operator, params }, file.attrs.clone());
+    let (op, attrs) = (Applied { operator, params, subgraphs }, file.attrs.clone());
     op.check_results(&name)?;
     Ok(Arc::new(Node { name: name.into(), attrs, op: Some(op), inputs, control, uses: Uses::default() }))
 }

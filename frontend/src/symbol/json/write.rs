@@ -114,7 +114,41 @@ impl Writer {
             let control: Vec<usize> = node.control.iter().filter_map(|n| ids.get(&key(n)).copied()).collect();
             self.numbers(&control);
         }
+        let graphs = node.op.as_ref().map_or(&[][..], |op| &op.subgraphs);
+        if !graphs.is_empty() {
+            self.key("subgraphs");
+            self.begin('[', true);
+            for graph in graphs {
+                self.item();
+                self.begin('{', true);
+                self.graph(graph);
+                self.end('}');
+            }
+            self.end(']');
+        }
         self.end('}');
+    }
+
+    /// The fields of a graph.
+    fn graph(&mut self, symbol: &Symbol) {
+        let nodes = symbol.nodes();
+        let ids: HashMap<usize, usize> = nodes.iter().enumerate().map(|(i, n)| (key(n), i)).collect();
+        self.key("nodes");
+        self.begin('[', true);
+        nodes.iter().for_each(|n| self.node(n, &ids));
+        self.end(']');
+        self.key("arg_nodes");
+        let variable = |(i, n): (usize, &Arc<Node>)| n.is_variable().then_some(i);
+        self.numbers(&nodes.iter().enumerate().filter_map(variable).collect::<Vec<_>>());
+        self.key("node_row_ptr");
+        let mut rows = vec![0];
+        rows.extend(nodes.iter().scan(0, |sum, n| {
+            *sum += counted_results(n);
+            Some(*sum)
+        }));
+        self.numbers(&rows);
+        self.key("heads");
+        self.entries(&symbol.heads, &ids);
     }
 }
 
@@ -138,26 +172,9 @@ fn counted_results(node: &Node) -> usize {
 }
 
 pub fn text(symbol: &Symbol) -> String {
-    let nodes = symbol.nodes();
-    let ids: HashMap<usize, usize> = nodes.iter().enumerate().map(|(i, n)| (key(n), i)).collect();
     let mut w = Writer::default();
     w.begin('{', true);
-    w.key("nodes");
-    w.begin('[', true);
-    nodes.iter().for_each(|n| w.node(n, &ids));
-    w.end(']');
-    w.key("arg_nodes");
-    let variable = |(i, n): (usize, &Arc<Node>)| n.is_variable().then_some(i);
-    w.numbers(&nodes.iter().enumerate().filter_map(variable).collect::<Vec<_>>());
-    w.key("node_row_ptr");
-    let mut rows = vec![0];
-    rows.extend(nodes.iter().scan(0, |sum, n| {
-        *sum += counted_results(n);
-        Some(*sum)
-    }));
-    w.numbers(&rows);
-    w.key("heads");
-    w.entries(&symbol.heads, &ids);
+    w.graph(symbol);
     w.key("attrs");
     w.begin('{', false);
     w.key("mxnet_version");

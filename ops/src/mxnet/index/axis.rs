@@ -1,11 +1,13 @@
 //! Positions along one axis: take, pick, one_hot, where, masks.
 
+use tensorc_abi::ExternFn;
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Diagnostic;
 use tensorc_ir::graph::Value;
 use tensorc_ir::infer::{InferCtx, normalize_axis};
 use tensorc_ir::op::{NodeCtx, OpDef, OpError};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::Ex;
 use tensorc_ir::{DType, Dim, Shape};
 
@@ -28,6 +30,25 @@ fn positions(b: &mut Builder<'_>, indices: Value, n: u64, wrap: bool) -> Result<
     b.map_as(&[indices], DType::I64, &dims, |_, a| in_range(&a[0].cast(DType::I64), n, wrap))
 }
 
+/// `indices` as positions, i64. The first that is out of range, also below zero, is an error of the run.
+fn checked(b: &mut Builder<'_>, indices: Value, n: u64, axis: usize) -> Result<Value, Diagnostic> {
+    let indices = b.converted(indices, DType::I64)?;
+    let ty = b.ty(indices)?;
+    let sizes = vec![ty.bytes()];
+    let check = ExternFn::new("take", sizes.clone(), sizes, 0, move |call| {
+        let [from] = call.inputs else { return Err("one operand is expected".to_owned()) };
+        for word in from.chunks_exact(8) {
+            let index = i64::from_le_bytes(word.try_into().unwrap_or_default());
+            if !(0..n as i64).contains(&index) {
+                return Err(format!("index {index} is out of range for axis {axis} of extent {n}"));
+            }
+        }
+        call.outputs.iter_mut().for_each(|to| to.copy_from_slice(from));
+        Ok(())
+    });
+    Ok(b.prim(Prim::Extern(check), &[indices], &[ty])[0])
+}
+
 /// Extent 0 has no position to move an index to.
 fn not_empty(cx: &InferCtx<'_>, dim: Dim, count: &[Dim]) -> Result<(), OpError> {
     match dim {
@@ -47,16 +68,14 @@ fn take() -> OpDef {
         let (data, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
         let dims = b.dims(data)?;
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), dims.len()).or_fail(b)?;
-        let indices = positions(b, indices, dims[axis], wraps(cx.params))?;
+        let indices = match cx.params.str("mode") {
+            Some("raise") => checked(b, indices, dims[axis], axis)?,
+            _ => positions(b, indices, dims[axis], wraps(cx.params))?,
+        };
         b.gathered(data, indices, axis)
     });
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
-        if cx.params.str("mode") == Some("raise") {
-            let why = "parameter `mode`: `raise` is not available, since nothing fails while a program runs; `clip` \
-                       and `wrap` are";
-            return Err(why.into());
-        }
         let (Some(data), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(0), data.len())?;
         not_empty(cx, data[axis], &indices)?;

@@ -1,6 +1,7 @@
 //! Matrix products and factorisations, on matrices in the last two axes.
 
 mod attention;
+mod factor;
 mod products;
 mod solve;
 mod triangles;
@@ -13,7 +14,7 @@ use tensorc_ir::op::OpDef;
 use crate::views::Build;
 
 pub fn ops() -> Vec<OpDef> {
-    [attention::ops(), products::ops(), solve::ops(), triangles::ops()].into_iter().flatten().collect()
+    [attention::ops(), factor::ops(), products::ops(), solve::ops(), triangles::ops()].into_iter().flatten().collect()
 }
 
 /// The last two axes exchanged.

@@ -20,33 +20,41 @@ use crate::nest::Scalars;
 use crate::rules::{rank_in, same};
 use crate::views::{Build, OrFail};
 
-const F64: DType = DType::F64;
+pub(super) const F64: DType = DType::F64;
 
 pub fn ops() -> Vec<OpDef> {
     vec![solve_triangular(), trsm(), potrf(), potri(), lu_inverse(), inverse(), det(), slogdet()]
 }
 
-fn real(x: f64) -> Operand {
+pub(super) fn real(x: f64) -> Operand {
     Operand::Const(Scalar::from_f64(F64, x))
 }
 
 /// Number of matrices, and their extent.
-fn matrices(dims: &[u64]) -> (u64, u64) {
+pub(super) fn matrices(dims: &[u64]) -> (u64, u64) {
     let n = dims[dims.len() - 1];
     (dims[..dims.len() - 2].iter().product(), n)
 }
 
-fn square(cx: &mut tensorc_ir::infer::InferCtx<'_>) -> std::result::Result<Option<Vec<Dim>>, OpError> {
+pub(super) fn square(cx: &mut tensorc_ir::infer::InferCtx<'_>) -> std::result::Result<Option<Vec<Dim>>, OpError> {
     let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(None) };
     cx.unify_dims(x[x.len() - 2], x[x.len() - 1], &format!("{}, last axis", cx.input_name(0)))?;
     Ok(Some(x))
 }
 
-type Body<'a> = &'a mut dyn FnMut(&mut KernelBuilder, Index) -> std::result::Result<(), OpError>;
+pub(super) type Body<'a> = &'a mut dyn FnMut(&mut KernelBuilder, Index) -> std::result::Result<(), OpError>;
 
 /// A serial loop over `lo..hi`.
-fn over(k: &mut KernelBuilder, lo: Index, hi: Index, body: Body<'_>) -> std::result::Result<(), OpError> {
+pub(super) fn over(k: &mut KernelBuilder, lo: Index, hi: Index, body: Body<'_>) -> std::result::Result<(), OpError> {
     k.for_loop("i", (lo, hi, 1), LoopKind::Serial, |k, i| body(k, i))
+}
+
+/// `total += a · b`.
+pub(super) fn accumulate(k: &mut KernelBuilder, total: Buf, at: Index, a: Operand, b: Operand) {
+    let old = k.load(total, at.clone());
+    let term = k.bin(ScalarOp::Mul, a, b);
+    let new = k.bin(ScalarOp::Add, old, term);
+    k.store(total, at, new);
 }
 
 /// `total -= a · b`.
@@ -131,7 +139,7 @@ fn solve_triangular() -> OpDef {
 }
 
 /// X in `op(A) · X = B`, or `X · op(A) = B` on the right, as the transpose of the former.
-fn solve(b: &mut Builder<'_>, a: Value, x: Value, lower: bool, flags: [bool; 2]) -> Result<Value> {
+pub(super) fn solve(b: &mut Builder<'_>, a: Value, x: Value, lower: bool, flags: [bool; 2]) -> Result<Value> {
     let [transpose, right] = flags;
     let x = transposed_if(b, x, right)?;
     let out = b.op("solve_triangular", &[a, x], triangular(lower, transpose != right))?;

@@ -139,6 +139,9 @@ fn check_conv(plan: &Plan, step: &Step, call: &Conv2d, [a, b, c]: [BufferId; 3])
     if [call.strides, call.dilations, call.kernel].concat().contains(&0) {
         return Err(parameters("a stride, dilation or kernel extent of a convolution is zero"));
     }
+    if !call.layout_fits() {
+        return Err(parameters("a convolution does not fit its layout"));
+    }
     // Positions in the padded input are computed in signed arithmetic.
     let reach = |axis: usize| {
         let span = product(&[call.output[axis], call.strides[axis]])?;
@@ -229,6 +232,6 @@ pub fn packing_fits(packing: &Packing, elements: u64) -> bool {
         Packing::GemmB { k, n, offset, row_stride, col_stride } => {
             strided_fits(*offset, &[(*k, *row_stride), (*n, *col_stride)], elements)
         }
-        Packing::Conv(call) => call.pass == ConvPass::Packed && call.sizes()[1] == Some(elements),
+        Packing::Conv(call) => call.pass == ConvPass::Packed && call.layout_fits() && call.sizes()[1] == Some(elements),
     }
 }

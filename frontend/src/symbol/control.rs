@@ -1,0 +1,378 @@
+//! Control flow: nodes that run graphs of their own. Each becomes an operator whose expansion repeats or selects
+//! its graphs, so inference, gradients and fusion see nothing but ordinary nodes.
+//!
+//! Trip counts are static: the extent of the data for `_foreach`, `max_iterations` for `_while_loop`. Both branches
+//! of `_cond`, and the iterations of a loop after its condition failed, are computed and not selected.
+
+use std::sync::Arc;
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::{Code, Diagnostic};
+use tensorc_ir::graph::{Graph, NodeKind, Value};
+use tensorc_ir::index::Index;
+use tensorc_ir::infer::{InferCtx, infer_node};
+use tensorc_ir::op::{Compute, Infer, InputSpec, NodeCtx, OpDef, OpError, ResultCount, TypeRule};
+use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue, Params};
+use tensorc_ir::prim::{Prim, View};
+use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{Dim, Shape, TensorType};
+
+use super::Symbol;
+use super::error::SymbolError;
+use super::lower::Lowering;
+use super::operator::operators;
+
+/// Most iterations that are written out.
+const MOST_STEPS: u64 = 1 << 14;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Foreach,
+    While,
+    Cond,
+}
+
+/// A graph of a node, as it is in inference and in training.
+struct Body {
+    inference: Graph,
+    training: Graph,
+}
+
+/// The entry for one node with graphs of its own; `None` if the operator is none of those that have them.
+pub(super) fn definition(op: &str, node: &str, graphs: &[Symbol]) -> Result<Option<OpDef>, SymbolError> {
+    let (kind, name, count) = match op {
+        "_foreach" => (Kind::Foreach, "_foreach", 1),
+        "_while_loop" => (Kind::While, "_while_loop", 2),
+        "_cond" => (Kind::Cond, "_cond", 3),
+        _ => return Ok(None),
+    };
+    let wrong = |problem: &str| SymbolError::Structure { place: format!("node `{node}`"), problem: problem.to_owned() };
+    if graphs.len() != count {
+        return Err(wrong(&format!("{op} runs {count} graphs, {} are given", graphs.len())));
+    }
+    let mut bodies = vec![];
+    for graph in graphs {
+        let lowered = |training| graph.to_graph(operators()?, &Lowering { training, ..Lowering::default() });
+        let (inference, training) = (lowered(false)?, lowered(true)?);
+        if !training.aux.is_empty() || training.random_nodes > 0 {
+            return Err(wrong("auxiliary states and random numbers inside of control flow are not supported"));
+        }
+        bodies.push(Body { inference: inference.graph, training: training.graph });
+    }
+    let flow = Arc::new(Flow { kind, bodies });
+    let of_inference = flow.clone();
+    let compute = Compute::Composite(Box::new(move |b, cx, args| flow.expand(b, cx, args)));
+    let infer = Infer::Rule(Box::new(move |cx| of_inference.infer(cx)));
+    let mut def = OpDef::new(name, "Control flow over graphs of the node.", compute, infer);
+    def.inputs.push(InputSpec { name: "data", ty: TypeRule::Any, optional: false });
+    def.variadic = true;
+    def.outputs = (0, usize::from(u16::MAX));
+    let spec = |name, kind, required| ParamSpec { name, kind, default: None, required, range: None, doc: "" };
+    let locations = match kind {
+        Kind::Foreach => &["in_data_locs", "in_state_locs", "remain_locs"],
+        Kind::While => &["cond_input_locs", "func_input_locs", "func_var_locs"],
+        Kind::Cond => &["cond_input_locs", "then_input_locs", "else_input_locs"],
+    };
+    def.params.extend(locations.iter().map(|name| spec(name, ParamKind::Ints, true)));
+    def.params.push(spec("num_outputs", ParamKind::Int, true));
+    if kind != Kind::Cond {
+        def.params.push(spec("num_out_data", ParamKind::Int, true));
+    }
+    if kind == Kind::While {
+        def.params.push(spec("max_iterations", ParamKind::Int, true));
+    }
+    let mode = ParamSpec { default: Some(ParamValue::Bool(false)), ..spec(OpDef::TRAINING, ParamKind::Bool, false) };
+    def.params.push(mode);
+    def.results = Some(Box::new(|params| {
+        let n = params.int("num_outputs").unwrap_or(0).clamp(0, i64::from(u16::MAX)) as usize;
+        ResultCount { visible: n, listed: n }
+    }));
+    Ok(Some(def))
+}
+
+/// A parameter that lists positions below `count`.
+fn places(params: &Params, name: &str, count: usize) -> Result<Vec<usize>, OpError> {
+    let list = params.ints(name).unwrap_or_default();
+    let place = |i: &i64| usize::try_from(*i).ok().filter(|i| *i < count);
+    let found: Option<Vec<usize>> = list.iter().map(place).collect();
+    found.ok_or_else(|| OpError(format!("parameter `{name}` is {list:?}, expected positions below {count}")))
+}
+
+fn number(params: &Params, name: &str) -> usize {
+    params.int(name).and_then(|n| usize::try_from(n).ok()).unwrap_or(0)
+}
+
+struct Flow {
+    kind: Kind,
+    bodies: Vec<Body>,
+}
+
+impl Flow {
+    fn graph(&self, at: usize, params: &Params) -> &Graph {
+        match params.bool(OpDef::TRAINING) {
+            Some(true) => &self.bodies[at].training,
+            _ => &self.bodies[at].inference,
+        }
+    }
+
+    /// By operand of a graph, the operand of the node it is.
+    fn sources(&self, at: usize, params: &Params, count: usize) -> Result<Vec<usize>, OpError> {
+        let needed = self.bodies[at].inference.inputs().len();
+        let found = match (self.kind, at) {
+            (Kind::Foreach, _) => {
+                let lists = ["in_data_locs", "in_state_locs", "remain_locs"].map(|name| places(params, name, needed));
+                let mut sources = vec![None; needed];
+                let mut next = 0;
+                for list in lists {
+                    for place in list? {
+                        sources[place] = Some(next);
+                        next += 1;
+                    }
+                }
+                if next != count {
+                    return Err(OpError(format!("{count} operands are given, its graph takes {next}")));
+                }
+                sources.into_iter().flatten().collect()
+            }
+            (Kind::While, 0) | (Kind::Cond, 0) => places(params, "cond_input_locs", count)?,
+            (Kind::While, _) => places(params, "func_input_locs", count)?,
+            (Kind::Cond, 1) => places(params, "then_input_locs", count)?,
+            (Kind::Cond, _) => places(params, "else_input_locs", count)?,
+        };
+        match found.len() == needed {
+            true => Ok(found),
+            false => Err(OpError(format!("graph {at} takes {needed} operands, {} are named", found.len()))),
+        }
+    }
+
+    /// Operands that are iterated over.
+    fn data(&self, params: &Params) -> usize {
+        match self.kind {
+            Kind::Foreach => params.ints("in_data_locs").map_or(0, <[i64]>::len),
+            _ => 0,
+        }
+    }
+
+    /// By loop variable, the operand of the node that is its first value.
+    fn variables(&self, params: &Params, count: usize) -> Result<Vec<usize>, OpError> {
+        match self.kind {
+            Kind::Foreach => {
+                let data = self.data(params);
+                Ok((data..data + params.ints("in_state_locs").map_or(0, <[i64]>::len)).collect())
+            }
+            Kind::While => {
+                let sources = self.sources(1, params, count)?;
+                Ok(places(params, "func_var_locs", sources.len())?.into_iter().map(|i| sources[i]).collect())
+            }
+            Kind::Cond => Ok(vec![]),
+        }
+    }
+
+    fn infer(&self, cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+        let (params, count) = (cx.params, cx.input_count());
+        let data = self.data(params);
+        let mut steps = (self.kind == Kind::While).then(|| Dim::Const(number(params, "max_iterations") as u64));
+        for i in 0..data {
+            if let Some(dims) = cx.input_dims(i) {
+                let Some(first) = dims.first().copied() else {
+                    return Err(OpError(format!("{} has no axis to iterate over", cx.input_name(i))));
+                };
+                match steps {
+                    Some(steps) => cx.unify_dims(steps, first, "the number of iterations")?,
+                    None => steps = Some(first),
+                }
+            }
+        }
+        for at in 0..self.bodies.len() {
+            let sources = self.sources(at, params, count)?;
+            let given = sources.iter().map(|&i| match (i < data, cx.input(i)) {
+                (true, TensorType { dtype, shape: Shape::Ranked(dims) }) => {
+                    TensorType { dtype, shape: Shape::Ranked(dims[1..].iter().copied().collect()) }
+                }
+                (_, ty) => ty,
+            });
+            let given: Vec<TensorType> = given.collect();
+            let (inputs, outputs) = inferred(self.graph(at, params), &given)?;
+            for (&i, ty) in sources.iter().zip(inputs) {
+                if let Some(dtype) = ty.dtype {
+                    cx.set_input_dtype(i, dtype)?;
+                }
+                if let (Some(dims), Some(lead)) = (constants(&ty), if i < data { steps.map(Some) } else { Some(None) })
+                {
+                    cx.set_input_shape(i, Shape::Ranked(lead.into_iter().chain(dims).collect()))?;
+                }
+            }
+            if (self.kind, at) == (Kind::While, 0) || (self.kind, at) == (Kind::Cond, 0) {
+                continue;
+            }
+            if outputs.len() != cx.output_count() {
+                let (found, expected) = (outputs.len(), cx.output_count());
+                return Err(OpError(format!("graph {at} has {found} results, `num_outputs` says {expected}")));
+            }
+            let stacked = number(params, "num_out_data");
+            for (i, ty) in outputs.iter().enumerate() {
+                if let Some(dtype) = ty.dtype {
+                    cx.set_output_dtype(i, dtype)?;
+                }
+                let Some(dims) = constants(ty) else { continue };
+                match (self.kind != Kind::Cond && i < stacked, steps) {
+                    (true, Some(steps)) => cx.set_output_dims(i, [steps].into_iter().chain(dims))?,
+                    (true, None) => {}
+                    (false, _) => cx.set_output_dims(i, dims)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn expand(&self, b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>, Diagnostic> {
+        let mut held: Vec<Value> = args.iter().copied().flatten().collect();
+        let fail = |b: &Builder<'_>, e: OpError| b.error(Code::Operands, e.0);
+        let sources = (0..self.bodies.len()).map(|at| self.sources(at, cx.params, held.len()));
+        let sources = sources.collect::<Result<Vec<_>, _>>().map_err(|e| fail(b, e))?;
+        let run = |b: &mut Builder<'_>, at: usize, held: &[Value]| {
+            let operands: Vec<Value> = sources[at].iter().map(|&i| held[i]).collect();
+            copied(b, self.graph(at, cx.params), &operands)
+        };
+        if self.kind == Kind::Cond {
+            let condition = run(b, 0, &held)?;
+            let holds = truth(b, &condition)?;
+            let (yes, no) = (run(b, 1, &held)?, run(b, 2, &held)?);
+            return yes.into_iter().zip(no).map(|(yes, no)| b.call("where", &[holds, yes, no])).collect();
+        }
+        let variables = self.variables(cx.params, held.len()).map_err(|e| fail(b, e))?;
+        let (data, stacked) = (self.data(cx.params), number(cx.params, "num_out_data"));
+        let whole = held.clone();
+        let steps = match self.kind {
+            Kind::Foreach => whole.first().map(|v| b.ty(*v)).transpose()?.and_then(|ty| ty.dims.first().copied()),
+            _ => Some(number(cx.params, "max_iterations") as u64),
+        };
+        let steps = steps.filter(|n| (1..=MOST_STEPS).contains(n)).ok_or_else(|| {
+            b.error(Code::Unsupported, format!("the number of iterations is not between 1 and {MOST_STEPS}"))
+        })?;
+        let mut rows: Vec<Vec<Value>> = vec![vec![]; stacked];
+        let (mut active, body) = (None, self.bodies.len() - 1);
+        for step in 0..steps {
+            for i in 0..data {
+                held[i] = row(b, whole[i], step)?;
+            }
+            if self.kind == Kind::While {
+                let condition = run(b, 0, &held)?;
+                let holds = truth(b, &condition)?;
+                active = Some(match active {
+                    None => holds,
+                    Some(before) => b.call("and", &[before, holds])?,
+                });
+            }
+            let mut results = run(b, body, &held)?;
+            let next = results.split_off(stacked.min(results.len()));
+            for (rows, value) in rows.iter_mut().zip(results) {
+                let value = match active {
+                    Some(active) => {
+                        let zero = Scalar::zero(b.ty(value)?.dtype);
+                        let zero = b.scalar(zero);
+                        b.call("where", &[active, value, zero])?
+                    }
+                    None => value,
+                };
+                rows.push(lifted(b, value)?);
+            }
+            for (&place, value) in variables.iter().zip(next) {
+                held[place] = match active {
+                    Some(active) => b.call("where", &[active, value, held[place]])?,
+                    None => value,
+                };
+            }
+        }
+        let axis = || Params::new().with("axis", ParamValue::Int(0));
+        let stacks = rows.iter().map(|rows| b.op("concat", rows, axis())).collect::<Result<Vec<_>, _>>()?;
+        Ok(stacks.into_iter().chain(variables.iter().map(|&i| held[i])).collect())
+    }
+}
+
+/// The extents, if all are known.
+fn constants(ty: &TensorType) -> Option<Vec<Dim>> {
+    let dims = ty.shape.dims()?;
+    dims.iter().map(|d| d.as_const().map(Dim::Const)).collect()
+}
+
+/// What follows for the operands and results of a graph from what is known of its operands.
+fn inferred(graph: &Graph, given: &[TensorType]) -> Result<(Vec<TensorType>, Vec<TensorType>), OpError> {
+    let mut graph = graph.clone();
+    for (&node, ty) in graph.inputs().to_vec().iter().zip(given) {
+        let shape = match constants(ty) {
+            Some(dims) => Shape::Ranked(dims.into_iter().collect()),
+            None => Shape::Unranked,
+        };
+        graph.node_mut(node).types = [TensorType { dtype: ty.dtype, shape }].into_iter().collect();
+    }
+    let value_of = |graph: &Graph, v: Value| graph.constant(v).cloned();
+    let order = graph.order();
+    let mut changed = true;
+    while changed {
+        changed = false;
+        for &node in order.iter().chain(order.iter().rev()) {
+            changed |= infer_node(&mut graph, node, &value_of).map_err(|d| OpError(d.to_string()))?;
+        }
+    }
+    let of = |v: Value| graph.resolved(v);
+    let inputs = graph.inputs().iter().map(|n| of(Value { node: *n, port: 0 })).collect();
+    Ok((inputs, graph.outputs().iter().map(|(_, v)| of(*v)).collect()))
+}
+
+/// The operators of a graph, applied to operands.
+fn copied(b: &mut Builder<'_>, graph: &Graph, operands: &[Value]) -> Result<Vec<Value>, Diagnostic> {
+    let inputs = graph.inputs().iter().map(|n| Value { node: *n, port: 0 });
+    let mut made: std::collections::BTreeMap<Value, Value> = inputs.zip(operands.iter().copied()).collect();
+    for id in graph.order() {
+        let node = graph.node(id);
+        let results = match &node.kind {
+            NodeKind::Const(data) => vec![b.constant(data.clone())],
+            NodeKind::Op(op) => {
+                let operands: Vec<Option<Value>> =
+                    graph.operands(id).iter().map(|v| v.and_then(|v| made.get(&v).copied())).collect();
+                b.op_multi(op.def.name, &operands, op.params.clone(), node.types.len())?.to_vec()
+            }
+            _ => vec![],
+        };
+        made.extend(results.into_iter().enumerate().map(|(port, v)| (Value { node: id, port: port as u16 }, v)));
+    }
+    let result = |(name, v): &(Arc<str>, Value)| {
+        made.get(v).copied().ok_or_else(|| b.error(Code::Internal, format!("`{name}` is not computed")))
+    };
+    graph.outputs().iter().map(result).collect()
+}
+
+/// The one element of a condition as a boolean of rank 0.
+fn truth(b: &mut Builder<'_>, condition: &[Value]) -> Result<Value, Diagnostic> {
+    let [condition] = condition else {
+        return Err(b.error(Code::Operands, "a condition is one value"));
+    };
+    let ty = b.ty(*condition)?;
+    if ty.len() != 1 {
+        return Err(b.error(Code::TypeConflict, format!("a condition has one element, not {ty}")));
+    }
+    let shape = b.i64s(&[]);
+    let flat = b.call("reshape", &[*condition, shape])?;
+    if ty.dtype == tensorc_abi::DType::Bool {
+        return Ok(flat);
+    }
+    let zero = b.scalar(Scalar::zero(ty.dtype));
+    b.call("not_equal", &[flat, zero])
+}
+
+/// A row of the first axis, without it.
+fn row(b: &mut Builder<'_>, x: Value, at: u64) -> Result<Value, Diagnostic> {
+    let mut ty = b.ty(x)?;
+    ty.dims.remove(0);
+    let map = [Index::constant(at as i64)].into_iter().chain((0..ty.rank()).map(|i| Index::var(i as u32))).collect();
+    Ok(b.prim(Prim::View(View { map, fill: None }.into()), &[x], &[ty])[0])
+}
+
+/// With a first axis of extent 1.
+fn lifted(b: &mut Builder<'_>, x: Value) -> Result<Value, Diagnostic> {
+    let mut ty = b.ty(x)?;
+    let map = (1..=ty.rank()).map(|i| Index::var(i as u32)).collect();
+    ty.dims.insert(0, 1);
+    Ok(b.prim(Prim::View(View { map, fill: None }.into()), &[x], &[ty])[0])
+}

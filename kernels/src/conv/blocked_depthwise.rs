@@ -1,0 +1,134 @@
+//! Depthwise convolutions over blocked channels: all channels of a block at once, taps outside the image
+//! left out.
+
+use std::ops::Range;
+
+use tensorc_abi::Conv2d;
+
+use super::{Shape, Tensors};
+use crate::EpilogueCall;
+use crate::blocking::Split;
+use crate::tiers::{DepthStrip, LANES, Tier};
+
+/// Multiply-adds that are worth a task of their own.
+const TASK_TERMS: usize = 300_000;
+/// Elements of y in one epilogue call, about.
+const EPILOGUE_ELEMENTS: usize = 8 * 1024;
+
+/// The division of a call into tasks.
+pub(super) struct Schedule {
+    shape: Shape,
+    blocks: usize,
+    /// Channel blocks over all images, cut into runs.
+    runs: Split,
+    /// Output rows, cut into runs.
+    bands: Split,
+}
+
+impl Schedule {
+    pub(super) fn new(call: &Conv2d) -> Schedule {
+        let shape = Shape::forward(call);
+        let blocks = shape.groups / LANES;
+        let terms = (shape.pixels() * shape.taps() * LANES).max(1);
+        let bands = Split::into(shape.output[0], terms / TASK_TERMS);
+        let together = if bands.parts() > 1 { 1 } else { (TASK_TERMS / terms).max(1) };
+        Schedule { shape, blocks, runs: Split::by(shape.batch * blocks, together), bands }
+    }
+
+    pub(super) fn tasks(&self) -> usize {
+        if self.shape.is_empty() { 0 } else { self.runs.parts() * self.bands.parts() }
+    }
+}
+
+/// Filter rows or columns `first..end` of output position `at` whose taps lie in the image.
+fn taps(shape: &Shape, d: usize, at: usize) -> Range<usize> {
+    let (start, dilation) = (at * shape.strides[d], shape.dilations[d]);
+    let first = shape.pads[d].saturating_sub(start).div_ceil(dilation).min(shape.kernel[d]);
+    let end = (shape.input[d] + shape.pads[d]).saturating_sub(start).div_ceil(dilation).min(shape.kernel[d]);
+    first..end.max(first)
+}
+
+/// # Safety
+/// As for [`super::conv_run`].
+pub(super) unsafe fn run(
+    tier: &Tier,
+    schedule: &Schedule,
+    tensors: Tensors,
+    epilogue: Option<EpilogueCall>,
+    tasks: Range<usize>,
+) {
+    let Schedule { shape, blocks, .. } = schedule;
+    let width = shape.output[1];
+    let mut columns: Vec<(Range<usize>, Range<usize>)> = vec![];
+    for q in 0..if tasks.is_empty() { 0 } else { width } {
+        let taps = taps(shape, 1, q);
+        match columns.last_mut() {
+            Some((pixels, same)) if *same == taps => pixels.end = q + 1,
+            _ => columns.push((q..q + 1, taps)),
+        }
+    }
+    for task in tasks {
+        let band = schedule.bands.range(task % schedule.bands.parts());
+        for block in schedule.runs.range(task / schedule.bands.parts()) {
+            let batch = [(block / blocks) as u64, (block % blocks) as u64, 0];
+            let mut finished = band.start;
+            for p in band.clone() {
+                // SAFETY: the row is one of y, and its taps lie in the image.
+                unsafe { row(tier, shape, tensors, (block, block % blocks), p, &columns) };
+                if p + 1 == band.end || (p + 1 - finished) * width * LANES >= EPILOGUE_ELEMENTS {
+                    // SAFETY: the rows are finished; the epilogue fits by the caller's contract.
+                    unsafe { EpilogueCall::finish(epilogue, batch, finished * width..(p + 1) * width, 0..LANES) };
+                    finished = p + 1;
+                }
+            }
+        }
+    }
+}
+
+/// Row `p` of a channel block, counted over all images and within one.
+///
+/// # Safety
+/// As for [`super::conv_run`]; `columns` holds runs of pixels with the filter columns in the image.
+unsafe fn row(
+    tier: &Tier,
+    shape: &Shape,
+    tensors: Tensors,
+    (block, within): (usize, usize),
+    p: usize,
+    columns: &[(Range<usize>, Range<usize>)],
+) {
+    let rows = taps(shape, 0, p);
+    let w = tensors.right.wrapping_add(within * shape.taps() * LANES);
+    let x = tensors.left.wrapping_add(block * shape.plane() * LANES);
+    let y = tensors.result.wrapping_add((block * shape.pixels() + p * shape.output[1]) * LANES);
+    let line = (p * shape.strides[0] + rows.start * shape.dilations[0]).wrapping_sub(shape.pads[0]);
+    for (pixels, taps) in columns {
+        let column = (pixels.start * shape.strides[1] + taps.start * shape.dilations[1]).wrapping_sub(shape.pads[1]);
+        let first = line.wrapping_mul(shape.input[1]).wrapping_add(column);
+        let strip = DepthStrip {
+            x: x.wrapping_add(first.wrapping_mul(LANES)),
+            step: shape.strides[1] * LANES,
+            pixels: pixels.len(),
+            kernel: [rows.len(), taps.len()],
+            tap: [shape.dilations[0] * shape.input[1] * LANES, shape.dilations[1] * LANES],
+            w: w.wrapping_add((rows.start * shape.kernel[1] + taps.start) * LANES),
+            w_row: shape.kernel[1] * LANES,
+            y: y.wrapping_add(pixels.start * LANES),
+        };
+        // SAFETY: the taps lie in the image, the pixels in y.
+        unsafe { (tier.depth_strip)(&strip) };
+    }
+}
+
+/// Writes packed filters: those of a block of channels tap by tap.
+///
+/// # Safety
+/// `src` addresses the filters `[channels, 1, kh, kw]`, with any alignment, and `dst` has as many elements.
+pub(crate) unsafe fn pack(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
+    let taps = Shape::forward(call).taps();
+    for (i, w) in dst.iter_mut().enumerate().take(call.groups as usize * taps) {
+        let (block, tap, channel) = (i / (taps * LANES), i / LANES % taps, i % LANES);
+        // SAFETY: channel and tap are inside the filters.
+        *w = unsafe { src.wrapping_add((block * LANES + channel) * taps + tap).read_unaligned() };
+    }
+}

@@ -1,0 +1,188 @@
+//! Which nodes compute blocked results: a minimum cut between those that do and those that do not.
+//!
+//! A node on either side costs what its kernel takes there; a value that crosses costs one conversion,
+//! however many users it has on the other side.
+
+use std::collections::BTreeMap;
+
+use tensorc_abi::{CHANNEL_BLOCK, Conv2d, DType};
+use tensorc_ir::DenseType;
+use tensorc_ir::contract::as_conv;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::index::Index;
+use tensorc_ir::prim::{Prim, Reduction, View};
+
+use super::cut::{Network, UNBOUNDED};
+
+/// Speeds in operations or bytes per microsecond, of one core with 512-bit vectors; only their relations matter.
+mod speed {
+    /// Convolutions over planes and over blocks, floating-point operations.
+    pub const PLANAR: u64 = 92_000;
+    pub const BLOCKED: u64 = 115_000;
+    /// Depthwise ones, bytes of data and result.
+    pub const PLANAR_DEPTHWISE: u64 = 16_000;
+    pub const BLOCKED_DEPTHWISE: u64 = 18_000;
+    /// A conversion, bytes read and written.
+    pub const CONVERSION: u64 = 5_000;
+}
+
+/// How a node could compute its result in blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Candidate {
+    /// Operands must be blocked as well.
+    Same,
+    /// A dense convolution, which also reads planes.
+    Dense(Conv2d),
+    Depthwise(Conv2d),
+}
+
+/// A tensor whose axis 1 counts whole blocks of channels.
+pub(super) fn has_blocks(ty: &DenseType) -> bool {
+    ty.rank() >= 2 && ty.dims[1].is_multiple_of(CHANNEL_BLOCK) && !ty.is_empty()
+}
+
+/// The convolution a node computes, if a kernel for blocks could.
+pub(super) fn convolution(graph: &Graph, node: NodeId) -> Result<Option<Conv2d>> {
+    let NodeKind::Prim(Prim::Contract(c)) = &graph.node(node).kind else { return Ok(None) };
+    let args = graph.args(node);
+    let (lhs, rhs) = (graph.dense(args[0])?, graph.dense(args[1])?);
+    if graph.constant(args[1]).is_none() || lhs.rank() != 4 || c.out_rank != 4 {
+        return Ok(None);
+    }
+    Ok(as_conv(c, &lhs, &rhs).filter(|conv| conv.groups == 1 || conv.is_depthwise()))
+}
+
+fn candidate(graph: &Graph, node: NodeId) -> Result<Option<Candidate>> {
+    let NodeKind::Prim(prim) = &graph.node(node).kind else { return Ok(None) };
+    if graph.node(node).types.len() != 1 || !has_blocks(&graph.dense(Value { node, port: 0 })?) {
+        return Ok(None);
+    }
+    let same = |fits: bool| Ok(fits.then_some(Candidate::Same));
+    let mut operands = vec![];
+    for v in graph.args(node) {
+        operands.push(graph.dense(v)?);
+    }
+    match prim {
+        Prim::Contract(_) => Ok(convolution(graph, node)?.map(|conv| match conv.is_depthwise() {
+            true => Candidate::Depthwise(conv),
+            false => Candidate::Dense(conv),
+        })),
+        Prim::Map(f) => same(!f.uses_coord()),
+        Prim::View(view) => same(keeps_channels(view, &operands[0], &graph.dense(Value { node, port: 0 })?)),
+        Prim::Reduce(r) => same(folds_pixels(r) && operands.iter().all(has_blocks)),
+        Prim::Concat { axis } => same(*axis < operands[0].rank() && operands.iter().all(has_blocks)),
+        _ => Ok(None),
+    }
+}
+
+/// Whether a view leaves channels where they are.
+fn keeps_channels(view: &View, from: &DenseType, to: &DenseType) -> bool {
+    let elsewhere = |(axis, index): (usize, &Index)| axis == 1 || !index.mentions(1);
+    from.rank() >= 2
+        && from.dims[1] == to.dims[1]
+        && view.map[1] == Index::var(1)
+        && view.map.iter().enumerate().all(elsewhere)
+}
+
+/// Whether a reduction leaves the first two axes alone.
+fn folds_pixels(r: &Reduction) -> bool {
+    !r.axes.contains(&1) && (r.keep_dims || !r.axes.contains(&0)) && !r.map.uses_coord()
+}
+
+/// Time of moving a value between the layouts.
+fn conversion(ty: &DenseType) -> u64 {
+    match ty.dims[2..].iter().product::<u64>() {
+        // Both layouts are the same.
+        1 => 0,
+        _ => 1 + 2 * ty.bytes() * 1000 / speed::CONVERSION,
+    }
+}
+
+/// Nanoseconds over planes and over blocks.
+fn costs(candidate: Candidate) -> [u64; 2] {
+    match candidate {
+        Candidate::Same => [0, 0],
+        Candidate::Dense(conv) => [speed::PLANAR, speed::BLOCKED].map(|s| conv.flops() * 1000 / s),
+        Candidate::Depthwise(conv) => {
+            let [x, _, y] = conv.sizes().map(|size| size.unwrap_or(0) * DType::F32.size() as u64);
+            [speed::PLANAR_DEPTHWISE, speed::BLOCKED_DEPTHWISE].map(|s| (x + y) * 1000 / s)
+        }
+    }
+}
+
+/// The network: blocked is the source's side.
+struct Problem<'g> {
+    graph: &'g Graph,
+    network: Network,
+    candidates: BTreeMap<NodeId, Candidate>,
+    at: BTreeMap<NodeId, usize>,
+}
+
+/// The nodes that should compute blocked results, in topological order.
+pub(super) fn blocked(graph: &Graph, everywhere: bool) -> Result<Vec<NodeId>> {
+    let mut candidates = BTreeMap::new();
+    for node in graph.order() {
+        if let Some(candidate) = candidate(graph, node)? {
+            candidates.insert(node, candidate);
+        }
+    }
+    if candidates.values().all(|c| *c == Candidate::Same) {
+        return Ok(vec![]);
+    }
+    if everywhere {
+        return Ok(graph.order().into_iter().filter(|n| candidates.contains_key(n)).collect());
+    }
+    let mut problem = Problem { graph, network: Network::new(), at: BTreeMap::new(), candidates };
+    problem.add_nodes();
+    problem.add_values()?;
+    let side = problem.network.source_side();
+    Ok(graph.order().into_iter().filter(|n| problem.at.get(n).is_some_and(|i| side[*i])).collect())
+}
+
+impl Problem<'_> {
+    fn add_nodes(&mut self) {
+        for (&node, &candidate) in &self.candidates {
+            let [planar, blocked] = costs(candidate);
+            let i = self.network.add_node();
+            self.at.insert(node, i);
+            self.network.add_edge(Network::SOURCE, i, planar);
+            self.network.add_edge(i, Network::SINK, blocked);
+        }
+    }
+
+    /// What each value costs if it has users on the other side.
+    fn add_values(&mut self) -> Result<()> {
+        for node in self.graph.order() {
+            let v = Value { node, port: 0 };
+            let constant = self.graph.constant(v).is_some();
+            if constant || self.graph.node(node).types.len() != 1 || !has_blocks(&self.graph.dense(v)?) {
+                continue;
+            }
+            let cost = conversion(&self.graph.dense(v)?);
+            let own = self.at.get(&node).copied();
+            let mut planar = if self.graph.is_root(node) { vec![Network::SINK] } else { vec![] };
+            let mut blocked = vec![];
+            for (user, ..) in self.graph.uses(node) {
+                match (self.at.get(&user), self.candidates.get(&user)) {
+                    (Some(&i), Some(candidate)) => {
+                        planar.push(i);
+                        if !matches!(candidate, Candidate::Dense(_)) {
+                            blocked.push(i);
+                        }
+                    }
+                    _ => planar.push(Network::SINK),
+                }
+            }
+            if let Some(own) = own {
+                let crossing = self.network.add_node();
+                self.network.add_edge(own, crossing, cost);
+                planar.into_iter().for_each(|user| self.network.add_edge(crossing, user, UNBOUNDED));
+            }
+            let crossing = self.network.add_node();
+            self.network.add_edge(crossing, own.unwrap_or(Network::SINK), cost);
+            blocked.into_iter().for_each(|user| self.network.add_edge(user, crossing, UNBOUNDED));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! Layouts: random image networks compute the same in blocks of channels, and every convolution that could be
+//! blocked is recognised afterwards.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::*;
+use proptest::prelude::*;
+use tensorc_abi::ConvLayout;
+use tensorc_ir::contract::{as_convolution, is_library};
+use tensorc_ir::graph::{Graph, NodeKind, Value};
+use tensorc_ir::prim::{Contraction, Prim};
+use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{DenseType, TensorData};
+use tensorc_passes::layout::ChooseLayout;
+use tensorc_passes::simplify::Simplify;
+use tensorc_passes::{Pass, PassCx};
+
+/// Small whole numbers: sums of their products are exact in any order.
+fn whole(dims: &[u64], seed: u64) -> TensorData {
+    let mut rng = Rng(seed);
+    TensorData::from_fn(ty(dims), |_| Scalar::f32(rng.next(5) as f32 - 2.0))
+}
+
+/// A network over [2, c, h, w] images from a list of choices.
+fn network(choices: &[u32], seed: u64) -> Graph {
+    let mut p = Prims::new();
+    let mut images = vec![p.input(&[2, 16, 6, 5]), p.input(&[2, 3, 6, 5])];
+    for &choice in choices {
+        let x = images[(choice >> 8) as usize % images.len()];
+        let dims = p.dims(x);
+        let y = match choice % 7 {
+            0 | 1 => {
+                let outputs = [16, 32, 24][(choice >> 4) as usize % 3];
+                let kernel = if choice & 8 == 0 { 1 } else { 3 };
+                let w = p.constant(whole(&[outputs, dims[1], kernel, kernel], seed));
+                p.conv(x, w, kernel as i64 / 2)
+            }
+            2 => p.relu(x),
+            3 => {
+                let bias = p.constant(whole(&[dims[1], 1, 1], seed));
+                p.add(x, bias)
+            }
+            4 => {
+                let other = images.iter().rev().copied().find(|v| p.dims(*v) == dims).unwrap_or(x);
+                p.add(other, x)
+            }
+            5 => {
+                let gate = p.reduce(x, &[2, 3], true, true);
+                p.mul(x, gate)
+            }
+            _ => {
+                let other = images[(choice >> 16) as usize % images.len()];
+                p.concat(&[x, other], 1)
+            }
+        };
+        images.push(p.map(&[y], |_, a| a[0].max(&a[0].lit(-3.0)).min(&a[0].lit(3.0))));
+    }
+    let last = *images.last().unwrap();
+    let sum = p.reduce(last, &[2, 3], false, false);
+    p.output(last);
+    p.output(sum);
+    p.graph
+}
+
+fn laid_out(graph: &Graph, everywhere: bool) -> Graph {
+    let registry = registry();
+    let mut out = graph.clone();
+    let mut cx = PassCx::new(&registry);
+    ChooseLayout { everywhere }.run(&mut out, &mut cx).unwrap();
+    Simplify::default().run(&mut out, &mut cx).unwrap();
+    out
+}
+
+/// All contractions with the types of their operands.
+fn contractions(graph: &Graph) -> impl Iterator<Item = (Contraction, [DenseType; 2])> {
+    graph.order().into_iter().filter_map(|n| match &graph.node(n).kind {
+        NodeKind::Prim(Prim::Contract(c)) => {
+            let args = graph.args(n);
+            Some(((**c).clone(), [0, 1].map(|i: usize| graph.dense(args[i]).unwrap())))
+        }
+        _ => None,
+    })
+}
+
+fn layouts(graph: &Graph) -> Vec<ConvLayout> {
+    contractions(graph).filter_map(|(c, [x, w])| as_convolution(&c, &x, &w)).map(|conv| conv.layout).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_networks_compute_the_same(choices in prop::collection::vec(any::<u32>(), 1..14), seed in 0u64..1000) {
+        let graph = network(&choices, seed);
+        for everywhere in [true, false] {
+            let out = laid_out(&graph, everywhere);
+            let inputs: Vec<_> = [16, 3].map(|c| whole(&[2, c, 6, 5], seed + c)).into();
+            assert_same(&graph, &out, &inputs, 0.0);
+            prop_assert!(contractions(&out).all(|(c, types)| is_library(&c, &types[0], &types[1])));
+        }
+    }
+}
+
+#[test]
+fn networks_stay_in_blocks() {
+    let mut p = Prims::new();
+    let mut rng = Rng(1);
+    let mut x = p.input(&[1, 3, 40, 40]);
+    for inputs in [3, 64, 64, 64] {
+        let w = p.constant(rng.tensor(&ty(&[64, inputs, 3, 3]), false));
+        let y = p.conv(x, w, 1);
+        x = p.relu(y);
+    }
+    let pooled = p.reduce(x, &[2, 3], false, false);
+    p.output(pooled);
+    use ConvLayout::{Blocked, ToBlocked};
+    let out = laid_out(&p.graph, false);
+    assert_eq!(layouts(&out), [ToBlocked, Blocked, Blocked, Blocked]);
+    let views = out.order().into_iter().filter(|n| matches!(out.node(*n).kind, NodeKind::Prim(Prim::View(_))));
+    let moved = views.filter(|n| out.dense(Value { node: *n, port: 0 }).unwrap().len() > 64);
+    assert_eq!(moved.count(), 0, "no image is converted");
+}
