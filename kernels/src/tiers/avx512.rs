@@ -72,6 +72,33 @@ unsafe fn tile(t: &Tile) {
     unsafe { table[t.mr - 1](t) }
 }
 
+/// One term of a tile: a row of B times a column of A, added to the accumulators; the pointers move on.
+macro_rules! term {
+    ($acc:ident, $tail:ident, $a:ident, $b:ident, $ahead:ident, $last:ident, $rows:ident, $ldb:expr) => {
+        _mm_prefetch::<_MM_HINT_T1>($ahead.cast());
+        $ahead = $ahead.wrapping_add(M);
+        let mut columns = [_mm512_setzero_ps(); V];
+        for (v, column) in columns.iter_mut().enumerate() {
+            let b = $b.add(v * LANES);
+            *column = if v + 1 == V && !WHOLE { _mm512_maskz_loadu_ps($last, b) } else { _mm512_loadu_ps(b) };
+        }
+        for (i, row) in $acc.iter_mut().enumerate() {
+            let value = _mm512_set1_ps(*$a.add(i));
+            for (sum, column) in row.iter_mut().zip(&columns) {
+                *sum = _mm512_fmadd_ps(value, *column, *sum);
+            }
+        }
+        if T > 0 {
+            let values = _mm512_maskz_loadu_ps($rows, $a);
+            for (j, sum) in $tail.iter_mut().enumerate() {
+                *sum = _mm512_fmadd_ps(values, _mm512_set1_ps(*$b.add(V * LANES + j)), *sum);
+            }
+        }
+        $a = $a.add(M);
+        $b = $b.wrapping_add($ldb);
+    };
+}
+
 /// A tile of `M` rows, `V` vectors of columns (the last one possibly partial unless they are all `WHOLE`) and
 /// up to `T` tail columns.
 ///
@@ -107,44 +134,19 @@ unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: boo
             }
         }
         let (mut a, mut b, mut ahead) = (t.a, t.b, t.ahead);
-        macro_rules! term {
-            () => {
-                _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
-                ahead = ahead.wrapping_add(M);
-                let mut columns = [_mm512_setzero_ps(); V];
-                for (v, column) in columns.iter_mut().enumerate() {
-                    let b = b.add(v * LANES);
-                    *column = if v + 1 == V && !WHOLE { _mm512_maskz_loadu_ps(last, b) } else { _mm512_loadu_ps(b) };
-                }
-                for (i, row) in acc.iter_mut().enumerate() {
-                    let value = _mm512_set1_ps(*a.add(i));
-                    for (sum, column) in row.iter_mut().zip(&columns) {
-                        *sum = _mm512_fmadd_ps(value, *column, *sum);
-                    }
-                }
-                if T > 0 {
-                    let values = _mm512_maskz_loadu_ps(first(M), a);
-                    for (j, sum) in tail.iter_mut().enumerate() {
-                        *sum = _mm512_fmadd_ps(values, _mm512_set1_ps(*b.add(V * LANES + j)), *sum);
-                    }
-                }
-                a = a.add(M);
-                b = b.wrapping_add(t.ldb);
-            };
-        }
         // Counting and jumping at every term would take places that multiply-adds need.
         for _ in 0..t.k / TURN {
             if row != end {
                 fetch(row, t);
                 row = row.wrapping_offset(t.ldc);
             }
-            term!();
-            term!();
-            term!();
-            term!();
+            term!(acc, tail, a, b, ahead, last, rows, t.ldb);
+            term!(acc, tail, a, b, ahead, last, rows, t.ldb);
+            term!(acc, tail, a, b, ahead, last, rows, t.ldb);
+            term!(acc, tail, a, b, ahead, last, rows, t.ldb);
         }
         for _ in 0..t.k % TURN {
-            term!();
+            term!(acc, tail, a, b, ahead, last, rows, t.ldb);
         }
         for (i, row) in acc.iter().enumerate() {
             let c = t.c.offset(i as isize * t.ldc);
