@@ -77,10 +77,19 @@ impl<'g> Matcher<'g> {
         let ty = self.graph.dense(by).ok()?;
         let fits = ty.rank() == out.rank() && ty.len() == self.rows && is_row_of(&ty.dims, &out.dims);
         let same = self.graph.dense(Value { node: product, port: 0 }).ok()?.dims == out.dims;
+        let ordered = self.keeps_row_order(product, weights);
         let weights = self.resolve(weights);
-        let mut softmax = self.weights(weights, sum, false).filter(|_| fits && same)?;
+        let mut softmax = self.weights(weights, sum, false).filter(|_| fits && same && ordered)?;
         softmax.members.insert(after);
         Some((softmax, Some(after)))
+    }
+
+    /// Whether the rows of a product are those of one operand, axis by axis.
+    fn keeps_row_order(&self, product: NodeId, weights: Value) -> bool {
+        let NodeKind::Prim(Prim::Contract(c)) = &self.graph.node(product).kind else { return false };
+        let map = if self.graph.args(product)[0] == weights { &c.lhs } else { &c.rhs };
+        let rows = map.split_last().map_or(&map[..], |(_, rows)| rows);
+        rows.iter().enumerate().all(|(i, m)| m.as_var() == Some(i as u32)) && c.out_rank == map.len()
     }
 
     /// Exponentials and their sum.
