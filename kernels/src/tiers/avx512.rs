@@ -107,6 +107,7 @@ macro_rules! term {
 #[target_feature(enable = "avx512f")]
 unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: bool>(t: &Tile) {
     let last = if T > 0 || WHOLE { u16::MAX } else { first(t.nr + LANES - V * LANES) };
+    let rows = first(M);
     let mut acc = [[_mm512_setzero_ps(); V]; M];
     let mut tail = [_mm512_setzero_ps(); T];
     // SAFETY: lanes outside the tile are masked off in A, B and C; a tail column past `nr` is read
