@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tensorc_abi::ExternFn;
 use tensorc_codegen::cranelift::compile_kernels;
-use tensorc_codegen::lower::lower;
+use tensorc_codegen::lower::{Joins, lower_with};
 use tensorc_ir::graph::Graph;
 use tensorc_ir::lowered::Lowered;
 use tensorc_kernels::{math64, vmath};
@@ -83,7 +83,8 @@ pub(crate) fn optimize(
 /// Lowers an optimized graph and plans its memory.
 pub(crate) fn plan(compiler: &Compiler, graph: &Graph, report: &mut Report) -> Result<Lowered, Error> {
     compiler.progress("lower");
-    let mut lowered = report.timed(compiler, "lower", || Ok(lower(graph, compiler.registry().math())?))?;
+    let joins = if compiler.options().copies { Joins::Copied } else { Joins::InPlace };
+    let mut lowered = report.timed(compiler, "lower", || Ok(lower_with(graph, compiler.registry().math(), joins)?))?;
     report.timed(compiler, "plan-memory", || Ok(plan_memory(&mut lowered)?))?;
     Ok(lowered)
 }
@@ -137,7 +138,11 @@ fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Com
         taken.map(|w| w.unwrap_or_else(|| Err(Error::Internal("a weight was not packed".into())))).collect()
     })?;
     let entries = (0..code.len()).filter_map(|i| code.entry(i)).collect();
-    let executable = report.timed(compiler, "load", || link_executable(plan, entries, code, weights, &externs))?;
+    let poison = compiler.options().poison;
+    let executable = report.timed(compiler, "load", || {
+        let executable = link_executable(plan, entries, code, weights, &externs)?;
+        Ok(if poison { executable.poisoning() } else { executable })
+    })?;
     Ok(Compiled { executable: Arc::new(executable), report })
 }
 

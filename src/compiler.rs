@@ -30,6 +30,12 @@ pub struct Options {
     pub progress: Option<fn(&str)>,
     /// While it is on, records what compiling and running take.
     pub profiler: Option<Profiler>,
+    /// Fills memory with NaN as soon as nothing lives in it, so that a wrong memory plan gives wrong
+    /// numbers. For tests; it costs time.
+    pub poison: bool,
+    /// Copies the operands of concatenations rather than computing them in their place. For tests: the
+    /// results have the same bits.
+    pub copies: bool,
 }
 
 /// Operators, threads and compiled kernels shared by models. Cloning shares them.

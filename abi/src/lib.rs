@@ -7,11 +7,13 @@
 mod dtype;
 mod external;
 pub mod library;
+mod part;
 pub mod plan;
 
 pub use dtype::DType;
 pub use external::{ExternCall, ExternError, ExternFn};
 pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Conv2d, ConvLayout, ConvPass, MatrixLayout};
+pub use part::Part;
 pub use plan::{Arg, Buffer, BufferId, Epilogue, Home, KernelId, Packing, Plan, Step, StepOp, Weight};
 
 /// Entry point of every generated kernel.

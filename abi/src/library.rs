@@ -40,8 +40,9 @@ pub struct BatchedGemm {
 /// `y[n, g·oc + o, p, q] = Σ_{i,r,s} x[n, g·ic + i, p·sh + r·dh - ph, q·sw + s·dw - pw] · w[g·oc + o, i, r, s]`
 ///
 /// `in_channels` and `out_channels` count channels **per group**; all fields describe this sum, also
-/// where a gradient is computed. Tensors are contiguous and hold less than 2³¹ elements. The sum runs over
-/// ascending i, r, s; with blocked x over ascending blocks of i, then r, s, then i in the block.
+/// where a gradient is computed. Tensors hold less than 2³¹ elements and are contiguous, but the images
+/// of `x` and `y` may lie apart ([`Conv2d::images`]). The sum runs over ascending i, r, s; with blocked x
+/// over ascending blocks of i, then r, s, then i in the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Conv2d {
     pub batch: u64,
@@ -58,6 +59,8 @@ pub struct Conv2d {
     /// Padding before the first row and column; what lies after the last follows from `output`.
     pub pads: [u64; 2],
     pub pass: ConvPass,
+    /// Elements from an image of x to the next, and of y; 0: one follows the other.
+    pub images: [u64; 2],
     pub layout: ConvLayout,
 }
 
@@ -129,6 +132,23 @@ impl Conv2d {
             && self.pads[1] == 0
             && self.input[0] == self.output[0]
             && self.input[1] == self.output[1]
+    }
+
+    /// The same convolution of contiguous tensors: filters are packed alike for both.
+    pub const fn contiguous(self) -> Conv2d {
+        Conv2d { images: [0; 2], ..self }
+    }
+
+    /// Elements of an image of x and of y.
+    pub const fn image_sizes(&self) -> [u64; 2] {
+        let x = self.groups * self.in_channels * self.input[0] * self.input[1];
+        [x, self.groups * self.out_channels * self.output[0] * self.output[1]]
+    }
+
+    /// Elements from an image of x to the next, and of y.
+    pub const fn image_strides(&self) -> [u64; 2] {
+        let [x, y] = self.image_sizes();
+        [if self.images[0] == 0 { x } else { self.images[0] }, if self.images[1] == 0 { y } else { self.images[1] }]
     }
 
     /// Elements of x, the filters and y; `None` where that is more than 2⁶⁴ - 1.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Attention, BatchedGemm, Conv2d, DType};
+use crate::{Attention, BatchedGemm, Conv2d, DType, Part};
 
 /// Position of a buffer in [`Plan::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -13,6 +13,9 @@ pub struct BufferId(pub u32);
 pub struct KernelId(pub u32);
 
 /// A straight-line schedule of kernel launches over planned memory.
+///
+/// A buffer may be a [`Part`] of another, which is then written part by part. Steps address it from its
+/// first element; library calls and kernels know its strides.
 ///
 /// Invariants (checked by the plan verifier): every buffer is written before it is read, buffers
 /// in the arena that are live at the same time do not overlap unless one step reads and writes
@@ -53,19 +56,51 @@ impl Plan {
         &self.buffers[id.0 as usize]
     }
 
+    /// The buffer in whose memory a buffer lies: itself, or the whole that it is a part of.
+    pub fn whole(&self, id: BufferId) -> BufferId {
+        self.buffer(id).part.map_or(id, |part| part.of)
+    }
+
+    /// Gives every part the home of its whole.
+    pub fn settle_parts(&mut self) {
+        for i in 0..self.buffers.len() {
+            if let Some(part) = self.buffers[i].part {
+                self.buffers[i].home = self.buffers[part.of.0 as usize].home;
+            }
+        }
+    }
+
+    /// Bytes from the start of the whole to the first element.
+    pub fn byte_offset(&self, id: BufferId) -> u64 {
+        let buffer = self.buffer(id);
+        buffer.part.map_or(0, |part| part.offset * buffer.dtype.size() as u64)
+    }
+
+    /// Whether two buffers, parts of the same whole or wholes, have memory in common by that.
+    pub fn overlap(&self, a: BufferId, b: BufferId) -> bool {
+        let (x, y) = (self.buffer(a), self.buffer(b));
+        match (x.part, y.part) {
+            _ if self.whole(a) != self.whole(b) => false,
+            (Some(p), Some(q)) => p.overlaps(x.len(), &q, y.len()),
+            _ => true,
+        }
+    }
+
     /// Whether a step, by its position, belongs to the second phase.
     pub fn in_second_phase(&self, step: usize) -> bool {
         self.boundary.is_some_and(|first| step >= first as usize)
     }
 }
 
-/// A dense row-major tensor known to the plan.
+/// A row-major tensor known to the plan, dense unless it is a part of another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Buffer {
     pub name: String,
     pub dtype: DType,
     pub dims: Vec<u64>,
+    /// That of the whole, if it is a part.
     pub home: Home,
+    pub part: Option<Part>,
 }
 
 impl Buffer {
@@ -80,6 +115,16 @@ impl Buffer {
 
     pub fn bytes(&self) -> u64 {
         self.len() * self.dtype.size() as u64
+    }
+
+    /// Elements from the first to one past the last: more than there are if it is a strided part.
+    pub fn span(&self) -> u64 {
+        self.part.map_or(self.len(), |part| part.span(self.len()))
+    }
+
+    /// Whether its elements lie side by side.
+    pub fn is_dense(&self) -> bool {
+        self.part.is_none_or(|part| part.is_dense(self.len()))
     }
 }
 

@@ -47,18 +47,20 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     };
     let product = "graph @g(%x: f32[256, 512]) { %w = const f32[512, 512] random(1)
         %y = prim.contract(%x, %w) over [256, 512 | 512] lhs [d0, d2] rhs [d2, d1] : f32[256, 512] return %y }";
-    let convolution = "graph @g(%x: f32[1, 64, 28, 28]) { %w = const f32[64, 64, 3, 3] random(1)
-        %y = prim.contract(%x, %w) over [1, 64, 28, 28 | 64, 3, 3]
-            lhs [d0, d4, d2 + d5 - 1, d3 + d6 - 1] rhs [d1, d4, d5, d6] : f32[1, 64, 28, 28] return %y }";
     let direct = "graph @g(%x: f64[64, 64], %w: f64[64, 64]) {
         %y = prim.contract(%x, %w) over [64, 64 | 64] lhs [d0, d2] rhs [d2, d1] : f64[64, 64] return %y }";
     let gather = format!(
         "graph @g(%x: f32[{ELEMENTS}], %i: i64[{ELEMENTS}]) {{ %y = prim.gather(%x, %i) axis 0 : f32[{ELEMENTS}] return %y }}"
     );
+    let layouts = Layouts::measure(arguments.repeat)?;
     let machine = Machine {
         levels,
         product_per_us: rate(2 * 256 * 512 * 512, net(fit.seconds(product, &[], 1.0)?)),
-        convolution_per_us: rate(2 * 64 * 28 * 28 * 64 * 9, net(fit.seconds(convolution, &[], 1.0)?)),
+        convolution_per_us: rate(layouts.flops(), layouts.dense[0]),
+        blocked_convolution_per_us: rate(layouts.flops(), layouts.dense[1]),
+        depthwise_bytes_per_us: rate(layouts.image() * 2, layouts.depthwise[0]),
+        blocked_depthwise_bytes_per_us: rate(layouts.image() * 2, layouts.depthwise[1]),
+        conversion_bytes_per_us: rate(layouts.image() * 4, layouts.conversions),
         direct_per_us: rate(2 * 64 * 64 * 64, net(fit.seconds(direct, &[], 1.0)?)),
         simple_per_us: chained(64, "add.f32 %x, 1.5")?,
         division_per_us: chained(16, "div.f32 %x, 1.5")?,
@@ -68,6 +70,69 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     };
     print!("{}", machine.to_text());
     Ok(())
+}
+
+/// Seconds of one convolution over planes and over blocks of channels, and of moving an image there and back.
+struct Layouts {
+    dense: [f64; 2],
+    depthwise: [f64; 2],
+    conversions: f64,
+}
+
+impl Layouts {
+    const CHANNELS: u64 = 64;
+    const SIDE: u64 = 28;
+
+    /// Chains of convolutions, so that conversions at both ends count once.
+    fn measure(repeat: u32) -> Result<Layouts, Box<dyn Error>> {
+        let mut times = [[0.0; 2]; 2];
+        let mut conversions = 0.0;
+        for (blocks, reassociate) in [(0, false), (1, true)] {
+            let mut options = Options { threads: Some(1), ..Options::default() };
+            options.passes.reassociate = reassociate;
+            // Whatever a conversion costs, the chains are laid out in blocks.
+            options.passes.machine.blocked_convolution_per_us = u64::MAX;
+            options.passes.machine.blocked_depthwise_bytes_per_us = u64::MAX;
+            options.passes.machine.conversion_bytes_per_us = u64::MAX;
+            let fit = Fit { compiler: Compiler::new(options)?, repeat };
+            for (kind, dense) in [(0, true), (1, false)] {
+                let [short, long] = [2, 6].map(|steps| fit.seconds(&convolutions(steps, dense), &[], 1.0));
+                let (short, long) = (short?, long?);
+                times[kind][blocks] = ((long - short) / 4.0).max(1e-9);
+                if blocks == 1 && dense {
+                    conversions = (short - 2.0 * times[kind][blocks]).max(1e-9);
+                }
+            }
+        }
+        Ok(Layouts { dense: times[0], depthwise: times[1], conversions })
+    }
+
+    /// Floating-point operations of one dense convolution.
+    const fn flops(&self) -> u64 {
+        2 * Self::CHANNELS * Self::CHANNELS * 9 * Self::SIDE * Self::SIDE
+    }
+
+    /// Bytes of an image.
+    const fn image(&self) -> u64 {
+        4 * Self::CHANNELS * Self::SIDE * Self::SIDE
+    }
+}
+
+/// Convolutions of 3 × 3, one after the other.
+fn convolutions(steps: u64, dense: bool) -> String {
+    let (c, n) = (Layouts::CHANNELS, Layouts::SIDE);
+    let mut text = format!("graph @g(%v: f32[1, {c}, {n}, {n}]) {{\n");
+    for i in 0..steps {
+        let x = if i == 0 { "%v".to_owned() } else { format!("%y{}", i - 1) };
+        let inputs = if dense { c } else { 1 };
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "%w{i} = const f32[{c}, {inputs}, 3, 3] random({i})");
+        let group = if dense { 1 } else { c };
+        let _ =
+            writeln!(text, "%y{i} = conv({x}, %w{i}) {{group = {group}, pads = [1, 1, 1, 1]}} : f32[1, {c}, {n}, {n}]");
+    }
+    let _ = write!(text, "return %y{} }}", steps - 1);
+    text
 }
 
 /// Operations per microsecond.

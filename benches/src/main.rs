@@ -6,6 +6,7 @@ mod engine;
 mod engine_cost;
 mod fit_machine;
 mod list_nets;
+mod memory;
 mod ndarray;
 mod summary;
 mod tiny_mlp;
@@ -32,8 +33,8 @@ enum Verb {
     NdarrayLoop(ndarray::LoopArguments),
     /// Time of training steps.
     BenchTrain(train::Arguments),
-    /// Memory planned for training.
-    TrainMemory(train::MemoryArguments),
+    /// Memory planned for inference and training.
+    Memory(memory::Arguments),
     Nets(list_nets::Arguments),
     /// Latency of a perceptron of about a thousand parameters through the Rust API.
     TinyMlp,
@@ -47,7 +48,7 @@ fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
         Verb::NdarrayChain(arguments) => ndarray::chain(&arguments)?,
         Verb::NdarrayLoop(arguments) => ndarray::training_loop(&arguments)?,
         Verb::BenchTrain(arguments) => train::run(&arguments)?,
-        Verb::TrainMemory(arguments) => train::memory(&arguments)?,
+        Verb::Memory(arguments) => memory::run(&arguments)?,
         Verb::Nets(arguments) => list_nets::run(&arguments)?,
         Verb::TinyMlp => tiny_mlp::run()?,
     }

@@ -1,4 +1,4 @@
-//! Time and memory of training steps: forward, backward and SGD with momentum as one plan.
+//! Time of training steps: forward, backward and SGD with momentum as one plan.
 
 use std::error::Error;
 use std::time::Instant;
@@ -20,7 +20,7 @@ const MOMENTUM: f64 = 0.9;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// mlp, lenet, resnet18 or transformer, or a name of `train-memory`.
+    /// mlp, lenet, resnet18 or transformer, or a name of `nets`.
     workload: String,
     #[arg(long, default_value_t = 1)]
     threads: usize,
@@ -38,28 +38,11 @@ pub struct Arguments {
     trace: Option<std::path::PathBuf>,
 }
 
-#[derive(Args)]
-pub struct MemoryArguments {
-    /// Names of networks, or `all`.
-    nets: Vec<String>,
-}
-
-/// The networks of the memory table, with its batch sizes.
-const TABLE: [(&str, u64); 7] = [
-    ("inception-bn", 32),
-    ("resnet50", 8),
-    ("vgg16", 8),
-    ("squeezenet1.0", 16),
-    ("mobilenet1.0", 16),
-    ("densenet121", 8),
-    ("lstm", 32),
-];
-
 /// A network with random weights and data, and its training step.
-struct Training {
+pub struct Training {
     rt: Runtime,
-    executor: Executor,
-    step: FusedStep,
+    pub executor: Executor,
+    pub step: FusedStep,
     numbers: Vec<f32>,
     labels: Vec<usize>,
 }
@@ -79,7 +62,7 @@ impl Noise {
 }
 
 impl Training {
-    fn new(rt: Runtime, net: &Net, classes: u64) -> Result<Training, Box<dyn Error>> {
+    pub fn new(rt: Runtime, net: &Net, classes: u64) -> Result<Training, Box<dyn Error>> {
         let mut binder = Executor::simple_bind(&rt, &net.symbol);
         for (name, dims) in &net.inputs {
             binder = binder.shape(name, dims).grad_req_of(name, GradReq::Null);
@@ -133,7 +116,7 @@ impl Training {
     }
 }
 
-fn runtime(threads: usize, profiler: Option<Profiler>) -> Result<Runtime, tensorc::Error> {
+pub fn runtime(threads: usize, profiler: Option<Profiler>) -> Result<Runtime, tensorc::Error> {
     let options = Options { threads: Some(threads), profiler, ..Options::default() };
     let runtime = RuntimeOptions { engine: EngineConfig::default(), ..RuntimeOptions::default() };
     Runtime::with_compiler(tensorc::Compiler::new(options)?, runtime)
@@ -144,7 +127,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         "mlp" | "lenet" => (arguments.workload.as_str(), 64, 10),
         "resnet18" => ("resnet18-cifar", 8, 10),
         "transformer" => ("transformer", 16, 4),
-        other => (other, TABLE.iter().find(|(n, _)| *n == other).map_or(8, |(_, batch)| *batch), 1000),
+        other => (other, crate::memory::batch(other), 1000),
     };
     let net =
         nets::net(name, arguments.batch.unwrap_or(batch)).ok_or_else(|| format!("there is no network `{name}`"))??;
@@ -194,32 +177,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             ms(summary.median),
             ms(summary.best),
             training.executor.intermediate_bytes() as f64 / 1e6
-        );
-    }
-    Ok(())
-}
-
-/// Planned memory of training, in MB (10⁶ bytes): what the plan of forward and backward takes besides parameters,
-/// gradients and outputs, and the plan of a whole step, which holds the gradients as well.
-pub fn memory(arguments: &MemoryArguments) -> Result<(), Box<dyn Error>> {
-    let all = arguments.nets.is_empty() || arguments.nets.iter().any(|n| n == "all");
-    println!(
-        "{:<14} {:>5} {:>12} {:>12} {:>7} {:>12} {:>7}",
-        "net", "batch", "fwd+bwd MB", "bound MB", "steps", "step MB", "steps"
-    );
-    for (name, batch) in TABLE.iter().filter(|(name, _)| all || arguments.nets.iter().any(|n| n == name)) {
-        let net = nets::net(name, *batch).ok_or_else(|| format!("there is no network `{name}`"))??;
-        let training = Training::new(runtime(2, None)?, &net, 1000)?;
-        let parts = training.executor.planned_memory()?;
-        let whole = training.executor.planned_step_memory(&training.step)?;
-        let mb = |bytes: u64| bytes as f64 / 1e6;
-        println!(
-            "{name:<14} {batch:>5} {:>12.1} {:>12.1} {:>7} {:>12.1} {:>7}",
-            mb(parts.arena_bytes),
-            mb(parts.lower_bound_bytes),
-            parts.steps,
-            mb(whole.arena_bytes),
-            whole.steps
         );
     }
     Ok(())

@@ -219,6 +219,12 @@ fn random_net(choices: &[(usize, [usize; 3], bool)]) -> Symbol {
     Symbol::group(&values[values.len().saturating_sub(2)..])
 }
 
+#[test]
+fn names_with_control_characters_survive() {
+    let text = op("relu").input(&Symbol::variable("x\u{8}\u{1f}\n\"")).name("y").build().unwrap().to_json();
+    assert_eq!(Symbol::from_json(&text).unwrap().to_json(), text);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

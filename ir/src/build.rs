@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::diag::{Code, Diagnostic, Result};
 use crate::graph::{Graph, NodeId, Value};
 use crate::infer::{ValueOf, infer_node};
-use crate::op::Registry;
+use crate::op::{OpRef, Registry};
 use crate::params::Params;
 use crate::prim::{Prim, View};
 use crate::scalar::Scalar;
@@ -46,7 +46,18 @@ impl<'a> Builder<'a> {
                 Diagnostic::new(Code::UnknownOperator, format!("operator `{op}` is not registered")).at(&self.name)
             );
         };
-        let node: NodeId = self.graph.add_op(self.name.clone(), &def, operands, params, outputs)?;
+        self.apply(&def, operands, params, outputs)
+    }
+
+    /// As [`Builder::op_multi`], an operator that need not be in the registry.
+    pub fn apply(
+        &mut self,
+        def: &OpRef,
+        operands: &[Option<Value>],
+        params: Params,
+        outputs: usize,
+    ) -> Result<SmallVec<[Value; 2]>> {
+        let node: NodeId = self.graph.add_op(self.name.clone(), def, operands, params, outputs)?;
         infer_node(self.graph, node, self.value_of)?;
         Ok((0..outputs as u16).map(|port| Value { node, port }).collect())
     }

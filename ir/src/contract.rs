@@ -220,6 +220,7 @@ pub fn as_conv(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv
         dilations: [1; 2],
         pads: [0; 2],
         pass: ConvPass::Forward,
+        images: [0; 2],
         layout: ConvLayout::Planar,
     };
     for s in 0..spatial {

@@ -8,6 +8,7 @@ pub mod build;
 pub mod contract;
 pub mod diag;
 pub mod dim;
+pub mod estimate;
 pub mod expand;
 pub mod graph;
 pub mod index;

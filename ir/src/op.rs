@@ -1,5 +1,6 @@
 //! The type of an operator entry and the registry that holds them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -129,6 +130,15 @@ pub struct ResultCount {
     pub listed: usize,
 }
 
+/// Auxiliary state: pairs of an operand's formal position and the result that is its next value. Whoever runs the
+/// operator writes the one over the other; see [`crate::graph::Graph::add_update`].
+pub enum States {
+    Fixed(Vec<(usize, usize)>),
+    /// As the parameters decide, of an operator with any number of operands.
+    Rule(Box<StateRule>),
+}
+
+type StateRule = dyn Fn(&Params) -> Vec<(usize, usize)> + Send + Sync;
 type Presence = dyn Fn(&Params, usize) -> bool + Send + Sync;
 type Fixed = dyn Fn(&Params, usize) -> Option<f64> + Send + Sync;
 type ResultRule = dyn Fn(&Params) -> ResultCount + Send + Sync;
@@ -204,9 +214,8 @@ pub struct OpDef {
     /// Formal position of a random operator's optional operand `key: u32[2]`. It selects the sequence at
     /// run time, in place of the constant key that the parameters give.
     pub key_input: Option<usize>,
-    /// Auxiliary state: pairs of an operand's formal position and the result that is its next value. Whoever
-    /// runs the operator writes the one over the other; see [`crate::graph::Graph::add_update`].
-    pub states: Vec<(usize, usize)>,
+    /// Auxiliary state.
+    pub states: States,
     /// Whether an optional operand takes part, by parameters and formal position. Where it does, composing
     /// symbols makes a variable for it. `None`: optional operands take part if given.
     pub present: Option<Box<Presence>>,
@@ -245,7 +254,7 @@ impl OpDef {
             scalar: None,
             static_inputs: vec![],
             key_input: None,
-            states: vec![],
+            states: States::Fixed(vec![]),
             present: None,
             fixed: None,
             is_loss: false,
@@ -282,9 +291,17 @@ impl OpDef {
         }
     }
 
+    /// The auxiliary states of a node with these parameters.
+    pub fn states(&self, params: &Params) -> Cow<'_, [(usize, usize)]> {
+        match &self.states {
+            States::Fixed(pairs) => Cow::Borrowed(pairs),
+            States::Rule(rule) => Cow::Owned(rule(params)),
+        }
+    }
+
     /// Whether the operand at a formal position is auxiliary state.
-    pub fn is_state(&self, operand: usize) -> bool {
-        self.states.iter().any(|(o, _)| *o == operand)
+    pub fn is_state(&self, params: &Params, operand: usize) -> bool {
+        self.states(params).iter().any(|(o, _)| *o == operand)
     }
 
     /// The specification of the operand at a formal position.

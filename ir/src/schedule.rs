@@ -5,7 +5,7 @@
 //! of them, so that the result is never worse. Nothing but the steps decides: equal programs are
 //! ordered equally.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One step.
 #[derive(Clone, Debug, Default)]
@@ -28,12 +28,17 @@ pub struct Tasks {
     pub tasks: Vec<Task>,
     /// What a buffer takes while it is live; zero where memory is not planned.
     pub bytes: Vec<u64>,
+    /// The buffers in whose memory parts lie. Only that memory counts, and it is live while one of its
+    /// parts is; what a task waits for are the parts it reads.
+    pub wholes: BTreeMap<u32, u32>,
 }
 
 /// Who writes and who reads every buffer.
 struct Links {
     writers: Vec<Vec<u32>>,
     readers: Vec<Vec<u32>>,
+    /// Tasks that use each whole or a part of it, each once.
+    users: Vec<Vec<u32>>,
     /// Tasks that come after each task, by [`Task::after`].
     followers: Vec<Vec<u32>>,
 }
@@ -75,17 +80,22 @@ impl Tasks {
     /// The largest number of bytes live at once in an order: a lower bound for any plan of it. A
     /// buffer that takes the place of one that dies is counted once.
     pub fn peak(&self, order: &[usize]) -> u64 {
+        self.peak_at(order).0
+    }
+
+    /// As [`Tasks::peak`], and the first place in the order where it is; `None` where nothing is live.
+    pub fn peak_at(&self, order: &[usize]) -> (u64, Option<usize>) {
         let (mut first, mut last) = (vec![usize::MAX; self.bytes.len()], vec![0; self.bytes.len()]);
         for (at, task) in order.iter().map(|t| &self.tasks[*t]).enumerate() {
-            for b in task.reads.iter().chain(&task.writes).map(|b| *b as usize) {
+            for b in task.reads.iter().chain(&task.writes).map(|b| self.whole(*b)) {
                 first[b] = first[b].min(at);
                 last[b] = at;
             }
         }
-        let (mut live, mut peak) = (0u64, 0);
+        let (mut live, mut peak) = (0u64, (0, None));
         let mut taken = BTreeSet::new();
         for (at, task) in order.iter().map(|t| &self.tasks[*t]).enumerate() {
-            let all: BTreeSet<usize> = task.reads.iter().chain(&task.writes).map(|b| *b as usize).collect();
+            let all = self.used(task);
             live += all.iter().filter(|b| first[**b] == at).map(|b| self.bytes[*b]).sum::<u64>();
             taken.clear();
             let mut pairs = task.in_place.clone();
@@ -99,21 +109,34 @@ impl Tasks {
                     shared += self.bytes[f];
                 }
             }
-            peak = peak.max(live - shared);
+            if live - shared > peak.0 {
+                peak = (live - shared, Some(at));
+            }
             live -= all.iter().filter(|b| last[**b] == at).map(|b| self.bytes[*b]).sum::<u64>();
         }
         peak
+    }
+
+    fn whole(&self, buffer: u32) -> usize {
+        self.wholes.get(&buffer).copied().unwrap_or(buffer) as usize
+    }
+
+    /// The memory that a task uses.
+    fn used(&self, task: &Task) -> BTreeSet<usize> {
+        task.reads.iter().chain(&task.writes).map(|b| self.whole(*b)).collect()
     }
 
     fn links(&self) -> Links {
         let mut links = Links {
             writers: vec![vec![]; self.bytes.len()],
             readers: vec![vec![]; self.bytes.len()],
+            users: vec![vec![]; self.bytes.len()],
             followers: vec![vec![]; self.tasks.len()],
         };
         for (t, task) in (0..).zip(&self.tasks) {
             task.writes.iter().for_each(|b| links.writers[*b as usize].push(t));
             task.reads.iter().for_each(|b| links.readers[*b as usize].push(t));
+            self.used(task).into_iter().for_each(|b| links.users[b].push(t));
             task.after.iter().for_each(|before| links.followers[*before as usize].push(t));
         }
         links
@@ -188,8 +211,9 @@ struct List<'a> {
     rank: Vec<usize>,
     /// Writers of buffers that have not run.
     writers_left: Vec<usize>,
-    /// Readers of buffers that have not run.
-    readers_left: Vec<usize>,
+    /// Users of wholes that have not run.
+    users_left: Vec<usize>,
+    /// Of wholes.
     live: Vec<bool>,
     /// What every task still waits for: buffers and other tasks.
     waiting: Vec<usize>,
@@ -213,7 +237,7 @@ impl<'a> List<'a> {
             links,
             rank,
             writers_left: links.writers.iter().map(Vec::len).collect(),
-            readers_left: links.readers.iter().map(Vec::len).collect(),
+            users_left: links.users.iter().map(Vec::len).collect(),
             live: vec![false; program.bytes.len()],
             waiting,
             ready: BTreeSet::new(),
@@ -244,9 +268,12 @@ impl<'a> List<'a> {
     /// Bytes a task takes, less those it frees.
     fn net(&self, t: usize) -> i128 {
         let task = &self.program.tasks[t];
-        let bytes = |b: &u32| i128::from(self.program.bytes[*b as usize]);
-        let takes: i128 = task.writes.iter().filter(|b| !self.live[**b as usize]).map(bytes).sum();
-        let frees: i128 = task.reads.iter().filter(|b| self.readers_left[**b as usize] == 1).map(bytes).sum();
+        let whole = |b: &u32| self.program.whole(*b);
+        let bytes = |b: &usize| i128::from(self.program.bytes[*b]);
+        let written: BTreeSet<usize> = task.writes.iter().map(whole).collect();
+        let read: BTreeSet<usize> = task.reads.iter().map(whole).filter(|b| !written.contains(b)).collect();
+        let takes: i128 = written.iter().filter(|b| !self.live[**b]).map(bytes).sum();
+        let frees: i128 = read.iter().filter(|b| self.users_left[**b] == 1).map(bytes).sum();
         takes - frees
     }
 
@@ -266,21 +293,19 @@ impl<'a> List<'a> {
         self.freeing.remove(&(self.gain[t], self.rank[t], t));
         let (program, links) = (self.program, self.links);
         let task = &program.tasks[t];
-        for b in task.reads.iter().map(|b| *b as usize) {
-            self.readers_left[b] -= 1;
-            if self.readers_left[b] == 1 {
-                let left =
-                    links.readers[b].iter().map(|r| *r as usize).filter(|r| self.ready.contains(&(self.rank[*r], *r)));
-                left.collect::<Vec<_>>().into_iter().for_each(|r| self.judge(r));
+        let written: BTreeSet<usize> = task.writes.iter().map(|b| program.whole(*b)).collect();
+        for b in program.used(task) {
+            self.users_left[b] -= 1;
+            let born = written.contains(&b) && !std::mem::replace(&mut self.live[b], true);
+            // The other writers find the memory there, and the last user may free it.
+            if born || self.users_left[b] == 1 {
+                links.users[b].iter().for_each(|u| self.judge(*u as usize));
             }
         }
         for b in task.writes.iter().map(|b| *b as usize) {
-            self.live[b] = true;
             self.writers_left[b] -= 1;
-            match self.writers_left[b] {
-                0 => links.readers[b].iter().for_each(|r| self.arrive(*r as usize)),
-                // The other writers find the buffer there.
-                _ => links.writers[b].iter().for_each(|w| self.judge(*w as usize)),
+            if self.writers_left[b] == 0 {
+                links.readers[b].iter().for_each(|r| self.arrive(*r as usize));
             }
         }
         links.followers[t].iter().for_each(|f| self.arrive(*f as usize));
@@ -393,7 +418,7 @@ mod tests {
     #[test]
     fn gradients_are_taken_as_soon_as_their_operands_are_there() {
         const LAYERS: u32 = 20;
-        let mut tasks = Tasks { tasks: vec![], bytes: vec![64; 2 * LAYERS as usize + 1] };
+        let mut tasks = Tasks { bytes: vec![64; 2 * LAYERS as usize + 1], ..Tasks::default() };
         tasks.bytes.extend(vec![0; LAYERS as usize]);
         let mut add = |reads: &[u32], write: u32| {
             tasks.tasks.push(Task { reads: reads.to_vec(), writes: vec![write], ..Task::default() });

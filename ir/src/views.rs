@@ -45,6 +45,18 @@ pub fn keeps_linear_order(view: &View, input: &DenseType, output: &[u64]) -> boo
     source == linearize(&target, output)
 }
 
+/// The first element of the operand, if the view takes consecutive ones from there: element `i` of the
+/// result in row-major order is element `offset + i` of the operand.
+pub fn run_offset(view: &View, input: &DenseType, output: &[u64]) -> Option<u64> {
+    if output.contains(&0) || !in_bounds(&view.map, &input.dims, output) {
+        return None;
+    }
+    let map: Vec<Index> = view.map.iter().map(|m| without_unit_vars(m, output)).collect();
+    let source = linearize(&map, &input.dims).recombine(output);
+    let target: Vec<Index> = identity_map(output.len()).iter().map(|m| without_unit_vars(m, output)).collect();
+    source.sub(&linearize(&target, output)).as_constant().and_then(|offset| u64::try_from(offset).ok())
+}
+
 /// For a view that is a permutation of its operand's elements: the distance in the result, in
 /// elements, of a step along each operand axis. `None` if the position in the result is not such a
 /// sum of strides.
@@ -166,6 +178,20 @@ mod tests {
         }
         assert!(!keeps_linear_order(&transpose(&[1, 0]), &ty(&[3, 4]), &[4, 3]));
         assert!(keeps_linear_order(&transpose(&[1, 0, 2]), &ty(&[3, 1, 4]), &[1, 3, 4]));
+    }
+
+    #[test]
+    fn runs_start_where_the_first_element_lies() {
+        let slice = |axis: usize, begin: i64, rank: usize| View {
+            map: (0..rank).map(|a| Index::var(a as u32).offset(if a == axis { begin } else { 0 })).collect(),
+            fill: None,
+        };
+        assert_eq!(run_offset(&slice(0, 2, 3), &ty(&[5, 3, 4]), &[2, 3, 4]), Some(24));
+        assert_eq!(run_offset(&slice(1, 1, 3), &ty(&[1, 3, 4]), &[1, 2, 4]), Some(4));
+        assert_eq!(run_offset(&slice(1, 1, 3), &ty(&[2, 3, 4]), &[2, 2, 4]), None);
+        assert_eq!(run_offset(&slice(0, 4, 3), &ty(&[5, 3, 4]), &[2, 3, 4]), None);
+        assert_eq!(run_offset(&reshape(&[6, 10], &[4, 15]), &ty(&[6, 10]), &[4, 15]), Some(0));
+        assert_eq!(run_offset(&transpose(&[1, 0]), &ty(&[3, 4]), &[4, 3]), None);
     }
 
     #[test]

@@ -7,6 +7,8 @@
 use smallvec::SmallVec;
 
 use crate::DenseType;
+use tensorc_abi::ConvLayout;
+
 use crate::contract::{as_convolution, as_gemm};
 use crate::diag::Result;
 use crate::graph::{Graph, NodeKind, Value};
@@ -43,8 +45,10 @@ pub struct Member<'a> {
 pub struct Ops {
     /// Floating-point operations of library matrix products.
     pub product: u64,
-    /// Floating-point operations of library convolutions.
+    /// Floating-point operations of library convolutions over channels in planes.
     pub convolution: u64,
+    /// The same over channels in blocks.
+    pub blocked_convolution: u64,
     /// Floating-point operations of contractions in generated loops.
     pub direct: u64,
     /// Additions, comparisons and the like.
@@ -92,16 +96,25 @@ impl Ops {
     /// What a contraction of operands of these types computes.
     pub fn of_contraction(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Ops {
         let flops = c.extents.iter().fold(2u64, |product, e| product.saturating_mul(*e));
-        match () {
-            () if as_convolution(c, lhs, rhs).is_some() => Ops { convolution: flops, ..Ops::default() },
-            () if as_gemm(c, lhs, rhs, None).is_some() => Ops { product: flops, ..Ops::default() },
-            () => Ops { direct: flops, ..Ops::default() },
+        match as_convolution(c, lhs, rhs).map(|conv| conv.layout) {
+            Some(ConvLayout::Planar) => Ops { convolution: flops, ..Ops::default() },
+            Some(_) => Ops { blocked_convolution: flops, ..Ops::default() },
+            None if as_gemm(c, lhs, rhs, None).is_some() => Ops { product: flops, ..Ops::default() },
+            None => Ops { direct: flops, ..Ops::default() },
         }
+    }
+
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        let Ops { product, convolution, blocked_convolution, direct, simple, division, call, lookup } = *self;
+        let parts = [product, convolution, blocked_convolution, direct, simple, division, call, lookup];
+        parts.into_iter().fold(0, u64::saturating_add)
     }
 
     fn add(&mut self, other: &Ops) {
         self.product = self.product.saturating_add(other.product);
         self.convolution = self.convolution.saturating_add(other.convolution);
+        self.blocked_convolution = self.blocked_convolution.saturating_add(other.blocked_convolution);
         self.direct = self.direct.saturating_add(other.direct);
     }
 }

@@ -184,6 +184,7 @@ impl Report {
             dilations: [1; 2],
             pads: [kernel / 2; 2],
             pass: ConvPass::Packed,
+            images: [0; 2],
             layout: ConvLayout::Planar,
         };
         let name = format!("{net} {kernel}x{kernel}s{stride} {inputs}-{outputs} {size}");
@@ -277,6 +278,9 @@ fn main() {
     report.gemm(12, [128, 128, 64], 't');
     report.gemm(12, [128, 64, 128], 'n');
     report.gemm(12, [128, 32, 128], 'n');
+    report.gemm(64, [64, 64, 32], 't');
+    report.gemm(64, [64, 32, 64], 'n');
+    report.gemm(64, [64, 32, 64], 'g');
     report.gemm(64, [16, 16, 16], 'n');
     report.gemm(1, [4096, 1, 1024], 'n');
     report.conv("resnet", [3, 64, 1], 224, 7, 2);
@@ -363,6 +367,7 @@ fn training(report: &Report) {
         dilations: [1; 2],
         pads: [pad; 2],
         pass: ConvPass::Forward,
+        images: [0; 2],
         layout: ConvLayout::Planar,
     };
     report.training("lenet", layer(64, [1, 20], 28, 5, 1, 0));

@@ -12,7 +12,7 @@ use tensorc_abi::{Attention, MatrixLayout};
 
 use crate::blocking::{Split, reads_in_place, row_panels};
 use crate::gemm::{batch_index, batch_offset};
-use crate::tiers::{Dots, LANES, MR, NR, Panel, SKINNY_ROWS, Scores, Skinny, Tier, Tile, tier};
+use crate::tiers::{Ahead, Dots, LANES, MR, NR, Panel, SKINNY_ROWS, Scores, Skinny, Tier, Tile, tier};
 use crate::{EpilogueCall, Isa, isa};
 
 /// Rows and columns of a tile of scores.
@@ -74,8 +74,8 @@ impl Schedule {
         let keys = COLS.min(self.keys.next_multiple_of(NR));
         let values = if self.values_in_place { 0 } else { self.size.next_multiple_of(NR) * keys };
         let packed_keys = if self.few { 0 } else { self.depth * keys };
-        let weights = if self.few { ROWS * self.size } else { ROWS * COLS };
-        [ROWS * COLS, weights, packed_keys, values, rows * self.query_stride(), rows * self.size, rows * 2, ROWS * 2]
+        let few = if self.few { ROWS * self.size } else { 0 };
+        [ROWS * COLS, few, packed_keys, values, rows * self.query_stride(), rows * self.size, rows * 2, ROWS * 2]
             .map(|n| n.next_multiple_of(LANES))
     }
 }
@@ -135,12 +135,12 @@ pub unsafe fn attention_run_with(
     let pointers: *mut *mut u8 = scratch.cast();
     let args = epilogue.map_or(0, |(_, count)| count);
     let mut free = pointers.wrapping_add((1 + args).next_multiple_of(LANES)).cast::<f32>();
-    let [tile, weights, keys, values, queries, sums, state, step] = schedule.parts().map(|n| {
+    let [tile, few, keys, values, queries, sums, state, step] = schedule.parts().map(|n| {
         let part = free;
         free = free.wrapping_add(n);
         part
     });
-    let memory = Memory { tile, weights, keys, values, queries, sums, state, step };
+    let memory = Memory { tile, few, keys, values, queries, sums, state, step };
     let epilogue = epilogue.map(|(call, count)| {
         // SAFETY: the scratch memory begins with room for the tile and the arguments.
         unsafe {
@@ -175,8 +175,8 @@ pub unsafe fn attention_run_with(
 #[derive(Clone, Copy)]
 struct Memory {
     tile: *mut f32,
-    /// Packed rows of a tile of weights; for few queries, one block's sums of values.
-    weights: *mut f32,
+    /// For few queries, one block's sums of values.
+    few: *mut f32,
     keys: *mut f32,
     values: *mut f32,
     queries: *mut f32,
@@ -336,6 +336,8 @@ impl Run<'_> {
                         (self.tier.tile)(&Tile {
                             k: s.depth,
                             a,
+                            a_row: 1,
+                            a_step: panel.len() as isize,
                             mr: panel.len(),
                             b: self.memory.keys.add(j * s.depth),
                             ldb: NR,
@@ -344,7 +346,7 @@ impl Run<'_> {
                             ldc: COLS as isize,
                             continued: false,
                             padded: true,
-                            ahead: a,
+                            ahead: Ahead::NOTHING,
                         });
                     }
                 }
@@ -436,7 +438,7 @@ impl Run<'_> {
     unsafe fn accumulate(&self, rows: Range<usize>, keys: &Range<usize>) {
         let (call, s, m) = (self.call, self.schedule, &self.memory);
         let values = self.v.wrapping_offset(keys.start as isize * call.v.row_stride as isize);
-        // SAFETY: packed weights and values hold the tile's rows and columns.
+        // SAFETY: the tile and packed values hold the rows and columns.
         unsafe {
             if s.few {
                 return self.accumulate_few(rows, values, keys.len());
@@ -448,16 +450,7 @@ impl Run<'_> {
                 if panel.clone().all(|i| *m.step.add(ROWS + i) == 0.0) {
                     continue;
                 }
-                (self.tier.panel)(&Panel {
-                    src: m.tile.add(panel.start * COLS),
-                    k_stride: 1,
-                    j_stride: COLS as isize,
-                    k: keys.len(),
-                    width: panel.len(),
-                    dst: m.weights,
-                    ld: panel.len() as isize,
-                    pad: panel.len(),
-                });
+                let weights = m.tile.add(panel.start * COLS).cast_const();
                 for c in (0..s.size).step_by(NR) {
                     let (b, ldb) = match s.values_in_place {
                         true => (values.add(c), call.v.row_stride as usize),
@@ -465,7 +458,9 @@ impl Run<'_> {
                     };
                     (self.tier.tile)(&Tile {
                         k: keys.len(),
-                        a: m.weights,
+                        a: weights,
+                        a_row: COLS as isize,
+                        a_step: 1,
                         mr: panel.len(),
                         b,
                         ldb,
@@ -474,7 +469,7 @@ impl Run<'_> {
                         ldc: s.size as isize,
                         continued: true,
                         padded: !s.values_in_place,
-                        ahead: m.weights,
+                        ahead: Ahead::NOTHING,
                     });
                 }
             }
@@ -498,11 +493,11 @@ impl Run<'_> {
                     b: values,
                     b_row: self.call.v.row_stride as isize,
                     b_panel: NR as isize,
-                    c: m.weights.add(i * s.size),
+                    c: m.few.add(i * s.size),
                     ldc: s.size as isize,
                 });
             }
-            let block = std::slice::from_raw_parts(m.weights, rows.len() * s.size);
+            let block = std::slice::from_raw_parts(m.few, rows.len() * s.size);
             let sums = std::slice::from_raw_parts_mut(m.sums.add(rows.start * s.size), rows.len() * s.size);
             sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += *x);
         }

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use crate::tiers::{LANES, MR, NR, Tier, Tile};
+use crate::tiers::{Ahead, LANES, MR, NR, Tier, Tile};
 
 /// Most terms of k in one block: a panel of B of this depth and the panels of A stream from the second-level
 /// cache, which takes a fraction of its speed.
@@ -73,12 +73,24 @@ pub(crate) struct Rect {
     pub unit: usize,
 }
 
-/// Packed rows of A for one k block: panel p of the rectangle, with `mr` rows, starts at
-/// `base[(start(p) - start(first))·stride + skip·mr]`.
-pub(crate) struct Left {
-    pub base: *const f32,
-    pub stride: usize,
-    pub skip: usize,
+/// Rows of A for one k block, counted from the first one of a rectangle.
+pub(crate) enum Left {
+    /// Panels of `mr` rows, each starting at `base[row·stride + skip·mr]`.
+    Packed { base: *const f32, stride: usize, skip: usize },
+    /// Rows where they lie: term k of one at `base[row·row_stride + k·step]`.
+    InPlace { base: *const f32, row_stride: isize, step: isize },
+}
+
+impl Left {
+    /// A panel of rows as [`Tile`] reads it: its address, and the distances between rows and between terms.
+    fn panel(&self, row: usize, mr: usize) -> (*const f32, isize, isize) {
+        match *self {
+            Left::Packed { base, stride, skip } => (base.wrapping_add(row * stride + skip * mr), 1, mr as isize),
+            Left::InPlace { base, row_stride, step } => {
+                (base.wrapping_offset(row as isize * row_stride), row_stride, step)
+            }
+        }
+    }
 }
 
 /// A panel of at most NR columns of B for one k block, as in [`Tile`].
@@ -103,9 +115,9 @@ pub(crate) trait Operands {
     /// As for `left`.
     unsafe fn right(&mut self, k: Range<usize>, cols: Range<usize>) -> Right;
 
-    /// What the tiles of row panel `p` and the columns up to `cols.end` should fetch into the cache
-    /// for later ones, given the panel's address.
-    fn ahead(&self, rect: &Rect, k: &Range<usize>, cols: &Range<usize>, p: usize, a: *const f32) -> *const f32;
+    /// What the tile of row panel `p` and the columns up to `cols.end` should fetch into the cache for later
+    /// ones, given the panel's address.
+    fn ahead(&self, rect: &Rect, k: &Range<usize>, cols: &Range<usize>, p: usize, a: *const f32) -> Ahead;
 }
 
 /// The matrix C: element (i, j) at `base[i·ld + j]`, rows and columns counted from its origin.
@@ -144,10 +156,12 @@ pub(crate) unsafe fn multiply(
                 let right = unsafe { operands.right(k.clone(), cols.clone()) };
                 for p in rect.panels.clone() {
                     let rows = rect.rows.range(p);
-                    let a = left.base.wrapping_add((rows.start - first_row) * left.stride + left.skip * rows.len());
+                    let (a, a_row, a_step) = left.panel(rows.start - first_row, rows.len());
                     let tile = Tile {
                         k: k.len(),
                         a,
+                        a_row,
+                        a_step,
                         ahead: operands.ahead(rect, &k, &cols, p, a),
                         mr: rows.len(),
                         b: right.base,

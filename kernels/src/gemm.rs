@@ -7,7 +7,7 @@ use tensorc_abi::{BatchedGemm, MatrixLayout};
 use crate::blocking::{
     KC, Left, Operands, Rect, Right, Split, Target, multiply, reads_in_place, row_panels, whole_lines,
 };
-use crate::tiers::{MR, NR, Panel, SKINNY_ROWS, Skinny, Tier, tier};
+use crate::tiers::{Ahead, MR, NR, Panel, SKINNY_ROWS, Skinny, Tier, tier};
 use crate::{EpilogueCall, Isa, isa};
 
 /// Most row panels of one task: 432 KiB of A for each block of k.
@@ -24,10 +24,28 @@ const SHARED_FLOPS: f64 = 1e6;
 const TASKS: usize = 8;
 /// Bytes of B that are worth a task when it is only streamed through.
 const STREAM_BYTES: usize = 256 * 1024;
-/// Most elements of packed A kept for the following tasks.
+/// Most elements of packed A kept for the following tasks, and of packed B.
 const KEPT_ELEMENTS: usize = 1 << 20;
+/// Most column panels for which rows of A are multiplied where they lie: a copy that is read so few times costs
+/// more than it saves.
+const LEFT_PANELS: u64 = 4;
+/// Elements between rows that fall into the same sets of the first-level cache, where a panel of them has no room.
+const SAME_SETS: i64 = 1024;
+/// Elements over which a panel may be spread, a line of the cache for every term.
+const NEAR: u64 = 8192;
 /// Columns of a streamed product finished between two epilogue calls.
 const STREAM_COLUMNS: usize = 4096;
+
+/// Whether rows of A are better multiplied where they lie than copied into panels.
+fn left_in_place(call: &BatchedGemm) -> bool {
+    let panels = call.n.div_ceil(NR as u64);
+    let spread = call.a.col_stride.unsigned_abs() * call.k;
+    match (call.a.row_stride, call.a.col_stride) {
+        (row, 1) => panels <= LEFT_PANELS && row % SAME_SETS != 0,
+        (1, _) => panels == 1 && spread <= NEAR,
+        _ => false,
+    }
+}
 
 /// The division of a product into tasks; a function of the call alone.
 struct Schedule {
@@ -38,8 +56,11 @@ struct Schedule {
     n: usize,
     k: usize,
     skinny: bool,
+    b_packed: bool,
     /// Whether B is read where it lies.
     in_place: bool,
+    /// Whether A is.
+    left_in_place: bool,
     rows: Split,
     row_blocks: Split,
     /// Column panels counted in `col_unit`s.
@@ -80,7 +101,9 @@ impl Schedule {
             n,
             k,
             skinny,
+            b_packed: call.b_packed,
             in_place,
+            left_in_place: left_in_place(call),
             rows,
             row_blocks,
             col_blocks,
@@ -110,7 +133,20 @@ impl Schedule {
         self.row_blocks.longest() * MR * self.k <= KEPT_ELEMENTS
     }
 
+    /// Whether packed B holds all columns and all of k, so that tasks of other rows can use it.
+    fn keeps_right(&self) -> bool {
+        let copied = !self.b_packed && !self.in_place && self.row_blocks.parts() > 1;
+        copied && self.col_blocks.parts() <= u64::BITS as usize && self.n.next_multiple_of(NR) * self.k <= KEPT_ELEMENTS
+    }
+
+    fn right_elements(&self) -> usize {
+        if self.keeps_right() { self.n.next_multiple_of(NR) * self.k } else { NR * self.depth.longest() }
+    }
+
     fn left_elements(&self) -> usize {
+        if self.left_in_place {
+            return 0;
+        }
         let depth = if self.keeps_left() { self.k } else { self.depth.longest() };
         whole_lines(self.row_blocks.longest() * MR * depth)
     }
@@ -127,7 +163,7 @@ pub fn gemm_scratch(call: &BatchedGemm) -> usize {
     if schedule.skinny || schedule.is_empty() {
         return 0;
     }
-    (schedule.left_elements() + NR * schedule.depth.longest()) * size_of::<f32>()
+    (schedule.left_elements() + schedule.right_elements()) * size_of::<f32>()
 }
 
 /// Executes the tasks `tasks` of a product, and its epilogue on every block they finish.
@@ -182,6 +218,8 @@ pub unsafe fn gemm_run_with(
         right: left.wrapping_add(schedule.left_elements()),
         packed: None,
         fresh: true,
+        kept: None,
+        ready: false,
     };
     let (row_blocks, col_blocks) = (schedule.row_blocks.parts(), schedule.col_blocks.parts());
     for task in tasks.start as usize..tasks.end as usize {
@@ -195,7 +233,7 @@ pub unsafe fn gemm_run_with(
                 if schedule.skinny {
                     product.run_skinny(batch, schedule.cols(col_block));
                 } else {
-                    product.run_block(&mut operands, batch, row_block, schedule.cols(col_block));
+                    product.run_block(&mut operands, batch, row_block, col_block);
                 }
             }
         }
@@ -266,13 +304,16 @@ impl Product<'_> {
         operands: &mut GemmOperands<'_>,
         batch: [u64; 3],
         row_block: usize,
-        cols: Range<usize>,
+        col_block: usize,
     ) {
         let (call, schedule) = (self.call, self.schedule);
-        let a = batch_offset(&call.a, batch);
+        let cols = schedule.cols(col_block);
+        let (a, b) = (batch_offset(&call.a, batch), batch_offset(&call.b, batch));
         operands.a = self.a.wrapping_offset(a);
-        operands.b = if call.b_packed { self.b } else { self.b.wrapping_offset(batch_offset(&call.b, batch)) };
+        operands.b = if call.b_packed { self.b } else { self.b.wrapping_offset(b) };
         operands.fresh = operands.packed != Some((a, row_block)) || !schedule.keeps_left();
+        let kept = operands.kept.filter(|(of, _)| *of == b && schedule.keeps_right()).map_or(0, |(_, blocks)| blocks);
+        operands.ready = kept >> (col_block % u64::BITS as usize) & 1 == 1;
         let panels = schedule.row_blocks.range(row_block);
         let rect = Rect { rows: schedule.rows, panels, cols, depth: schedule.depth, unit: 1 };
         let c = Target { base: self.c.wrapping_offset(batch_offset(&call.c, batch)), ld: call.c.row_stride as isize };
@@ -284,6 +325,7 @@ impl Product<'_> {
             });
         }
         operands.packed = Some((a, row_block));
+        operands.kept = Some((b, kept | 1 << (col_block % u64::BITS as usize)));
     }
 }
 
@@ -298,6 +340,10 @@ struct GemmOperands<'a> {
     packed: Option<(isize, usize)>,
     /// Whether the rows must be packed.
     fresh: bool,
+    /// Offset of B and the column blocks, one bit each, that `right` holds for all of k.
+    kept: Option<(isize, u64)>,
+    /// Whether `right` holds the columns already.
+    ready: bool,
 }
 
 impl Operands for GemmOperands<'_> {
@@ -305,6 +351,11 @@ impl Operands for GemmOperands<'_> {
         let Product { call, schedule, tier, .. } = self.product;
         let (stride, skip) = if schedule.keeps_left() { (schedule.k, k.start) } else { (k.len(), 0) };
         let (rs, cs) = (call.a.row_stride as isize, call.a.col_stride as isize);
+        if schedule.left_in_place {
+            let first = rect.rows.start(rect.panels.start) as isize;
+            let base = self.a.wrapping_offset(first * rs + k.start as isize * cs);
+            return Left::InPlace { base, row_stride: rs, step: cs };
+        }
         if self.fresh {
             let first = rect.rows.start(rect.panels.start);
             for p in rect.panels.clone() {
@@ -323,7 +374,7 @@ impl Operands for GemmOperands<'_> {
                 unsafe { (tier.panel)(&panel) };
             }
         }
-        Left { base: self.left, stride, skip }
+        Left::Packed { base: self.left, stride, skip }
     }
 
     unsafe fn right(&mut self, k: Range<usize>, cols: Range<usize>) -> Right {
@@ -337,32 +388,45 @@ impl Operands for GemmOperands<'_> {
         if schedule.in_place {
             return Right { base: src, ld: rs as usize, padded: false };
         }
+        let at = if schedule.keeps_right() { cols.start * schedule.k + k.start * NR } else { 0 };
+        let right = Right { base: self.right.wrapping_add(at), ld: NR, padded: true };
+        if self.ready {
+            return right;
+        }
         let panel = Panel {
             src,
             k_stride: rs,
             j_stride: cs,
             k: k.len(),
             width: cols.len(),
-            dst: self.right,
+            dst: self.right.wrapping_add(at),
             ld: NR as isize,
             pad: NR,
         };
         // SAFETY: the columns and terms are inside B, and scratch holds a panel.
         unsafe { (tier.panel)(&panel) };
-        Right { base: self.right, ld: NR, padded: true }
+        right
     }
 
-    fn ahead(&self, rect: &Rect, k: &Range<usize>, cols: &Range<usize>, p: usize, a: *const f32) -> *const f32 {
-        if !self.product.call.b_packed {
-            return a;
-        }
+    fn ahead(&self, rect: &Rect, k: &Range<usize>, cols: &Range<usize>, p: usize, _: *const f32) -> Ahead {
+        let Product { call, schedule, .. } = self.product;
         // Each row panel fetches its share of the next columns, or of the first ones of the next block.
-        let next = if cols.end < rect.cols.end {
-            cols.end * self.product.schedule.k + k.start * NR
-        } else {
-            rect.cols.start * self.product.schedule.k + k.end * NR
+        let (from, k) = match cols.end < rect.cols.end {
+            true => (cols.end, k.clone()),
+            false => (rect.cols.start, k.end..schedule.k.min(k.end + k.len())),
         };
-        let share = k.len() * NR / rect.panels.len();
-        self.b.wrapping_add(next + (p - rect.panels.start) * share)
+        let share = |p: usize| k.start + p * k.len() / rect.panels.len();
+        let (row, end) = (share(p - rect.panels.start), share(p - rect.panels.start + 1));
+        let packed = if call.b_packed { self.b } else { self.right };
+        let (first, step) = match (call.b_packed || self.ready, call.b.col_stride) {
+            (true, _) => (packed.wrapping_add(from * schedule.k + row * NR), NR as isize),
+            (false, 1) => {
+                let step = call.b.row_stride as isize;
+                (self.b.wrapping_offset(row as isize * step + from as isize), step)
+            }
+            // Columns follow each other in memory, as the machine itself foresees.
+            _ => return Ahead::NOTHING,
+        };
+        Ahead { first, step, rows: end - row }
     }
 }

@@ -66,6 +66,7 @@ wrappers! {
         tc_atanh_f64 = libm::atanh,
         tc_erf_f64 = libm::erf,
         tc_erfc_f64 = libm::erfc,
+        tc_ndtr_f64 = ndtr,
         tc_cbrt_f64 = libm::cbrt,
         tc_lgamma_f64 = libm::lgamma,
         tc_tgamma_f64 = libm::tgamma;
@@ -73,6 +74,11 @@ wrappers! {
         tc_pow_f64 = libm::pow,
         tc_atan2_f64 = libm::atan2,
         tc_fmod_f64 = libm::fmod;
+}
+
+/// The distribution function of the normal distribution, `erfc(-x/√2)/2`.
+fn ndtr(x: f64) -> f64 {
+    libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2) * 0.5
 }
 
 /// `libm::fmaf`: a fused multiply-add for generated code on machines without the instruction.

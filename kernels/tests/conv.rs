@@ -91,7 +91,7 @@ fn model(call: &Conv2d, left: &[f32], right: &[f32]) -> Vec<f32> {
 }
 
 fn run(isa: Isa, call: &Conv2d, a: &[f32], b: &[f32], ranges: &[std::ops::Range<u64>], epilogue: bool) -> Vec<f32> {
-    let packing = Packing::Conv(*call);
+    let packing = Packing::Conv(call.contiguous());
     let mut packed = vec![f32::NAN; packed_len(&packing)];
     let right = if call.pass == ConvPass::Packed {
         // An odd address, as a constant of a model file may have.
@@ -108,8 +108,13 @@ fn run(isa: Isa, call: &Conv2d, a: &[f32], b: &[f32], ranges: &[std::ops::Range<
         ConvPass::DataGradient => (call.batch, inner, call.input[0] * call.input[1]),
         _ => (call.batch, outer, call.output[0] * call.output[1]),
     };
-    let mut y = vec![f32::NAN; (batch * rows * cols) as usize];
-    let image = (rows * cols) as i64;
+    let image = match call.pass {
+        ConvPass::FilterGradient => rows * cols,
+        ConvPass::DataGradient => call.image_strides()[0],
+        _ => call.image_strides()[1],
+    };
+    let mut y = vec![f32::NAN; (batch * image) as usize];
+    let image = image as i64;
     let (blocks, strides, [rows, cols]) = match call.layout {
         ConvLayout::Planar => (1, [image, 0, 0, cols as i64], [rows, cols]),
         _ => (
@@ -203,6 +208,7 @@ fn random_conv(random: &mut Random, groups: u64, in_channels: u64, out_channels:
         dilations,
         pads,
         pass: ConvPass::Packed,
+        images: [0; 2],
         layout: ConvLayout::Planar,
     })
 }
@@ -277,8 +283,45 @@ fn plain(in_channels: u64, out_channels: u64, size: u64, kernel: u64, stride: u6
         dilations: [1; 2],
         pads: [kernel / 2; 2],
         pass: ConvPass::Packed,
+        images: [0; 2],
         layout: ConvLayout::Planar,
     })
+}
+
+/// The images of a tensor moved apart, what lies between them NaN.
+fn spread(values: &[f32], image: usize, stride: usize) -> Vec<f32> {
+    let images = values.chunks(image.max(1));
+    images.flat_map(|i| i.iter().copied().chain(std::iter::repeat_n(f32::NAN, stride - image))).collect()
+}
+
+#[test]
+fn images_may_lie_apart() {
+    let mut random = Random::new(9);
+    for round in 0..120 {
+        let (groups, inputs, outputs) = match round % 3 {
+            0 => (3, 1, random.pick(&[1, 2])),
+            _ => (random.pick(&[1, 2]), random.pick(&[1, 3, 8]), random.pick(&[4, 13, 25])),
+        };
+        let dense = random_conv(&mut random, groups, inputs, outputs);
+        let images = dense.image_sizes().map(|size| size + random.pick(&[0, 1, 5, 64]));
+        for pass in ConvPass::ALL {
+            let (dense, apart) = (Conv2d { pass, ..dense }, Conv2d { pass, images, ..dense });
+            // Elements of an image, and from image to image: one image for filters.
+            let extent = |role: usize| match role {
+                1 => [sizes(&dense)[1]; 2],
+                x => [dense.image_sizes()[x / 2] as usize, images[x / 2] as usize],
+            };
+            let [l, r, out] = roles(pass);
+            let (a, b) = (random.fill(sizes(&dense)[l]), random.fill(sizes(&dense)[r]));
+            let moved = |values: &[f32], role: usize| spread(values, extent(role)[0], extent(role)[1]);
+            let all = std::slice::from_ref(&(0..conv_tasks(&dense))).to_vec();
+            for isa in tiers() {
+                let expected = moved(&run(isa, &dense, &a, &b, &all, false), out);
+                let found = run(isa, &apart, &moved(&a, l), &moved(&b, r), &all, false);
+                assert_same_bits(&format!("{isa:?} {apart:?}"), &found[..expected.len()], &expected);
+            }
+        }
+    }
 }
 
 #[test]

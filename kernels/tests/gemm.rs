@@ -191,6 +191,16 @@ fn several_blocks_and_tasks() {
 }
 
 #[test]
+fn copied_columns_serve_all_rows() {
+    let mut random = Random::new(6);
+    for kinds in [[Kind::Rows, Kind::Rows], [Kind::Rows, Kind::Columns], [Kind::Columns, Kind::Rows]] {
+        for (batch, mnk) in [([1, 1, 1], [330, 150, 600]), ([1, 2, 1], [300, 90, 100]), ([1, 1, 1], [64, 100, 1024])] {
+            check(&mut random, &Case { batch, mnk, kinds, gapped_c: true, packed: false });
+        }
+    }
+}
+
+#[test]
 fn empty_products() {
     let mut random = Random::new(3);
     for (mnk, batch) in [

@@ -1,6 +1,5 @@
 //! Activation functions.
 
-use tensorc_ir::DType;
 use tensorc_ir::op::{Compute, Infer, OpDef, OpError};
 use tensorc_ir::params::ParamValue;
 use tensorc_ir::scalar::Ex;
@@ -156,32 +155,6 @@ fn smooth() -> Vec<OpDef> {
     ]
 }
 
-/// `t·Φ(-t)` for `t ≥ 0` as f32, accurate far into the tail:
-/// `Φ(-t) = e^(-t²/2)·h / (1 + t)` with a polynomial `h` in `(t - 7/2)/(t + 7/2)`, error 2^-25.6.
-fn upper_tail(t: &Ex) -> Ex {
-    const H: [f64; 10] = [
-        0.478_553_175_926_208_5,
-        -0.097_712_621_092_796_33,
-        0.000_787_250_930_443_406_1,
-        0.038_048_829_883_337_02,
-        -0.030_261_673_033_237_457,
-        0.010_370_428_673_923_016,
-        0.000_288_515_846_477_821_47,
-        -0.001_388_395_321_555_435_7,
-        0.000_102_474_288_723_898_97,
-        0.000_151_516_476_762_481_03,
-    ];
-    // Beyond, the product underflows.
-    let t = at_most(t, 14.6);
-    let q = (&t - 3.5) / (&t + 3.5);
-    let h = H.iter().rev().skip(1).fold(q.lit(H[9]), |sum, &c| sum.fma(&q, &q.lit(c)));
-    let square = &t * &t;
-    let lost = t.fma(&t, &-&square);
-    let power = (&square * -0.5).exp();
-    let power = power.fma(&(lost * -0.5), &power);
-    &t * (power * h / (&t + 1.0))
-}
-
 fn gelu() -> Compute {
     scalar(|_, cx, args| {
         let Some(Some(stored)) = args.first() else { return Err(OpError::from("operand `x` is missing")) };
@@ -191,11 +164,7 @@ fn gelu() -> Compute {
                 let cubic = (&x * &x).fma(&x.lit(0.044715), &x.lit(1.0));
                 &x * sigmoid(&(&x * cubic * (8.0 / std::f64::consts::PI).sqrt()))
             }
-            Some("none") | None if x.dtype() == DType::F64 => {
-                let half = &x * 0.5;
-                half.fma(&(&x * std::f64::consts::FRAC_1_SQRT_2).erf(), &half)
-            }
-            Some("none") | None => at_least(&x, 0.0) - upper_tail(&x.abs()),
+            Some("none") | None => &x * x.ndtr(),
             Some(other) => return Err(OpError(format!("approximation `{other}` is neither none nor tanh"))),
         };
         Ok(y.cast(stored.dtype()))

@@ -6,7 +6,8 @@ use tensorc_ir::diag::{Code, Diagnostic};
 use tensorc_ir::graph::Value;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::{
-    Accuracy, Compute, Grad, GradCtx, Infer, InputSpec, NodeCtx, OpDef, OpError, ResultCount, ScalarCtx, TypeRule,
+    Accuracy, Compute, Grad, GradCtx, Infer, InputSpec, NodeCtx, OpDef, OpError, ResultCount, ScalarCtx, States,
+    TypeRule,
 };
 use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue, Params};
 use tensorc_ir::prim::Prim;
@@ -263,7 +264,16 @@ pub trait Define: Sized {
 
     /// An operand that is auxiliary state, and the result that is its next value.
     fn state(self, operand: usize, result: usize) -> Self {
-        self.edit(|d| d.states.push((operand, result)))
+        self.edit(|d| {
+            let mut pairs = d.states(&Params::new()).into_owned();
+            pairs.push((operand, result));
+            d.states = States::Fixed(pairs);
+        })
+    }
+
+    /// Auxiliary states as the parameters decide.
+    fn states_by(self, rule: impl Fn(&Params) -> Vec<(usize, usize)> + Send + Sync + 'static) -> Self {
+        self.edit(|d| d.states = States::Rule(Box::new(rule)))
     }
 
     /// Whether an optional operand takes part.

@@ -328,6 +328,31 @@ fn scatter_nd() -> OpDef {
 /// Columns that one iteration of [`scatter_sum`] adds up, a few cache lines.
 const SUMMED_COLUMNS: u64 = 64;
 
+/// Runs `body` for the columns `first..last`, in vectors of `lanes` as far as they fill any.
+fn columns(
+    k: &mut KernelBuilder,
+    (first, last): (&Index, &Index),
+    lanes: i64,
+    mut body: impl FnMut(&mut KernelBuilder, Index),
+) -> Result<(), OpError> {
+    let free = |_: u32| (0, i64::MAX / 8);
+    let whole = first.add(&last.sub(first).floor_div(lanes, &free).scale(lanes));
+    let mut tail = first.clone();
+    if lanes > 1 {
+        k.for_loop("c", (first.clone(), whole.clone(), lanes), LoopKind::Serial, |k, c| {
+            k.for_range("l", lanes as u64, LoopKind::Vector, |k, l| {
+                body(k, c.add(&l));
+                Ok::<(), OpError>(())
+            })
+        })?;
+        tail = whole;
+    }
+    k.for_loop("c", (tail, last.clone(), 1), LoopKind::Serial, |k, c| {
+        body(k, c);
+        Ok(())
+    })
+}
+
 fn scatter_sum() -> OpDef {
     let compute = crate::def::composite(|b, cx, args| {
         use crate::views::{Build, OrFail, operand};
@@ -338,31 +363,30 @@ fn scatter_sum() -> OpDef {
         let outer: u64 = out.dims[..axis].iter().product();
         let inner: u64 = out.dims[axis + 1..].iter().product();
         let sums = DenseType::new(compute_type(out.dtype), &out.dims);
+        // Vectors hold elements of one width.
+        let lanes = if from.dtype.size() == 4 && sums.dtype.size() == 4 { 16 } else { 1 };
         let mut k = KernelBuilder::new("scatter_sum");
         let bufs = buffers(&mut k, &[("updates", &from), ("indices", &index_ty)], &[("out", &sums)]);
         let body = parallel(&mut k, &[outer, inner.div_ceil(SUMMED_COLUMNS)], |k, at| {
             let free = |_: u32| (0, i64::MAX / 8);
             let first = at[1].scale(SUMMED_COLUMNS as i64);
             let last = first.offset(SUMMED_COLUMNS as i64).minimum(&Index::constant(inner as i64), &free);
-            let columns = (first, last, 1);
             let whole = [outer, extent, inner];
             k.for_range("z", extent, LoopKind::Serial, |k, row| {
-                k.for_loop("c", columns.clone(), LoopKind::Serial, |k, c| {
+                columns(k, (&first, &last), lanes, |k, c| {
                     let zero = Operand::Const(tensorc_ir::scalar::Scalar::zero(sums.dtype));
                     k.store(bufs[2], flat(&[at[0].clone(), row.clone(), c], &whole), zero);
-                    Ok::<(), OpError>(())
                 })
             })?;
             k.for_range("i", if extent == 0 { 0 } else { count }, LoopKind::Serial, |k, i| {
                 let index = k.load(bufs[1], i.clone());
                 let row = k.position(index, extent);
-                k.for_loop("c", columns, LoopKind::Serial, |k, c| {
-                    let value = k.load(bufs[0], flat(&[at[0].clone(), i, c.clone()], &[outer, count, inner]));
-                    let to = flat(&[at[0].clone(), row, c], &whole);
+                columns(k, (&first, &last), lanes, |k, c| {
+                    let value = k.load(bufs[0], flat(&[at[0].clone(), i.clone(), c.clone()], &[outer, count, inner]));
+                    let to = flat(&[at[0].clone(), row.clone(), c], &whole);
                     let (old, value) = (k.load(bufs[2], to.clone()), k.cast(value, sums.dtype));
                     let sum = k.bin(ScalarOp::Add, old, value);
                     k.store(bufs[2], to, sum);
-                    Ok(())
                 })
             })
         });

@@ -444,3 +444,41 @@ fn shuffling_sorts_by_random_words() {
         (0..100).map(|i| run("shuffle", &[ids.clone(), key([i, 0])], Params::new()).to_i64s()).collect();
     assert_eq!(orders.len(), 6);
 }
+
+/// Distinct classes, as likely as the formula says, and as many draws as that takes.
+#[test]
+fn unique_classes_are_log_uniform() {
+    let range = 10;
+    let call = |rows: i64, wanted: i64, words: [u32; 2], outputs: usize| {
+        let params = shape(&[rows, wanted]).with("range_max", ParamValue::Int(range));
+        run_all("mx_sample_unique_zipfian", &[key(words)], params, outputs).unwrap()
+    };
+    let rows = 2000;
+    let one = call(rows, 1, PI_WORDS, 2);
+    assert_eq!((one[0].dims(), one[1].dims()), (&[2000, 1][..], &[2000][..]));
+    assert!(one[1].to_f64s().iter().all(|tries| *tries == 1.0));
+    let bound = |x: f64| x.max(1.0).min(range as f64).ln() / (range as f64).ln();
+    for class in 0..range {
+        let found = one[0].to_f64s().iter().filter(|c| **c == class as f64).count() as f64;
+        let share = bound(class as f64 + 1.5) - bound(class as f64 + 0.5);
+        // Five standard errors.
+        let error = 5.0 * (rows as f64 * share * (1.0 - share)).sqrt();
+        assert!((found - rows as f64 * share).abs() < error, "class {class}: {found} of {rows}, expected {share}");
+    }
+    let all = call(20, range, [1, 2], 2);
+    for (row, tries) in all[0].to_f64s().chunks(range as usize).zip(all[1].to_f64s()) {
+        let classes: BTreeSet<i64> = row.iter().map(|c| *c as i64).collect();
+        assert_eq!(classes, (0..range).collect());
+        assert!(tries >= range as f64);
+    }
+    assert_eq!(call(20, range, [1, 2], 2)[0].to_f64s(), all[0].to_f64s());
+    assert_ne!(call(20, range, [1, 3], 2)[0].to_f64s(), all[0].to_f64s());
+    let refused = |dims: &[i64], range: i64, part: &str| {
+        let params = shape(dims).with("range_max", ParamValue::Int(range));
+        let why = run_all("mx_sample_unique_zipfian", &[key([0, 0])], params, 2).unwrap_err();
+        assert!(why.contains("mx_sample_unique_zipfian") && why.contains(part), "{why}");
+    };
+    refused(&[3, 11], 10, "11 classes are wanted, there are 10");
+    refused(&[3], 10, "`shape` has 1 extents");
+    refused(&[3, 1], 0, "`range_max` is 0");
+}

@@ -402,6 +402,118 @@ fn half_precision_adam_and_lamb_agree_with_mxnet() {
     );
 }
 
+/// Weights of two shapes, with gradients, momenta and master copies, in one operator: MXNet's values.
+#[test]
+fn steps_of_many_weights_agree_with_mxnet() {
+    let shaped = |dtype: DType, values: &[f32]| {
+        let dims: &[u64] = if values.len() == 2 { &[1, 2] } else { &[4] };
+        TensorData::from_fn(DenseType::new(dtype, dims), |i| Scalar::from_f64(dtype, f64::from(values[i as usize])))
+    };
+    let weights: [&[f32]; 2] = [&[1., -2., 0.5, 0.25], &[0.3, -0.4]];
+    let grads: [&[f32]; 2] = [&[0.5, -1., 2., -0.01], &[0.2, 0.7]];
+    let momenta: [&[f32]; 2] = [&[0.1, -0.2, 0.3, 0.], &[-0.5, 0.25]];
+    let plain: [&[f32]; 2] = [&[0.972000003, -1.954, 0.458499998, 0.249750003], &[0.279400021, -0.469200015]];
+    let moved: [&[f32]; 2] = [&[1.06200004, -2.13400006, 0.728500009, 0.249750003], &[-0.170599997, -0.244200021]];
+    let next: [&[f32]; 2] = [&[0.061999999, -0.133999988, 0.228499994, -0.000249999983], &[-0.470600009, 0.155799985]];
+    let halves: [&[f32]; 2] = [&[0.972167969, -1.95410156, 0.458496094, 0.249755859], &[0.279296875, -0.469238281]];
+    let masters: [&[f32]; 2] = [&[0.972000003, -1.954, 0.458499998, 0.249750108], &[0.279404879, -0.469219536]];
+    let half_moved: [&[f32]; 2] = [&[1.06152344, -2.13476562, 0.728515625, 0.249755859], &[-0.170654297, -0.244262695]];
+    let half_next: [&[f32]; 2] =
+        [&[0.061999999, -0.133999988, 0.228499994, -0.000249893172], &[-0.470595121, 0.155780464]];
+    let half_masters: [&[f32]; 2] =
+        [&[1.06200004, -2.13400006, 0.728500009, 0.249750108], &[-0.170595109, -0.244219542]];
+    let pairs = |states: &[[&[f32]; 2]]| -> Vec<Vec<f32>> {
+        (0..2).flat_map(|i| states.iter().map(move |state| state[i].to_vec())).collect()
+    };
+    for (name, mp, with_momentum, expected, states) in [
+        ("multi_sgd_update", false, false, plain, vec![]),
+        ("multi_sgd_mom_update", false, true, moved, vec![next]),
+        ("multi_mp_sgd_update", true, false, halves, vec![masters]),
+        ("multi_mp_sgd_mom_update", true, true, half_moved, vec![half_next, half_masters]),
+    ] {
+        let stored = if mp { DType::F16 } else { DType::F32 };
+        let mut operands = vec![];
+        for i in 0..2 {
+            operands.extend([shaped(stored, weights[i]), shaped(stored, grads[i])]);
+            operands.extend(with_momentum.then(|| shaped(DType::F32, momenta[i])));
+            operands.extend(mp.then(|| shaped(DType::F32, weights[i])));
+        }
+        let mut params = vec![
+            ("rescale_grad", ParamValue::Float(0.5)),
+            ("clip_gradient", ParamValue::Float(0.4)),
+            ("num_weights", ParamValue::Int(2)),
+        ];
+        if with_momentum {
+            params.push(("momentum", ParamValue::Float(0.9)));
+        }
+        let lists = [("lrs", vec![0.1, 0.2]), ("wds", vec![0.03, 0.01])];
+        let numbers = lists.clone().map(|(name, list)| (name, ParamValue::Floats(list)));
+        let given = [&params[..], &numbers[..]].concat();
+        let preloaded = lists.map(|(_, list)| f32s(&list.iter().map(|x| *x as f32).collect::<Vec<_>>()));
+        let expected: Vec<Vec<f32>> = expected.iter().map(|e| e.to_vec()).chain(pairs(&states)).collect();
+        let by_parameters = run(name, &operands, &given, expected.len());
+        let by_operands =
+            run(&format!("preloaded_{name}"), &[&operands[..], &preloaded].concat(), &params, expected.len());
+        for found in [by_parameters, by_operands] {
+            for (f, e) in found.iter().zip(&expected) {
+                let tolerance = if f.dtype() == DType::F16 { 1e-3 } else { 3e-6 };
+                close(name, &f.to_f32s(), e, tolerance);
+            }
+        }
+        // Every state is an operand, and the result that follows the weights in its place.
+        let registry = tensorc_ops::registry().unwrap();
+        let def = registry.mxnet(name).unwrap();
+        let params = given.iter().fold(Params::new(), |p, (name, value)| p.with(name, value.clone()));
+        let group = 2 + states.len();
+        let each = (0..2).flat_map(|i| (2..group).map(move |at| i * group + at)).zip(2..);
+        assert_eq!(def.states(&params).to_vec(), each.collect::<Vec<_>>(), "{name}");
+        assert_eq!(def.result_count(&params).visible, 2);
+    }
+}
+
+/// What does not fit is said by name.
+#[test]
+fn many_weights_need_as_many_numbers() {
+    let registry = tensorc_ops::registry().unwrap();
+    let def = registry.mxnet("multi_sgd_mom_update").unwrap();
+    let why = |operands: usize, rates: &[f64]| {
+        let mut graph = Graph::new("step");
+        let ty = DenseType::new(DType::F32, &[2]);
+        let args: Vec<_> = (0..operands).map(|_| Some(graph.add_input("x", ty.clone().into()))).collect();
+        let params = Params::new()
+            .with("lrs", ParamValue::Floats(rates.to_vec()))
+            .with("wds", ParamValue::Floats(vec![0.0, 0.0]))
+            .with("num_weights", ParamValue::Int(2));
+        let node = graph.add_op("n", def, &args, params, 2).unwrap();
+        graph.add_output("w", Value { node, port: 0 });
+        eval_graph(&graph, &registry, &vec![f32s(&[0.0; 2]); operands]).unwrap_err().to_string()
+    };
+    let message = why(5, &[0.1, 0.1]);
+    assert!(message.contains("mx_multi_sgd_mom_update") && message.contains("2 weights need 6 operands"), "{message}");
+    let message = why(6, &[0.1]);
+    assert!(message.contains("`lrs` has 1 numbers, expected 2"), "{message}");
+}
+
+/// The dense step of MXNet's GroupAdaGrad: its operator runs on sparse gradients only.
+#[test]
+fn adagrad_by_rows_agrees_with_mxnet() {
+    let table = |dims: &[u64], values: &[f32]| TensorData::f32s(dims, values).unwrap();
+    let operands = [
+        table(&[3, 2], &[1., -2., 0.5, 0.25, 0., 3.]),
+        table(&[3, 2], &[0.5, -1., 2., -0.01, 0.3, 0.2]),
+        table(&[3, 1], &[0.1, 0.2, 0.]),
+    ];
+    let params = [
+        ("lr", ParamValue::Float(0.1)),
+        ("rescale_grad", ParamValue::Float(0.5)),
+        ("clip_gradient", ParamValue::Float(0.4)),
+    ];
+    let found = run("_contrib_group_adagrad_update", &operands, &params, 2);
+    let expected = [0.945608437, -1.91297352, 0.424410135, 0.250944883, -0.117633499, 2.92157769];
+    close("weight", &found[0].to_f32s(), &expected, 3e-6);
+    close("history", &found[1].to_f32s(), &[0.211250007, 0.280012518, 0.0162500013], 3e-6);
+}
+
 fn scalars(values: &[f32]) -> Vec<TensorData> {
     values.iter().map(|&x| TensorData::f32s(&[], &[x]).unwrap()).collect()
 }

@@ -3,6 +3,7 @@
 //! Passes see operators through their registry entries and, after decomposition, primitives only;
 //! no operator is known here by name.
 
+pub mod algebra;
 pub mod cost;
 pub mod decompose;
 pub mod differentiate;
@@ -16,11 +17,12 @@ pub mod memory;
 pub mod pipeline;
 pub mod recompute;
 pub mod simplify;
+pub mod slices;
 pub mod stage;
 pub mod values;
 
 pub use differentiate::differentiate;
-pub use manager::{Options, Pass, PassCx, PrintWhen, Printer, Rewrite, Timing};
+pub use manager::{Options, Pass, PassCx, PrintWhen, Printer, Rewrite, Timing, Unit};
 pub use memory::plan_memory;
 pub use pipeline::{Phase, Pipeline, default_pipeline, phase_passes};
 pub use recompute::Budget;

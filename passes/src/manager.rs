@@ -41,6 +41,8 @@ pub struct Options {
     /// Compute values of the forward pass again in the backward pass until intermediate tensors fit
     /// in this; `None`: keep them.
     pub recompute: Option<Budget>,
+    /// Least bytes that a cluster hands on for a part of the batch, where it runs part by part to save memory.
+    pub slice_bytes: u64,
 }
 
 impl Default for Options {
@@ -54,6 +56,7 @@ impl Default for Options {
             fuse: By::default(),
             machine: Machine::BUILT_IN,
             recompute: None,
+            slice_bytes: 128 << 10,
         }
     }
 }
@@ -74,10 +77,19 @@ pub struct Rewrite {
     pub node: Arc<str>,
     pub rule: &'static str,
     pub label: Label,
-    /// Costs of what the rule and those that fired with it found, and of what they left; of a scalar body in half
-    /// cycles for one element.
+    /// Costs of what the rule and those that fired with it found, and of what they left.
     pub before: u64,
     pub after: u64,
+    pub unit: Unit,
+}
+
+/// What costs of rewrites count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Half cycles of one element of a scalar body.
+    HalfCycles,
+    /// Estimated time of the kernels of a region.
+    Nanoseconds,
 }
 
 /// After which passes the graph is printed.

@@ -4,6 +4,7 @@
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::Graph;
 
+use crate::algebra::Algebra;
 use crate::decompose::Decompose;
 use crate::differentiate::Differentiate;
 use crate::fold_constants::FoldConstants;
@@ -13,6 +14,7 @@ use crate::layout::ChooseLayout;
 use crate::manager::{Pass, PassCx, run_passes};
 use crate::recompute::{Budget, Recompute};
 use crate::simplify::Simplify;
+use crate::slices::SliceBatch;
 
 /// Named points of the compilation, in order; `--to=fuse` stops after one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,10 +64,12 @@ pub fn default_pipeline() -> Vec<(Phase, Box<dyn Pass>)> {
         (Phase::Simplify, Box::new(Decompose)),
         (Phase::Simplify, Box::new(FoldConstants)),
         (Phase::Simplify, Box::new(Simplify::default())),
+        (Phase::Simplify, Box::new(Algebra::default())),
         (Phase::Layout, Box::new(ChooseLayout::default())),
         (Phase::Layout, Box::new(Simplify::default())),
         (Phase::Fuse, Box::new(Recompute::default())),
         (Phase::Fuse, Box::new(Fuse::default())),
+        (Phase::Fuse, Box::new(SliceBatch::default())),
     ]
 }
 
@@ -135,6 +139,11 @@ const KNOWN: &[Known] = &[
         },
     },
     Known {
+        name: "algebra",
+        options: &["reassociate"],
+        build: |given| Ok(Box::new(Algebra { reassociate: boolean("algebra", "reassociate", given)? })),
+    },
+    Known {
         name: "choose-layout",
         options: &["everywhere"],
         build: |given| {
@@ -152,6 +161,11 @@ const KNOWN: &[Known] = &[
         },
     },
     Known { name: "fuse", options: &["by"], build: |given| Ok(Box::new(Fuse { by: fusion(given)? })) },
+    Known {
+        name: "slice-batch",
+        options: &["least"],
+        build: |given| Ok(Box::new(SliceBatch { least: number("slice-batch", "least", given)? })),
+    },
 ];
 
 /// Names of the passes a pipeline text may use.

@@ -214,7 +214,7 @@ fn scalar_constants_are_embedded() {
 #[test]
 fn what_moves_more_than_it_computes_is_computed_again() {
     let mut p = Prims::new();
-    let x = p.input(&[128, 96]);
+    let x = p.input(&[1024, 768]);
     let s = p.map(&[x], |_, a| &(&a[0].max(&a[0].lit(0.0)) * 3.0) + &a[0].lit(1.0));
     let e = p.map(&[s], |_, a| -&a[0]);
     let t = p.transpose(s, &[1, 0]);
@@ -222,7 +222,7 @@ fn what_moves_more_than_it_computes_is_computed_again() {
     p.output(t);
     let (greedy, best) = fuse_both(&p.graph);
     assert_eq!(clusters(&best), [(Map, 2), (Map, 2)]);
-    assert_eq!(totals(&greedy).activations - totals(&best).activations, 128 * 96 * 4);
+    assert_eq!(totals(&greedy).activations - totals(&best).activations, 1024 * 768 * 4);
 }
 
 #[test]

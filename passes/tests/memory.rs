@@ -16,7 +16,7 @@ fn step(reads: &[u32], writes: &[u32]) -> Step {
 }
 
 fn buffer(bytes: u64, home: Home) -> Buffer {
-    Buffer { name: "b".into(), dtype: DType::U8, dims: vec![bytes], home }
+    Buffer { name: "b".into(), dtype: DType::U8, dims: vec![bytes], home, part: None }
 }
 
 /// Steps that each write one or two new buffers and read some of the recent ones.

@@ -23,7 +23,7 @@ unsafe extern "C" fn nothing(buffers: *const *mut u8, scalars: *const i64) {
 
 /// A chain of `steps` kernels that do nothing, from an input over two alternating buffers.
 fn chain(steps: u32) -> Plan {
-    let buffer = |name: String, home| Buffer { name, dtype: DType::F32, dims: vec![1, 16], home };
+    let buffer = |name: String, home| Buffer { name, dtype: DType::F32, dims: vec![1, 16], home, part: None };
     let mut plan = Plan { name: "chain".into(), kernels: vec!["nothing".into()], ..Plan::default() };
     plan.buffers.push(buffer("x".into(), Home::Input(0)));
     for i in 0..steps {
@@ -45,7 +45,7 @@ fn perceptron() -> Result<(Plan, Vec<WeightStorage>), Box<dyn Error>> {
     let widths = [16u64, 32, 16, 10];
     let mut plan = Plan { name: "perceptron".into(), arena_bytes: 256, ..Plan::default() };
     let mut weights = Vec::new();
-    let buffer = |name: String, dims, home| Buffer { name, dtype: DType::F32, dims, home };
+    let buffer = |name: String, dims, home| Buffer { name, dtype: DType::F32, dims, home, part: None };
     plan.buffers.push(buffer("x".into(), vec![1, widths[0]], Home::Input(0)));
     for (layer, pair) in widths.windows(2).enumerate() {
         let (k, n) = (pair[0], pair[1]);

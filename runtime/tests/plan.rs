@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use common::*;
 use tensorc_abi::{
@@ -40,6 +42,29 @@ fn a_chain_computes_the_same_bits_with_any_number_of_threads() {
                 assert_eq!(run(&mut context, &pool, &x).unwrap(), expected, "n {n}, threads {threads}");
             }
         }
+    }
+}
+
+/// Memory that nothing lives in is NaN when the executable poisons it, and results are the same.
+#[test]
+fn dead_memory_is_poisoned() {
+    let (n, pool) = (33, Pool::new(2).unwrap());
+    let x = ramp(n);
+    let poisoned = |plan: Plan| Arc::new(load(plan, kernels(), vec![]).unwrap().poisoning());
+    for big in [false, true] {
+        let mut context = Context::new(poisoned(chain(n, big)), &pool).unwrap();
+        for _ in 0..2 {
+            assert_eq!(run(&mut context, &pool, &x).unwrap(), chain_expected(&x));
+        }
+        // A step that does not write its result leaves what was there: at first nothing, in the place of
+        // a buffer that died not its value either.
+        let mut plan = chain(n, big);
+        let StepOp::Launch { kernel, .. } = &mut plan.steps[2].op else { panic!("a launch") };
+        *kernel = NOTHING;
+        let mut context = Context::new(poisoned(plan.clone()), &pool).unwrap();
+        assert!(run(&mut context, &pool, &x).unwrap().iter().all(|y| y.is_nan()));
+        let mut plain = Context::new(executable(plan, vec![]), &pool).unwrap();
+        assert!(run(&mut plain, &pool, &x).unwrap().iter().all(|y| !y.is_nan()));
     }
 }
 
@@ -373,6 +398,7 @@ fn convolutions_agree_with_a_plain_loop() {
         dilations: [1, 1],
         pads: [1, 1],
         pass: ConvPass::Packed,
+        images: [0; 2],
         layout: ConvLayout::Planar,
     };
     let mut plan = empty_plan();

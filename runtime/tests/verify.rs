@@ -6,7 +6,8 @@ mod common;
 
 use common::*;
 use tensorc_abi::{
-    BatchedGemm, BufferId, Conv2d, ConvLayout, ConvPass, DType, Home, KernelId, MatrixLayout, Packing, Plan, StepOp,
+    BatchedGemm, BufferId, Conv2d, ConvLayout, ConvPass, DType, Home, KernelId, MatrixLayout, Packing, Part, Plan,
+    StepOp,
 };
 use tensorc_runtime::plan::{PlanError, Side, verify};
 
@@ -153,8 +154,17 @@ fn edges_are_the_buffers_they_claim_to_be() {
     assert_eq!(error, PlanError::Edge { side: Side::Input, index: 0 });
     let error = broken(|plan| plan.outputs[0] = BufferId(9));
     assert_eq!(error, PlanError::Edge { side: Side::Output, index: 0 });
+    // Something that is needed until the output is there, or is not as large, is not in its memory.
     let error = broken(|plan| set_home(plan, "t2", Home::Output(0)));
+    assert_eq!(error, PlanError::Overlap { step: "s3".into(), first: "t2".into(), second: "y".into() });
+    let error = broken(|plan| {
+        set_home(plan, "t2", Home::Output(0));
+        plan.buffers[3].dims = vec![N - 1];
+    });
     assert_eq!(error, PlanError::Alias { buffer: "t2".into(), side: Side::Output, index: 0 });
+    let mut plan = chain(N, false);
+    set_home(&mut plan, "t0", Home::Output(0));
+    verify(&plan).unwrap();
     let error = broken(|plan| {
         set_home(plan, "t2", Home::Input(0));
         plan.buffers[3].dims = vec![N + 1];
@@ -290,6 +300,7 @@ fn convolutions_match_their_tensors_and_weights() {
         dilations: [1, 1],
         pads: [0, 0],
         pass: ConvPass::Packed,
+        images: [0; 2],
         layout: ConvLayout::Planar,
     };
     let mut plan = empty_plan();
@@ -317,4 +328,128 @@ fn convolutions_match_their_tensors_and_weights() {
     assert_eq!(with(|call| call.kernel = [3, 2]), packing);
     plan.weights[0].packing = Packing::Plain;
     assert_eq!(verify(&plan).unwrap_err(), packing);
+}
+
+/// `left` and `right` are scaled into the halves of `both`, which lies in the arena; `y = scale(both)`.
+/// Runs of `run` elements alternate if it is less than all.
+fn halves(run: u64) -> Plan {
+    let mut plan = empty_plan();
+    let x = buffer(&mut plan, "x", &[N], Home::Input(0));
+    let both = buffer(&mut plan, "both", &[2 * N], Home::Arena(0));
+    for (i, name) in ["left", "right"].into_iter().enumerate() {
+        let id = buffer(&mut plan, name, &[N], Home::Arena(0));
+        let part = Part { of: both, offset: i as u64 * run, run, stride: 2 * run };
+        plan.buffers[id.0 as usize].part = Some(part);
+        launch(&mut plan, name, SCALE, &[read(x), write(id)], N, false);
+    }
+    let y = buffer(&mut plan, "y", &[2 * N], Home::Output(0));
+    launch(&mut plan, "join", SCALE, &[read(both), write(y)], 2 * N, false);
+    plan.arena_bytes = (8 * N).next_multiple_of(Plan::ALIGN);
+    plan
+}
+
+#[test]
+fn parts_lie_in_their_whole() {
+    let is_refused = |change: &dyn Fn(&mut Plan)| {
+        let mut plan = halves(N);
+        change(&mut plan);
+        match verify(&plan) {
+            Err(PlanError::Part { buffer, .. }) => buffer == "left",
+            _ => false,
+        }
+    };
+    verify(&halves(N)).unwrap();
+    verify(&halves(N / 4)).unwrap();
+    let with = |change: fn(&mut Part)| move |plan: &mut Plan| change(plan.buffers[2].part.as_mut().unwrap());
+    assert!(is_refused(&with(|p| p.offset = N + 1)));
+    assert!(is_refused(&with(|p| p.offset = u64::MAX)));
+    assert!(is_refused(&with(|p| p.run = 0)));
+    assert!(is_refused(&with(|p| p.run = 3)));
+    assert!(is_refused(&with(|p| p.stride = p.run - 1)));
+    assert!(is_refused(&with(|p| p.of = BufferId(9))));
+    assert!(is_refused(&with(|p| p.of = BufferId(3))));
+    assert!(is_refused(&|plan| plan.buffers[2].dtype = DType::I32));
+    assert!(is_refused(&|plan| plan.buffers[2].home = Home::Arena(64)));
+}
+
+#[test]
+fn parts_are_all_written_and_each_once() {
+    // One half is missing, for the whole and for a part of it that reaches into it.
+    for run in [N, N / 4] {
+        let mut plan = halves(run);
+        plan.steps.remove(1);
+        let error = verify(&plan).unwrap_err();
+        assert_eq!(error, PlanError::ReadBeforeWrite { step: "join".into(), buffer: "both".into() });
+        plan.steps.insert(0, plan.steps[1].clone());
+        let error = verify(&plan).unwrap_err();
+        assert_eq!(error, PlanError::ReadBeforeWrite { step: "join".into(), buffer: "both".into() });
+    }
+    let overlap = |first: &str, second: &str| PlanError::PartsOverlap {
+        step: first.into(),
+        first: first.into(),
+        second: second.into(),
+    };
+    for (run, offset) in [(N, N - 1), (N, 0), (N / 4, 0), (N / 4, N / 4 - 1)] {
+        let mut plan = halves(run);
+        plan.buffers[3].part.as_mut().unwrap().offset = offset;
+        assert_eq!(verify(&plan).unwrap_err(), overlap("right", "left"), "{run} {offset}");
+    }
+    // The whole is not written besides its parts.
+    let mut plan = halves(N);
+    *args(&mut plan, 1) = vec![read(BufferId(0)), write(BufferId(1))];
+    assert!(matches!(verify(&plan).unwrap_err(), PlanError::PartsOverlap { .. }));
+}
+
+#[test]
+fn parts_keep_their_whole_alive_and_apart_from_what_a_step_writes() {
+    // Something in the place of the first half, while only the second is read later.
+    let mut plan = halves(N);
+    let other = buffer(&mut plan, "other", &[16], Home::Arena(0));
+    launch(&mut plan, "other", SCALE, &[read(BufferId(0)), write(other)], 16, false);
+    args(&mut plan, 2)[0] = read(BufferId(3));
+    plan.steps.swap(2, 3);
+    let error = verify(&plan).unwrap_err();
+    assert_eq!(error, PlanError::Overlap { step: "other".into(), first: "both".into(), second: "other".into() });
+    // A step that reads the half it writes, as the whole or as a part at another place.
+    let mut plan = halves(N);
+    let again = buffer(&mut plan, "again", &[N], Home::Arena(0));
+    plan.buffers[again.0 as usize].part = Some(Part { of: BufferId(1), offset: 0, run: N, stride: N });
+    args(&mut plan, 1).insert(0, read(again));
+    verify(&plan).unwrap();
+    plan.buffers[again.0 as usize].part.as_mut().unwrap().offset = 1;
+    args(&mut plan, 1)[0] = read(again);
+    assert!(verify(&plan).is_err());
+    // A copy takes whole blocks.
+    let mut plan = halves(N / 4);
+    plan.steps[2].op = StepOp::Copy { src: BufferId(2), dst: BufferId(4) };
+    plan.buffers[4].dims = vec![N];
+    let error = verify(&plan).unwrap_err();
+    assert_eq!(error, PlanError::Strided { step: "join".into(), buffer: "left".into() });
+}
+
+#[test]
+fn library_calls_keep_to_the_runs_of_parts() {
+    let mut plan = empty_plan();
+    let [a, b] = ["a", "b"].map(|name| buffer(&mut plan, name, &[4, 4], Home::Input(u32::from(name == "b"))));
+    let y = buffer(&mut plan, "y", &[4, 8], Home::Output(0));
+    for i in 0..2 {
+        let part = buffer(&mut plan, "part", &[4, 4], Home::Arena(0));
+        plan.buffers[part.0 as usize].home = Home::Output(0);
+        plan.buffers[part.0 as usize].part = Some(Part { of: y, offset: 4 * i, run: 4, stride: 8 });
+        let plain = MatrixLayout { offset: 0, batch_strides: [0; 3], row_stride: 4, col_stride: 1 };
+        let c = MatrixLayout { row_stride: 8, ..plain };
+        let call = BatchedGemm { batch: [1; 3], m: 4, n: 4, k: 4, a: plain, b: plain, c, b_packed: false };
+        step(&mut plan, "gemm", StepOp::Gemm { call, a, b, c: part, epilogue: None }, false);
+    }
+    verify(&plan).unwrap();
+    let refused = |change: &dyn Fn(&mut MatrixLayout)| {
+        let mut plan = plan.clone();
+        let StepOp::Gemm { call, .. } = &mut plan.steps[0].op else { panic!("a product") };
+        change(&mut call.c);
+        matches!(verify(&plan), Err(PlanError::Bounds { buffer, .. }) if buffer == "part")
+    };
+    assert!(refused(&|c| c.row_stride = 4));
+    assert!(refused(&|c| c.offset = 1));
+    assert!(refused(&|c| c.offset = 8));
+    assert!(refused(&|c| c.row_stride = 16));
 }

@@ -82,6 +82,8 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         let object = json!({
             "compile_ms": ms(compile), "first_run_ms": ms(first), "median_ms": ms(median), "min_ms": ms(min),
             "peak_rss_mb": peak_rss_mb(), "planned_activation_bytes": planned,
+            "planned_lower_bound_bytes": session.plan().lower_bound_bytes,
+            "planned_ratio": planned as f64 / session.plan().lower_bound_bytes.max(1) as f64,
             "kernels_launched": launched, "moved_bytes": moved,
         });
         return print(&format!("{object}\n"));

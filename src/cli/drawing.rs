@@ -1,6 +1,8 @@
 //! A memory plan as a drawing: steps from left to right, arena offsets from bottom to top, one
-//! rectangle for each buffer.
+//! rectangle for each buffer. Dashed lines divide a buffer into the parts that are written one by one, from the
+//! first use of each on.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use tensorc::abi::{BufferId, Home, Plan};
@@ -24,6 +26,16 @@ struct Block<'p> {
     offset: u64,
     first: usize,
     last: usize,
+    parts: Vec<Part<'p>>,
+}
+
+/// A part of a buffer: which share of it, and the step that writes it first. Of a part in runs, its share of the
+/// distance between them.
+struct Part<'p> {
+    name: &'p str,
+    from: f64,
+    to: f64,
+    first: usize,
 }
 
 /// The drawing as SVG.
@@ -58,23 +70,42 @@ pub fn svg(plan: &Plan) -> String {
     out
 }
 
-/// Buffers of the arena, by offset and first step.
+/// Buffers of the arena that are no parts of others, by offset and first step.
 fn blocks(plan: &Plan) -> Vec<Block<'_>> {
     let mut lives: Vec<Option<(usize, usize)>> = vec![None; plan.buffers.len()];
     for (i, step) in plan.steps.iter().enumerate() {
         for arg in step.op.args() {
-            let BufferId(b) = arg.buffer;
-            let life = lives[b as usize].get_or_insert((i, i));
-            life.1 = i;
+            for BufferId(b) in [plan.whole(arg.buffer), arg.buffer] {
+                lives[b as usize].get_or_insert((i, i)).1 = i;
+            }
+        }
+    }
+    let written: BTreeSet<BufferId> =
+        plan.steps.iter().flat_map(|step| step.op.args()).filter(|arg| arg.writes).map(|arg| arg.buffer).collect();
+    let mut parts: BTreeMap<BufferId, Vec<Part<'_>>> = BTreeMap::new();
+    for id in written {
+        let b = plan.buffer(id);
+        if let (Some(part), Some((first, _))) = (b.part, lives[id.0 as usize]) {
+            let period = if b.is_dense() { plan.buffer(part.of).len() } else { part.stride }.max(1) as f64;
+            let from = part.offset as f64 % period / period;
+            let size = if b.is_dense() { b.len() } else { part.run };
+            parts.entry(part.of).or_default().push(Part {
+                name: &b.name,
+                from,
+                to: from + size as f64 / period,
+                first,
+            });
         }
     }
     let mut blocks: Vec<Block<'_>> = plan
         .buffers
         .iter()
         .zip(lives)
-        .filter_map(|(b, life)| match (b.home, life) {
-            (Home::Arena(offset), Some((first, last))) => {
-                Some(Block { name: &b.name, bytes: b.bytes(), offset, first, last })
+        .zip(0..)
+        .filter_map(|((b, life), id)| match (b.home, life) {
+            (Home::Arena(offset), Some((first, last))) if b.part.is_none() => {
+                let parts = parts.remove(&BufferId(id)).unwrap_or_default();
+                Some(Block { name: &b.name, bytes: b.bytes(), offset, first, last, parts })
             }
             _ => None,
         })
@@ -144,6 +175,21 @@ fn block(out: &mut String, i: usize, b: &Block<'_>, x: &dyn Fn(usize) -> f64, y:
         first = b.first,
         last = b.last
     );
+    for part in &b.parts {
+        let (left, top) = (x(part.first), bottom - height * part.to);
+        let _ = writeln!(
+            out,
+            "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"none\" \
+             stroke=\"{stroke}\" stroke-width=\"0.6\" stroke-dasharray=\"3 3\" pointer-events=\"all\">\
+             <title>{}: {:.1} % of {}, from step {}</title></rect>",
+            right - left,
+            height * (part.to - part.from),
+            escaped(part.name),
+            100.0 * (part.to - part.from),
+            escaped(b.name),
+            part.first
+        );
+    }
     let room = ((width - 6.0) / CHARACTER).max(0.0) as usize;
     if height >= LABEL_HEIGHT && room >= 3 {
         let _ = writeln!(

@@ -15,7 +15,7 @@ use tensorc::ir::verify::{Stage, verify_graph, verify_kernel, verify_plan};
 use tensorc::ir::{DenseType, Module};
 use tensorc::passes::cost;
 use tensorc::passes::pipeline::known_names;
-use tensorc::passes::{Pass, PassCx, Phase, Pipeline, PrintWhen, Rewrite, Timing, phase_passes, plan_memory};
+use tensorc::passes::{Pass, PassCx, Phase, Pipeline, PrintWhen, Rewrite, Timing, Unit, phase_passes, plan_memory};
 use tensorc_codegen::lower::lower;
 
 use super::values::Comparison;
@@ -388,7 +388,10 @@ fn explanation(graph: &Graph, rewrites: &[Rewrite], node: &str) -> String {
     for r in rewrites.iter().filter(|r| wanted(&r.node)) {
         let (label, node, rule) = (r.label.name(), &r.node, r.rule);
         // Writing to a string does not fail.
-        let _ = writeln!(text, "{node}: {rule} ({label}), cost {} to {}", r.before, r.after);
+        let _ = match r.unit {
+            Unit::HalfCycles => writeln!(text, "{node}: {rule} ({label}), cost {} to {}", r.before, r.after),
+            Unit::Nanoseconds => writeln!(text, "{node}: {rule} ({label}), region {} ns to {} ns", r.before, r.after),
+        };
     }
     for id in graph.order() {
         let n = graph.node(id);

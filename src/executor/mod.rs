@@ -214,6 +214,14 @@ impl Executor {
         }
     }
 
+    /// Memory planned for a forward pass without training; compiles it.
+    ///
+    /// # Errors
+    /// The graph does not compile.
+    pub fn planned_inference_memory(&mut self) -> Result<PlannedMemory, Error> {
+        self.forward_program(false)?.planned(&self.memory)
+    }
+
     /// Copies arrays to the arguments and auxiliary states of these names.
     ///
     /// # Errors

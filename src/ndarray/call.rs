@@ -102,13 +102,29 @@ pub(super) struct Request<'a> {
     pub def: OpRef,
     pub operands: SmallVec<[Formal<'a>; 4]>,
     pub params: Params,
+    /// Results, those included that only states are written with.
     pub outputs: usize,
+    /// Results that the caller gets.
+    pub wanted: usize,
+    /// Operands that are auxiliary states, with the result that is written to them.
+    pub states: SmallVec<[(usize, usize); 2]>,
     pub device: Device,
     /// The operand whose value is the next key of the device's stream.
     key: Option<usize>,
 }
 
-impl Request<'_> {
+impl<'a> Request<'a> {
+    /// The auxiliary states that are written, with the result that is.
+    pub fn written(&self) -> impl Iterator<Item = (&'a NDArray, usize)> + '_ {
+        self.states.iter().filter_map(|(operand, result)| Some((self.operands[*operand].as_array()?, *result)))
+    }
+
+    /// Copies of the states, in place of which they can be recorded: gradients see the values the call read.
+    pub fn copies(&self) -> Result<SmallVec<[(usize, NDArray); 2]>, Error> {
+        let states = self.states.iter().filter_map(|(at, _)| Some((*at, self.operands[*at].as_array()?)));
+        states.map(|(at, array)| Ok((at, array.detach().copy()?))).collect()
+    }
+
     /// Draws the random key, if the call takes one and was given none.
     pub fn draw_key(&mut self, rt: &Runtime) {
         if let Some(at) = self.key
@@ -164,9 +180,15 @@ impl<'a> Call<'a> {
 
     /// Calls the operator and returns its first result, before it is computed.
     ///
+    /// Auxiliary states, such as the moving averages of a batch normalisation that trains, are written with their
+    /// next values, unless these are among the results asked for.
+    ///
     /// # Errors
     /// Operands or parameters do not fit the operator, or it is not supported.
-    pub fn invoke(self) -> Result<NDArray, Error> {
+    pub fn invoke(mut self) -> Result<NDArray, Error> {
+        if !self.def.states(&self.params).is_empty() {
+            self.outputs = 1;
+        }
         let (rt, op) = (self.rt, self.def.name);
         let first = front::call(rt, self.resolve()?, None)?.into_iter().next();
         first.ok_or_else(|| Error::Internal(format!("`{op}` has no result")))
@@ -232,6 +254,9 @@ impl<'a> Call<'a> {
         {
             self.params.set(spec.name, ParamValue::Bool(true));
         }
+        let wanted = self.outputs;
+        let states = self.states();
+        self.outputs = states.iter().map(|(_, result)| result + 1).fold(wanted, usize::max);
         let (least, most) = self.def.outputs;
         let most = most.min(usize::from(u16::MAX));
         if !(least.max(1)..=most).contains(&self.outputs) {
@@ -267,7 +292,21 @@ impl<'a> Call<'a> {
                 key = Some(at);
             }
         }
-        Ok(Request { def: self.def, operands, params: self.params, outputs: self.outputs, device, key })
+        let (def, params, outputs) = (self.def, self.params, self.outputs);
+        Ok(Request { def, operands, params, outputs, wanted, states, device, key })
+    }
+
+    /// The states that the call writes: those given as arrays whose next values are not asked for, if the operator
+    /// is called for training or knows no such mode.
+    fn states(&self) -> SmallVec<[(usize, usize); 2]> {
+        let has_mode = self.def.params.iter().any(|spec| spec.name == OpDef::TRAINING);
+        if has_mode && self.params.bool(OpDef::TRAINING) != Some(true) {
+            return SmallVec::new();
+        }
+        let hidden = |(operand, result): &(usize, usize)| {
+            *result >= self.outputs && matches!(self.operands.get(*operand), Some(Operand::Array(_)))
+        };
+        self.def.states(&self.params).iter().copied().filter(hidden).collect()
     }
 
     fn formal(&self, at: usize, operand: &Operand<'a>) -> Result<Formal<'a>, Error> {

@@ -102,20 +102,32 @@ type Results = SmallVec<[NDArray; 1]>;
 pub(super) fn call(rt: &Runtime, mut request: Request<'_>, targets: Option<&[&NDArray]>) -> Result<Results, Error> {
     let signature = rt.front().signature(rt, &request)?;
     if let Some(targets) = targets {
-        check_targets(&signature, &request, targets)?;
+        check_targets(&signature, &request, targets.iter().copied().enumerate())?;
     }
+    check_targets(&signature, &request, request.written().map(|(state, result)| (result, state)))?;
     let arrays = || request.operands.iter().filter_map(Formal::as_array);
     let recorded = tape::concerns(arrays());
     if let Some(targets) = targets {
         tape::refuse_in_place(request.def.name, arrays(), targets.iter().copied())?;
     }
+    tape::refuse_in_place(request.def.name, [], request.written().map(|(state, _)| state))?;
     // A refused call draws nothing.
     request.draw_key(rt);
+    let recorded = recorded && !signature.outputs.is_empty();
+    let before = if recorded { request.copies()? } else { SmallVec::new() };
     let mut results = push(rt, &signature, &request, targets)?;
-    targets.into_iter().flatten().for_each(|target| target.view().chunk().touch());
-    if recorded && !signature.outputs.is_empty() {
-        tape::record(&signature.name, &signature.formula, &request.operands, &mut results);
+    let written = targets.into_iter().flatten().copied().chain(request.written().map(|(state, _)| state));
+    written.for_each(|target| target.view().chunk().touch());
+    if recorded {
+        let given = request.operands.iter().enumerate();
+        let operands = given.map(|(i, formal)| match before.iter().find(|(at, _)| *at == i) {
+            Some((_, copy)) => Formal::Array(copy),
+            None => formal.clone(),
+        });
+        let operands: SmallVec<[Formal<'_>; 4]> = operands.collect();
+        tape::record(&signature.name, &signature.formula, &operands, &mut results);
     }
+    results.truncate(request.wanted);
     Ok(results)
 }
 
@@ -142,10 +154,14 @@ fn push(
         return Ok(smallvec![NDArray::new(rt.clone(), view)]);
     }
     let program = signature.program(rt)?;
-    let views: SmallVec<[View; 2]> = match targets {
-        Some(targets) => targets.iter().map(|t| t.view().clone()).collect(),
-        None => signature.outputs.iter().map(|ty| fresh(rt, request.device, ty)).collect::<Result<_, _>>()?,
+    let place = |(i, ty): (usize, &DenseType)| {
+        let state = || request.written().find(|(_, result)| *result == i).map(|(state, _)| state);
+        match targets.and_then(|targets| targets.get(i).copied()).or_else(state) {
+            Some(array) => Ok(array.view().clone()),
+            None => fresh(rt, request.device, ty),
+        }
     };
+    let views: SmallVec<[View; 2]> = signature.outputs.iter().enumerate().map(place).collect::<Result<_, _>>()?;
     let inputs: Vec<Source> = request.operands.iter().filter_map(source).collect();
     for view in inputs.iter().filter_map(Source::view).chain(&views) {
         rt.front().settle(rt, view)?;
@@ -258,12 +274,17 @@ impl Signature {
     }
 }
 
-fn check_targets(signature: &Signature, request: &Request<'_>, targets: &[&NDArray]) -> Result<(), Error> {
+/// Whether arrays can take the results of these numbers.
+fn check_targets<'a>(
+    signature: &Signature,
+    request: &Request<'_>,
+    targets: impl Iterator<Item = (usize, &'a NDArray)>,
+) -> Result<(), Error> {
     let op = || request.def.name.to_owned();
-    if signature.outputs.is_empty() {
-        return Err(Error::DynamicTarget { op: op() });
-    }
-    for (ty, target) in signature.outputs.iter().zip(targets) {
+    for (result, target) in targets {
+        let Some(ty) = signature.outputs.get(result) else {
+            return Err(Error::DynamicTarget { op: op() });
+        };
         if *ty != target.ty() {
             return Err(Error::Target { op: op(), expected: ty.to_string(), found: target.ty().to_string() });
         }

@@ -16,7 +16,7 @@ mod schedule;
 pub use batches::{Batch, Batches, LastBatch, Source};
 pub use error::TrainError;
 pub use idx::read_idx;
-pub use init::{FanFactor, Initializer, Number, RandomKind, Variable};
+pub use init::{FanFactor, FusedRnn, Initializer, Number, RandomKind, RnnMode, Variable};
 pub use metric::Metric;
 pub use module::{Buckets, EpochReport, Fit, Input, Module, ModuleBuilder, Network, Params, load_checkpoint};
 pub use optimizer::{Clock, Emitted, FusedUpdate, Optimizer, Rule, State, Update, Updater, scalar_at};

@@ -395,3 +395,69 @@ fn training_by_hand() {
     }
     assert_near(&vec(&w), &[1.5, -2.0, 0.5], 1e-6);
 }
+
+/// Batch normalisation writes its moving averages when it runs for training, and nothing else does. Values and
+/// gradients are MXNet's.
+#[test]
+fn states_are_written_when_a_call_trains() {
+    let rt = runtime();
+    let mut x = rt.array(&[4, 2], &[1f32, 2.0, 3.0, 5.0, 5.0, 4.0, 7.0, 9.0]).unwrap();
+    x.attach_grad(GradReq::Write).unwrap();
+    let (gamma, beta) = (rt.array(&[2], &[1f32, 2.0]).unwrap(), rt.array(&[2], &[0.5f32, 0.0]).unwrap());
+    let states = || (rt.array(&[2], &[0f32, 1.0]).unwrap(), rt.array(&[2], &[1f32, 2.0]).unwrap());
+    let floats = |a: &NDArray| a.cast(DType::F64).unwrap().to_vec::<f64>().unwrap();
+    let call = |(mean, var): &(NDArray, NDArray), global: bool| {
+        let norm = rt.op("mx_batch_norm").unwrap().args([&x, &gamma, &beta, mean, var]);
+        norm.param("fix_gamma", false).param("use_global_stats", global).invoke()
+    };
+    let held = states();
+    let before = [&held.0, &held.1].map(|state| state.detach());
+    let loss = recorded(|| {
+        let y = call(&held, false)?;
+        (&y * &y)?.sum(&[], false)
+    });
+    assert_near(&floats(&held.0), &[0.4, 1.4], 1e-6);
+    assert_near(&floats(&held.1), &[1.4, 2.45], 1e-6);
+    assert_eq!(floats(&before[0]), floats(&held.0), "the array itself is written");
+    loss.backward().unwrap();
+    let expected =
+        [-0.239986679, -0.567782205, -0.0799866757, 0.0, 0.0799600239, -0.18926074, 0.239986679, 0.757042959];
+    assert_near(&floats(&x.grad().unwrap()).iter().map(|g| g * 1e3).collect::<Vec<_>>(), &expected, 1e-2);
+    let y = call(&held, false).unwrap();
+    let expected = [1.0069114, 0.766495347, 2.69661641, 4.59897232, 4.38632154, 3.32148004, 6.07602644, 9.70894241];
+    assert_near(&floats(&y), &expected, 1e-5);
+    assert_near(&floats(&held.0), &[0.4, 1.4], 1e-6);
+
+    // Moving statistics: the gradient reads them, and they stay.
+    let held = states();
+    recorded(|| {
+        let y = call(&held, true)?;
+        (&y * &y)?.sum(&[], false)
+    })
+    .backward()
+    .unwrap();
+    let once = floats(&x.grad().unwrap());
+    assert_near(&once[..1], &[2.0 * 1.49950039 * 0.999500375], 1e-5);
+    assert_near(&floats(&held.0), &[0.0, 1.0], 0.0);
+
+    // Next values that are asked for are results, and nothing is written.
+    let held = states();
+    let _training = autograd::train_mode();
+    let norm = rt.op("mx_batch_norm").unwrap().args([&x, &gamma, &beta, &held.0, &held.1]);
+    let all = norm.outputs(5).invoke_all().unwrap();
+    assert_near(&floats(&all[3]), &[0.4, 1.4], 1e-6);
+    assert_near(&floats(&held.0), &[0.0, 1.0], 0.0);
+    drop(call(&held, false).unwrap());
+    assert_near(&floats(&held.0), &[0.4, 1.4], 1e-6);
+
+    // An optimizer's momentum, with the weight written in place.
+    let [w, g, m] = [[1f32, -2.0], [0.5, -1.0], [0.1, -0.2]].map(|v| rt.array(&[2], &v).unwrap());
+    let step = || rt.op("mx_sgd_mom_update").unwrap().args([&w, &g, &m]).param("lr", 0.1).param("momentum", 0.9);
+    step().into(&[&w]).unwrap();
+    assert_near(&floats(&m), &[0.04, -0.08], 1e-6);
+    assert_near(&floats(&w), &[1.04, -2.08], 1e-6);
+    let next = step().invoke().unwrap();
+    assert_near(&floats(&m), &[-0.014, 0.028], 1e-5);
+    assert_near(&floats(&next), &[1.026, -2.052], 1e-5);
+    assert_near(&floats(&w), &[1.04, -2.08], 1e-6);
+}

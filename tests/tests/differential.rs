@@ -6,6 +6,7 @@
 
 mod attention;
 mod growth;
+mod parts;
 mod states;
 
 use std::cell::Cell;
@@ -37,7 +38,7 @@ const GRAPHS: u32 = 3000;
 const SEED: [u8; 32] = *b"tensorc differential random test";
 
 fn compiler(threads: usize, fuse: By) -> Compiler {
-    let mut options = Options { threads: Some(threads), ..Options::default() };
+    let mut options = Options { threads: Some(threads), poison: true, ..Options::default() };
     options.passes.fuse = fuse;
     Compiler::new(options).unwrap()
 }

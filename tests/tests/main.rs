@@ -15,6 +15,7 @@ mod onnx;
 mod operators;
 mod profiler;
 mod random;
+mod shapes;
 mod support;
 mod symbols;
 mod tidy;

@@ -204,7 +204,7 @@ fn run_model(compiler: &Compiler, spec: &'static Json, references: &[Json]) -> O
 fn real_models_agree_with_onnx_runtime() {
     let models: &'static Json = Box::leak(Box::new(serde_json::from_str(MODELS).unwrap()));
     let references: Json = serde_json::from_str(REFERENCES).unwrap();
-    let compiler = Compiler::new(Options { threads: Some(2), ..Options::default() }).unwrap();
+    let compiler = Compiler::new(Options { threads: Some(2), poison: true, ..Options::default() }).unwrap();
     let only = std::env::var("TENSORC_MODELS_ONLY").unwrap_or_default();
     let (mut agreed, mut sets, mut report) = (0, 0, vec![]);
     for spec in models.as_array().unwrap().iter().filter(|s| text(s, "id").contains(&only)) {

@@ -27,7 +27,7 @@ fn has_defined_bits(op: &OpRef) -> bool {
 
 /// A compiler that rounds as the interpreter does.
 fn compiler(threads: usize) -> Compiler {
-    let mut options = Options { threads: Some(threads), ..Options::default() };
+    let mut options = Options { threads: Some(threads), poison: true, ..Options::default() };
     options.passes.reassociate = false;
     Compiler::new(options).unwrap()
 }
@@ -209,5 +209,39 @@ fn candidates_build_one_node() {
         let graph = candidates(op).iter().find_map(|c| c.graph(op)).unwrap_or_else(|| panic!("{}", op.name));
         let nodes = graph.order().into_iter().filter(|n| matches!(graph.node(*n).kind, NodeKind::Op(_)));
         assert_eq!(nodes.count(), 1, "{}", op.name);
+    }
+}
+
+/// Kernels of operators that take operands of particular values only.
+#[test]
+fn chosen_operands_agree_with_the_interpreter() {
+    let registry = tensorc_ops::registry().unwrap();
+    let chosen = [
+        "(%k: u32[2]) { %y = mx_sample_unique_zipfian(%k) {range_max=40, shape=[6, 30]} : (?, ?) return a = %y, b = %y:1 }",
+        "(%x: f32[2, 8, 9, 7]) { %r = const f32[2, 5] [0.0, 0.5, 1.0, 4.0, 3.5, 1.0, 1.0, 0.0, 5.5, 9.0] \
+         %y = mx_psroi_pooling(%x, %r) {output_dim=2, pooled_size=3, group_size=2, spatial_scale=0.5} return %y }",
+        "(%w: f32[3, 2], %g: f32[3, 2], %h: f32[3, 1]) { %y = mx_group_adagrad_update(%w, %g, %h) {lr=0.1} : (?, ?) \
+         return a = %y, b = %y:1 }",
+    ];
+    for text in chosen {
+        let module = tensorc_ir::text::parse_module(&format!("graph @chosen{text}"), &registry).unwrap();
+        let graph = &module.graphs[0];
+        let value = |i: u64| 0.1 + (i as f64 * 0.7).sin().abs();
+        let inputs: Vec<TensorData> = graph
+            .inputs()
+            .iter()
+            .map(|node| graph.dense(tensorc_ir::graph::Value { node: *node, port: 0 }).unwrap())
+            .map(|ty| {
+                TensorData::from_fn(ty.clone(), |i| tensorc_ir::scalar::Scalar::from_f64(ty.dtype, value(i) * 9.0))
+            })
+            .collect();
+        let want = eval_graph(graph, &registry, &inputs).unwrap();
+        for threads in [1, 2] {
+            let got = run(&compiler(threads), graph, &inputs).unwrap();
+            assert_eq!(got.len(), want.len());
+            for (got, want) in got.iter().zip(&want) {
+                nearly_same(got, want).unwrap_or_else(|why| panic!("{text}: {why}"));
+            }
+        }
     }
 }

@@ -24,7 +24,7 @@ const DRAWS: usize = 200_000;
 const KEYS: [[u32; 2]; 2] = [[0x1319_8a2e, 0x0370_7344], [7, 0]];
 
 static COMPILERS: LazyLock<[Compiler; 2]> = LazyLock::new(|| {
-    [1, 2].map(|threads| Compiler::new(Options { threads: Some(threads), ..Options::default() }).unwrap())
+    [1, 2].map(|threads| Compiler::new(Options { threads: Some(threads), poison: true, ..Options::default() }).unwrap())
 });
 
 fn key(words: [u32; 2]) -> TensorData {

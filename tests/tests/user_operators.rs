@@ -4,6 +4,7 @@
 mod user_operator;
 
 mod closures;
+mod memory;
 
 use tensorc::ir::graph::Graph;
 use tensorc::ndarray::autograd::{self, GradReq};

@@ -8,20 +8,20 @@ pub fn data() -> Symbol {
     Symbol::variable("data")
 }
 
-/// A convolution with square windows.
+/// A convolution.
 #[derive(Clone, Copy)]
 pub struct Conv {
     filters: u64,
-    kernel: u64,
+    kernel: [u64; 2],
     stride: u64,
-    pad: u64,
+    pad: [u64; 2],
     groups: u64,
     bias: bool,
 }
 
 /// `filters` filters of `kernel`² with a bias, no padding.
 pub const fn conv(filters: u64, kernel: u64) -> Conv {
-    Conv { filters, kernel, stride: 1, pad: 0, groups: 1, bias: true }
+    Conv { filters, kernel: [kernel; 2], stride: 1, pad: [0; 2], groups: 1, bias: true }
 }
 
 impl Conv {
@@ -30,7 +30,17 @@ impl Conv {
     }
 
     pub const fn pad(self, pad: u64) -> Conv {
+        self.pads([pad; 2])
+    }
+
+    /// Padding of rows and of columns.
+    pub const fn pads(self, pad: [u64; 2]) -> Conv {
         Conv { pad, ..self }
+    }
+
+    /// Rows and columns of a window.
+    pub const fn window(self, kernel: [u64; 2]) -> Conv {
+        Conv { kernel, ..self }
     }
 
     pub const fn groups(self, groups: u64) -> Conv {
@@ -44,9 +54,9 @@ impl Conv {
     pub fn on(self, x: &Symbol) -> Layer {
         op("Convolution")
             .input(x)
-            .param("kernel", [self.kernel; 2])
+            .param("kernel", self.kernel)
             .param("stride", [self.stride; 2])
-            .param("pad", [self.pad; 2])
+            .param("pad", self.pad)
             .param("num_filter", self.filters)
             .param("num_group", self.groups)
             .param("no_bias", !self.bias)
@@ -70,7 +80,11 @@ impl Conv {
 }
 
 pub fn batch_norm(x: &Symbol) -> Layer {
-    op("BatchNorm").input(x).param("eps", 1e-5).param("momentum", 0.9).param("fix_gamma", false).build()
+    batch_norm_eps(x, 1e-5)
+}
+
+pub fn batch_norm_eps(x: &Symbol, eps: f64) -> Layer {
+    op("BatchNorm").input(x).param("eps", eps).param("momentum", 0.9).param("fix_gamma", false).build()
 }
 
 pub fn activation(x: &Symbol, kind: &str) -> Layer {

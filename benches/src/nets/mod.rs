@@ -3,8 +3,10 @@
 //! One file a family. Every net ends in a loss `softmax`; [`Net::inputs`] are the shapes of its data for a
 //! batch, all else follows by inference.
 
+mod alexnet;
 mod densenet;
 mod inception;
+mod inception3;
 pub mod layers;
 mod lstm;
 mod mobilenet;
@@ -38,17 +40,19 @@ struct Entry {
 
 const IMAGE: &[u64] = &[3, 224, 224];
 
-const NETS: [Entry; 11] = [
+const NETS: [Entry; 13] = [
     Entry { name: "mlp", make: small::mlp, sample: &[784], vocabulary: None },
     Entry { name: "lenet", make: small::lenet, sample: &[1, 28, 28], vocabulary: None },
     Entry { name: "resnet18-cifar", make: resnet::cifar18, sample: &[3, 32, 32], vocabulary: None },
     Entry { name: "transformer", make: transformer::encoder, sample: &[64], vocabulary: Some(1000) },
     Entry { name: "inception-bn", make: inception::bn, sample: IMAGE, vocabulary: None },
+    Entry { name: "inception-v3", make: inception3::v3, sample: &[3, 299, 299], vocabulary: None },
     Entry { name: "resnet50", make: resnet::v1_50, sample: IMAGE, vocabulary: None },
     Entry { name: "vgg16", make: vgg::vgg16, sample: IMAGE, vocabulary: None },
     Entry { name: "squeezenet1.0", make: squeezenet::v1_0, sample: IMAGE, vocabulary: None },
     Entry { name: "mobilenet1.0", make: mobilenet::v1, sample: IMAGE, vocabulary: None },
     Entry { name: "densenet121", make: densenet::densenet121, sample: IMAGE, vocabulary: None },
+    Entry { name: "alexnet", make: alexnet::alexnet, sample: IMAGE, vocabulary: None },
     Entry { name: "lstm", make: lstm::language_model, sample: &[lstm::STEPS], vocabulary: Some(lstm::WORDS) },
 ];
 

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use tensorc_ir::DenseType;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
-use tensorc_ir::index::{Index, linearize};
+use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Prim, Reduction};
 use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarFn, ScalarNode};
+
+use super::layout::{self, Layouts, Runs};
 
 /// The body of one cluster.
 pub struct Cluster<'a> {
@@ -21,10 +23,11 @@ pub struct Cluster<'a> {
     pub apart: BTreeMap<NodeId, MathFn>,
     functions: BTreeMap<NodeId, Arc<ScalarFn>>,
     reductions: BTreeMap<NodeId, Arc<Reduction>>,
+    layouts: &'a Layouts,
 }
 
 impl<'a> Cluster<'a> {
-    pub fn new(body: &'a Graph, math: &dyn MathLibrary) -> Result<Cluster<'a>> {
+    pub fn new(body: &'a Graph, math: &dyn MathLibrary, layouts: &'a Layouts) -> Result<Cluster<'a>> {
         let order = body.order();
         let (mut functions, mut reductions, mut calls) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let expand = |f: &ScalarFn| f.expand_math(math).map_err(|why| Diagnostic::new(Code::Internal, why));
@@ -46,7 +49,7 @@ impl<'a> Cluster<'a> {
                 _ => {}
             }
         }
-        Ok(Cluster { body, order, calls, apart: BTreeMap::new(), functions, reductions })
+        Ok(Cluster { body, order, calls, apart: BTreeMap::new(), functions, reductions, layouts })
     }
 
     pub fn ty(&self, v: Value) -> Result<DenseType> {
@@ -55,6 +58,27 @@ impl<'a> Cluster<'a> {
 
     pub fn outputs(&self) -> Vec<Value> {
         self.body.outputs().iter().map(|(_, v)| *v).collect()
+    }
+
+    /// The layout of a cluster input.
+    pub fn input_runs(&self, node: NodeId) -> Option<Runs> {
+        let position = self.body.inputs().iter().position(|n| *n == node)?;
+        self.layouts.input(position)
+    }
+
+    /// The layout of a result, by position.
+    pub fn output_runs(&self, output: usize) -> Option<Runs> {
+        self.layouts.output(output)
+    }
+
+    /// The position in memory of an element of a cluster input.
+    pub fn input_address(&self, v: Value, coords: &[Index]) -> Result<Index> {
+        Ok(layout::address(coords, &self.ty(v)?.dims, self.input_runs(v.node)))
+    }
+
+    /// The position in memory of an element of a result, seen with extents `dims`.
+    pub fn output_address(&self, output: usize, dims: &[u64], coords: &[Index]) -> Index {
+        layout::address(coords, dims, self.output_runs(output))
     }
 
     /// The expanded body of a map node.
@@ -143,8 +167,8 @@ impl Uses {
     }
 
     /// Adds the store of a result.
-    pub fn store(&mut self, v: Value, dims: &[u64], coords: &[Index]) {
-        self.flats.push((v, linearize(coords, dims)));
+    pub fn store(&mut self, v: Value, address: Index) {
+        self.flats.push((v, address));
     }
 
     fn visit(
@@ -160,9 +184,8 @@ impl Uses {
             return Ok(());
         }
         let args = cluster.body.args(v.node);
-        let ty = cluster.ty(v)?;
         match &cluster.body.node(v.node).kind {
-            NodeKind::Input => self.flats.push((v, linearize(coords, &ty.dims))),
+            NodeKind::Input => self.flats.push((v, cluster.input_address(v, coords)?)),
             NodeKind::Const(_) => return Ok(()),
             NodeKind::Prim(Prim::Map(_)) => {
                 for node in &cluster.function(v.node)?.nodes {
@@ -190,12 +213,11 @@ impl Uses {
             }
             NodeKind::Prim(Prim::Gather(g)) => {
                 let rank = cluster.ty(args[1])?.rank();
-                let data = cluster.ty(args[0])?;
                 self.visit(cluster, args[1], &coords[g.axis..g.axis + rank], space, stop, guarded)?;
                 let mut at = coords[..g.axis].to_vec();
                 at.push(Index::default());
                 at.extend_from_slice(&coords[g.axis + rank..]);
-                self.flats.push((args[0], linearize(&at, &data.dims)));
+                self.flats.push((args[0], cluster.input_address(args[0], &at)?));
             }
             _ => {
                 return Err(

@@ -12,8 +12,15 @@ use super::fold::{Fold, Space, bind_folded, in_place, levels};
 use super::inline::{Inliner, Lane};
 use super::nest::parallel;
 
-/// Longest innermost extent one parallel iteration walks.
+/// Longest innermost extent one parallel iteration walks, and the longest if columns are [`TALL`].
 const BLOCK: u64 = 512;
+const TALL_BLOCK: u64 = 128;
+/// Rows from which on a column is work enough.
+const TALL: u64 = 64;
+/// Lanes of a fold of tall columns: each row is far from the next, so two cache lines of it are read at a time.
+const TALL_LANES: u64 = 32;
+/// Most operations of such a fold, whose lanes must stay in registers.
+const FEW_OPS: usize = 4;
 
 pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted> {
     let folds = Fold::all(cluster)?;
@@ -23,11 +30,11 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted>
     for f in &folds {
         f.collect(cluster, space, &mut uses, &stop)?;
     }
-    for v in cluster.outputs() {
+    for (i, v) in cluster.outputs().into_iter().enumerate() {
         let dims = cluster.ty(v)?.dims;
         let coords = space.coords_of(&dims)?;
         uses.collect(cluster, v, &coords, &space.dims, &stop)?;
-        uses.store(v, &dims, &coords);
+        uses.store(v, cluster.output_address(i, &dims, &coords));
     }
     let groups = group_axes(&space.dims, &uses, &|a, b| space.is_reduced(a) == space.is_reduced(b));
     let (reduced, mut kept): (Vec<Group>, Vec<Group>) = groups.into_iter().partition(|g| space.is_reduced(g.axis));
@@ -59,8 +66,14 @@ impl Column<'_> {
     fn nest(&self, e: &mut Inliner<'_>, kept: &[Group], inner: &Group, uses: &Uses) -> Result<()> {
         let (lo, hi) = interior(inner, uses, &self.space.dims);
         let axis = inner.axis;
-        let lanes = e.cluster.lanes((hi - lo).max(0) as u64);
-        let blocks = if lo == 0 && hi == inner.extent as i64 { inner.extent.div_ceil(BLOCK) } else { 1 };
+        let tall = self.reduced.iter().map(|g| g.extent).product::<u64>() >= TALL;
+        let block = if tall { TALL_BLOCK } else { BLOCK };
+        let wide = tall && e.cluster.ops() <= FEW_OPS && (hi - lo) as u64 >= TALL_LANES;
+        let lanes = match e.cluster.lanes((hi - lo).max(0) as u64) {
+            16 if wide => TALL_LANES,
+            lanes => lanes,
+        };
+        let blocks = if lo == 0 && hi == inner.extent as i64 { inner.extent.div_ceil(block) } else { 1 };
         parallel(e, kept, blocks, |e, q| {
             let acc = self.alloc(e, lanes);
             let scalar = if lanes > 1 { self.alloc(e, 1) } else { acc.clone() };
@@ -71,8 +84,8 @@ impl Column<'_> {
             if blocks > 1 {
                 let n = inner.extent as i64;
                 let wide = move |_: u32| (0, n);
-                let lo = e.b.let_index("lo", q.scale(BLOCK as i64));
-                let end = lo.offset(BLOCK as i64);
+                let lo = e.b.let_index("lo", q.scale(block as i64));
+                let end = lo.offset(block as i64);
                 let hi = e.b.let_index("hi", end.minimum(&Index::constant(n), &wide));
                 let lanes = lanes as i64;
                 let whole = e.b.let_index("whole", end.minimum(&Index::constant(n / lanes * lanes), &wide));

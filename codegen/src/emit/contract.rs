@@ -17,6 +17,7 @@ use tensorc_ir::views::{identity_map, strides_in_result};
 
 use super::cluster::{Cluster, Uses, group_axes, internal};
 use super::inline::{Bound, Inliner};
+use super::layout::{Layouts, span};
 use super::strips::{self, Strips};
 
 /// The library call at the heart of a contract cluster. Operands are positions in the cluster's
@@ -80,8 +81,14 @@ fn contraction(body: &Graph) -> Result<(tensorc_ir::graph::NodeId, std::sync::Ar
 }
 
 /// The kernel that finishes each block of the library's result in place; `None` if the cluster is
-/// the contraction alone.
-pub fn emit_epilogue(body: &Graph, library: &Library, name: &str, math: &dyn MathLibrary) -> Result<Option<Epilogue>> {
+/// the contraction alone. `library` has the strides of the result; `layouts` are those of the cluster.
+pub fn emit_epilogue(
+    body: &Graph,
+    library: &Library,
+    name: &str,
+    math: &dyn MathLibrary,
+    layouts: &Layouts,
+) -> Result<Option<Epilogue>> {
     let (node, c) = contraction(body)?;
     let accumulated = Value { node, port: 0 };
     let (result, _) = split_final_view(body, body.outputs()[0].1)?;
@@ -92,13 +99,20 @@ pub fn emit_epilogue(body: &Graph, library: &Library, name: &str, math: &dyn Mat
     let (result, _) = split_final_view(body, body.outputs()[0].1)?;
     let dims = c.extents[..c.out_rank].to_vec();
     let coords = identity_map(dims.len());
-    let len = body.dense(body.outputs()[0].1)?.len();
+    let len = span(body.dense(body.outputs()[0].1)?.len(), layouts.output(0));
     let layout = Block::new(library, &dims);
-    emit_blocks(body, &Finished { accumulated, result, space: dims, coords, len, layout }, name, math).map(Some)
+    let finished = Finished { accumulated, result, space: dims, coords, len, layout };
+    emit_blocks(body, &finished, name, math, layouts).map(Some)
 }
 
 /// The kernel that makes scores of each tile of products of queries and keys; `None` if they are the same.
-pub fn emit_scores(body: &Graph, found: &Attended, name: &str, math: &dyn MathLibrary) -> Result<Option<Epilogue>> {
+pub fn emit_scores(
+    body: &Graph,
+    found: &Attended,
+    name: &str,
+    math: &dyn MathLibrary,
+    layouts: &Layouts,
+) -> Result<Option<Epilogue>> {
     if found.accumulated == found.scores {
         return Ok(None);
     }
@@ -119,7 +133,7 @@ pub fn emit_scores(body: &Graph, found: &Attended, name: &str, math: &dyn MathLi
         is_tile: true,
     };
     let (accumulated, len) = (found.accumulated, Attention::TILE);
-    emit_blocks(body, &Finished { accumulated, result, space, coords, len, layout }, name, math).map(Some)
+    emit_blocks(body, &Finished { accumulated, result, space, coords, len, layout }, name, math, layouts).map(Some)
 }
 
 /// What an epilogue makes of what.
@@ -136,14 +150,14 @@ struct Finished {
     layout: Block,
 }
 
-fn emit_blocks(body: &Graph, f: &Finished, name: &str, math: &dyn MathLibrary) -> Result<Epilogue> {
+fn emit_blocks(body: &Graph, f: &Finished, name: &str, math: &dyn MathLibrary, layouts: &Layouts) -> Result<Epilogue> {
     let Finished { accumulated, result, space, coords, layout, .. } = f;
     let (accumulated, result) = (*accumulated, *result);
-    let mut cluster = Cluster::new(body, math)?;
+    let mut cluster = Cluster::new(body, math, layouts)?;
     let mut uses = Uses::default();
     uses.collect(&cluster, result, coords, space, &|v| v == accumulated)?;
     if !layout.is_tile {
-        uses.store(result, space, coords);
+        uses.store(result, linearize(coords, space));
     }
     let inputs: Vec<usize> =
         (0..body.inputs().len()).filter(|i| uses.flats.iter().any(|(v, _)| v.node == body.inputs()[*i])).collect();
@@ -235,7 +249,7 @@ impl Block {
                     batch_axes: [vec![0], vec![1], vec![]],
                     row_axes: vec![2, 3],
                     col_axes: vec![4],
-                    batch_strides: [(dims[1] * pixels * lanes) as i64, (pixels * lanes) as i64, 0],
+                    batch_strides: [conv.image_strides()[1] as i64, (pixels * lanes) as i64, 0],
                     row_stride: lanes as i64,
                     cols: lanes,
                     is_tile: false,
@@ -250,11 +264,13 @@ impl Block {
                     };
                 let first_pixel = if dims[1] == channels { 2 } else { 3 };
                 let pixels: u64 = dims[first_pixel..].iter().product();
+                let [x, y] = conv.image_strides();
+                let result_image = if conv.pass == ConvPass::DataGradient { x } else { y };
                 Block {
                     batch_axes: [vec![0], vec![], vec![]],
                     row_axes: (1..first_pixel).collect(),
                     col_axes: (first_pixel..dims.len()).collect(),
-                    batch_strides: [(channels * pixels) as i64, 0, 0],
+                    batch_strides: [result_image as i64, 0, 0],
                     row_stride: pixels as i64,
                     cols: pixels,
                     is_tile: false,

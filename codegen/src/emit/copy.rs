@@ -1,19 +1,22 @@
-//! Emitter for one operand of a concatenation: runs copied into a strided place of the result.
+//! Emitter for an operand of a concatenation that is not computed in its place: runs are copied there.
 
 use tensorc_ir::DType;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind};
 
+use super::layout::{Runs, span};
+
 /// Elements one parallel iteration copies at most.
 const BLOCK: u64 = 4096;
 const LANES: i64 = 16;
 
-/// Copies `outer` runs of `run` elements to `offset` of each `stride` elements of the result.
-/// Parameters: the operand, the result.
-pub fn emit_concat_part(name: &str, dtype: DType, outer: u64, run: u64, stride: u64, offset: u64) -> Kernel {
+/// Copies `outer` runs of `run` elements, given how far runs lie apart in the operand and in the result.
+/// Parameters: the operand, its part of the result.
+pub fn emit_concat_part(name: &str, dtype: DType, outer: u64, run: u64, [from_stride, to_stride]: [u64; 2]) -> Kernel {
     let mut b = KernelBuilder::new(name);
-    let from = b.param("in0", dtype, outer * run, false);
-    let to = b.param("out0", dtype, outer * stride, true);
+    let len = |stride| span(outer * run, Some(Runs { run, stride }));
+    let from = b.param("in0", dtype, len(from_stride), false);
+    let to = b.param("out0", dtype, len(to_stride), true);
     let blocks = run.div_ceil(BLOCK);
     let total = (outer * blocks) as i64;
     let limits = move |_: u32| (0, total - 1);
@@ -28,8 +31,8 @@ pub fn emit_concat_part(name: &str, dtype: DType, outer: u64, run: u64, stride: 
     };
     let whole = b.let_index("whole", end(n / LANES * LANES));
     let hi = b.let_index("hi", end(n));
-    let source = b.let_index("source", o.scale(n));
-    let target = b.let_index("target", o.scale(stride as i64).offset(offset as i64));
+    let source = b.let_index("source", o.scale(from_stride as i64));
+    let target = b.let_index("target", o.scale(to_stride as i64));
     let i = b.open_for("i", (lo.clone(), whole.clone(), LANES), LoopKind::Serial);
     let l = b.open_for("l", (Index::default(), Index::constant(LANES), 1), LoopKind::Vector);
     let value = b.load(from, source.add(&i).add(&l));

@@ -58,7 +58,9 @@ impl Space {
 
     /// The coordinates of an element.
     pub fn coords(&self) -> Vec<Index> {
-        (0..self.dims.len() as u32).map(Index::var).collect()
+        // As everywhere, an axis of extent 1 has no part in a position.
+        let var = |a: usize| if self.dims[a] == 1 { Index::default() } else { Index::var(a as u32) };
+        (0..self.dims.len()).map(var).collect()
     }
 
     /// Whether a value has one element per element of the space.
@@ -286,6 +288,9 @@ pub fn in_place(cluster: &Cluster<'_>, space: &Space, uses: &Uses) -> Result<Vec
     let mut pairs = vec![];
     for (o, out) in cluster.outputs().into_iter().enumerate() {
         let ty = cluster.ty(out)?;
+        if cluster.output_runs(o).is_some() {
+            continue;
+        }
         for (i, &node) in cluster.body.inputs().iter().enumerate() {
             let input = Value { node, port: 0 };
             let same = uses.flats.iter().filter(|(v, _)| *v == input).all(|(_, f)| *f == flat);

@@ -11,6 +11,7 @@ use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 use tensorc_ir::{DType, DenseType};
 
 use super::cluster::{Cluster, Uses, broadcast_coords, internal};
+use super::layout::span;
 
 /// A value that need not be computed at its use.
 #[derive(Clone)]
@@ -45,11 +46,13 @@ impl<'a> Inliner<'a> {
         let mut e = Inliner { b: KernelBuilder::new(name), ..Inliner::empty(cluster, space) };
         for &node in cluster.body.inputs() {
             let ty = cluster.ty(Value { node, port: 0 })?;
-            e.inputs.insert(node, e.b.param(format!("in{}", e.inputs.len()), ty.dtype, ty.len(), false));
+            let len = span(ty.len(), cluster.input_runs(node));
+            e.inputs.insert(node, e.b.param(format!("in{}", e.inputs.len()), ty.dtype, len, false));
         }
-        for v in cluster.outputs() {
+        for (i, v) in cluster.outputs().into_iter().enumerate() {
             let ty = cluster.ty(v)?;
-            e.outputs.push(e.b.param(format!("out{}", e.outputs.len()), ty.dtype, ty.len(), true));
+            let len = span(ty.len(), cluster.output_runs(i));
+            e.outputs.push(e.b.param(format!("out{}", e.outputs.len()), ty.dtype, len, true));
         }
         Ok(e)
     }
@@ -68,7 +71,8 @@ impl<'a> Inliner<'a> {
         for &i in inputs {
             let node = cluster.body.inputs()[i];
             let ty = cluster.ty(Value { node, port: 0 })?;
-            e.inputs.insert(node, e.b.param(format!("in{i}"), ty.dtype, ty.len(), false));
+            let len = span(ty.len(), cluster.input_runs(node));
+            e.inputs.insert(node, e.b.param(format!("in{i}"), ty.dtype, len, false));
         }
         Ok(e)
     }
@@ -203,7 +207,7 @@ impl<'a> Inliner<'a> {
     }
 
     pub fn store(&mut self, output: usize, dims: &[u64], coords: &[Index], value: Operand) {
-        let index = self.kernel_index(&linearize(coords, dims));
+        let index = self.kernel_index(&self.cluster.output_address(output, dims, coords));
         self.b.store(self.outputs[output], index, value);
     }
 
@@ -255,7 +259,7 @@ impl<'a> Inliner<'a> {
             NodeKind::Input => {
                 let ty = cluster.ty(v)?;
                 let buf = *self.inputs.get(&v.node).ok_or_else(|| internal("an input has no buffer"))?;
-                let index = self.kernel_index(&linearize(coords, &ty.dims));
+                let index = self.kernel_index(&cluster.input_address(v, coords)?);
                 Ok(self.b.load_guarded(buf, index, guard.map(|g| (g, Scalar::zero(ty.dtype)))))
             }
             NodeKind::Prim(Prim::Map(_)) => {

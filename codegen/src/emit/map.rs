@@ -9,6 +9,7 @@ use tensorc_ir::kir::LoopKind;
 use tensorc_ir::scalar::MathFn;
 
 use super::Emitted;
+use super::axes::Axes;
 use super::cluster::{Cluster, Group, Uses, group_axes};
 use super::inline::Inliner;
 use super::nest::parallel;
@@ -20,8 +21,9 @@ struct Schedule {
     /// Iterations of the innermost group per parallel iteration.
     block: u64,
     lanes: u64,
-    /// A group whose loads are contiguous while the innermost one's are not, and its block: the two
-    /// form a tile, so that every cache line loaded is used up.
+    /// A group iterated over around the innermost one in the same parallel iteration, and its block: one whose
+    /// loads are contiguous while the innermost one's are not, so that every cache line loaded is used up, or
+    /// else the one around rows too short for an iteration of their own.
     tile: Option<(Group, u64)>,
 }
 
@@ -33,16 +35,11 @@ const TILE_COLUMNS: u64 = 16;
 pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Emitted> {
     let outputs = cluster.outputs();
     let dims = cluster.ty(outputs[0])?.dims;
-    let coords: Vec<Index> = (0..dims.len() as u32).map(Index::var).collect();
-    let mut uses = Uses::default();
-    for v in &outputs {
-        uses.collect(cluster, *v, &coords, &dims, &|_| false)?;
-        uses.store(*v, &dims, &coords);
-    }
-    let mut groups = group_axes(&dims, &uses, &|_, _| true);
+    let Axes { extents, coords, uses } = Axes::of(cluster, &outputs, &dims)?;
+    let mut groups = group_axes(&extents, &uses, &|_, _| true);
     let inner = groups.pop();
     let schedule = schedule(cluster, &uses, &groups, inner.as_ref());
-    let mut e = Inliner::new(cluster, name, &dims)?;
+    let mut e = Inliner::new(cluster, name, &extents)?;
     let stored: Vec<_> = outputs.iter().enumerate().map(|(i, v)| (i, *v, dims.clone(), coords.clone())).collect();
     let store = |e: &mut Inliner<'_>| e.store_values(&stored);
     match inner {
@@ -58,10 +55,12 @@ fn schedule(cluster: &Cluster<'_>, uses: &Uses, outer: &[Group], inner: Option<&
     let strided = |g: &Group| {
         uses.flats.iter().any(|(_, f)| coefficient(f, g) == 1 && inner.is_some_and(|i| coefficient(f, i).abs() > 1))
     };
-    let tile = outer.iter().find(|g| g.extent >= 4 && strided(g)).map(|g| (g.clone(), TILE.min(g.extent)));
-    let block = if tile.is_some() { TILE_COLUMNS } else { BLOCK };
+    let transposed = outer.iter().find(|g| g.extent >= 4 && strided(g)).map(|g| (g.clone(), TILE.min(g.extent)));
+    let block = if transposed.is_some() { TILE_COLUMNS } else { BLOCK };
     // Gathered rows and tails are short; a block never splits them needlessly.
     let block = if extent < block * 2 { extent } else { block };
+    let rows = |g: &Group| (g.clone(), (BLOCK / extent.max(1)).min(g.extent));
+    let tile = transposed.or_else(|| outer.last().map(rows).filter(|(_, rows)| *rows > 1));
     Schedule { block, lanes: cluster.lanes(extent), tile }
 }
 
@@ -126,6 +125,9 @@ fn in_place(cluster: &Cluster<'_>, uses: &Uses, coords: &[Index]) -> Result<Vec<
     for (o, out) in cluster.outputs().into_iter().enumerate() {
         let ty = cluster.ty(out)?;
         let flat = linearize(coords, &ty.dims);
+        if cluster.output_runs(o).is_some() {
+            continue;
+        }
         for (i, &node) in cluster.body.inputs().iter().enumerate() {
             let input = tensorc_ir::graph::Value { node, port: 0 };
             let same = uses.flats.iter().filter(|(v, _)| *v == input).all(|(_, f)| *f == flat);

@@ -1,11 +1,13 @@
 //! Emitters: one per fusion class, from a cluster of primitives to a scheduled kernel.
 
+mod axes;
 mod cluster;
 mod column;
 mod contract;
 mod copy;
 mod fold;
 mod inline;
+mod layout;
 mod map;
 mod nest;
 mod row;
@@ -18,6 +20,7 @@ use tensorc_ir::scalar::MathLibrary;
 
 pub use contract::{Epilogue, Library, emit_epilogue, emit_scores, library_form};
 pub use copy::emit_concat_part;
+pub use layout::{Layouts, Runs};
 
 use cluster::Cluster;
 
@@ -28,10 +31,17 @@ pub struct Emitted {
     pub in_place: Vec<(usize, usize)>,
 }
 
-/// Emits a cluster as one kernel. Its parameters are the cluster's inputs, then its outputs.
-pub fn emit(class: FusionClass, body: &Graph, name: &str, math: &dyn MathLibrary) -> Result<Emitted> {
+/// Emits a cluster as one kernel. Its parameters are the cluster's inputs, then its outputs, laid out as
+/// `layouts` says.
+pub fn emit(
+    class: FusionClass,
+    body: &Graph,
+    name: &str,
+    math: &dyn MathLibrary,
+    layouts: &Layouts,
+) -> Result<Emitted> {
     let body = strips::split_calls(body, math)?;
-    let mut cluster = Cluster::new(&body, math)?;
+    let mut cluster = Cluster::new(&body, math, layouts)?;
     match class {
         FusionClass::Map => {
             cluster.apart = map::strips(&cluster)?;

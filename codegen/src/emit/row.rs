@@ -36,11 +36,11 @@ fn analyse(cluster: &Cluster<'_>, space: &Space) -> Result<Plan> {
     for f in &folds {
         f.collect(cluster, space, &mut uses, &stop)?;
     }
-    for v in cluster.outputs() {
+    for (i, v) in cluster.outputs().into_iter().enumerate() {
         let dims = cluster.ty(v)?.dims;
         let coords = space.coords_of(&dims)?;
         uses.collect(cluster, v, &coords, &space.dims, &stop)?;
-        uses.store(v, &dims, &coords);
+        uses.store(v, cluster.output_address(i, &dims, &coords));
     }
     let groups = group_axes(&space.dims, &uses, &|a, b| space.is_reduced(a) == space.is_reduced(b));
     let (reduced, kept) = groups.into_iter().partition(|g| space.is_reduced(g.axis));

@@ -11,7 +11,7 @@ use tensorc_ir::lowered::InPlace;
 
 use super::Lowering;
 
-/// The steps that use a buffer, ascending.
+/// The steps that use a buffer or a part of it, ascending.
 #[derive(Clone, Default)]
 struct Uses {
     reads: Vec<usize>,
@@ -85,7 +85,35 @@ impl Lowering<'_> {
             self.update(&mut d, state, v)?;
         }
         self.insert(d);
+        self.share_outputs();
         Ok(())
+    }
+
+    /// Puts an intermediate that dies where an output is computed in its place into the caller's memory:
+    /// the output's first bytes are written later than its last use.
+    fn share_outputs(&mut self) {
+        let mut pairs = self.out.in_place.clone();
+        // An intermediate may take the place of another in turn.
+        pairs.sort_by_key(|pair| (std::cmp::Reverse(pair.step), pair.output, pair.input));
+        let uses = self.uses();
+        let plan = &mut self.out.plan;
+        let span = |id: BufferId| {
+            let uses = &uses[id.0 as usize];
+            let first = uses.reads.first().into_iter().chain(uses.writes.first()).min().copied();
+            (first, uses.reads.last().into_iter().chain(uses.writes.last()).max().copied())
+        };
+        let mut taken = vec![false; plan.buffers.len()];
+        for InPlace { step, input, output } in pairs {
+            let (from, to) = (plan.buffer(input), plan.buffer(output));
+            let (first, last) = span(input);
+            let own = matches!(from.home, Home::Arena(_)) && from.bytes() == to.bytes();
+            let same_phase = first.is_some_and(|first| plan.in_second_phase(first) == plan.in_second_phase(step));
+            let meets = last == Some(step) && span(output).0 == Some(step);
+            if matches!(to.home, Home::Output(_)) && own && same_phase && meets && !taken[output.0 as usize] {
+                taken[output.0 as usize] = true;
+                plan.buffers[input.0 as usize].home = plan.buffer(output).home;
+            }
+        }
     }
 
     /// The buffers of outputs and of next values of states, and whether they belong to the second
@@ -110,7 +138,7 @@ impl Lowering<'_> {
         let mut uses = vec![Uses::default(); self.out.plan.buffers.len()];
         for (i, step) in self.out.plan.steps.iter().enumerate() {
             for arg in step.op.args() {
-                let uses = &mut uses[arg.buffer.0 as usize];
+                let uses = &mut uses[self.out.plan.whole(arg.buffer).0 as usize];
                 let list = if arg.writes { &mut uses.writes } else { &mut uses.reads };
                 if list.last() != Some(&i) {
                     list.push(i);

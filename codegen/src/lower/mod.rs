@@ -2,12 +2,13 @@
 
 mod deliver;
 mod order;
+mod parts;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::{
     Arg, Buffer, BufferId, ConvLayout, ConvPass, DType, Epilogue, ExternFn, Home, KernelId, MatrixLayout, Packing,
-    Plan, Step, StepOp, Weight,
+    Part, Plan, Step, StepOp, Weight,
 };
 use tensorc_ir::attention::attention_at;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
@@ -16,16 +17,38 @@ use tensorc_ir::kir::Kernel;
 use tensorc_ir::lowered::{InPlace, Lowered};
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::MathLibrary;
-use tensorc_ir::views::keeps_linear_order;
+use tensorc_ir::views::{keeps_linear_order, run_offset};
 use tensorc_ir::work::Work;
 use tensorc_ir::{DenseType, TensorData};
 
-use crate::emit::{self, Emitted, Library, emit_concat_part, emit_epilogue, emit_scores, library_form};
+use crate::emit::{self, Emitted, Layouts, Library, Runs, emit_concat_part, emit_epilogue, emit_scores, library_form};
+
+use parts::{Place, Places, operands};
+
+/// How operands get into concatenations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joins {
+    /// They are computed there where that can be and costs no memory.
+    InPlace,
+    /// All are copied.
+    Copied,
+}
 
 /// Lowers a graph of clusters, concatenations, kernels, views, constants and inputs.
 pub fn lower(graph: &Graph, math: &dyn MathLibrary) -> Result<Lowered> {
-    let mut lowering =
-        Lowering { graph, math, out: Lowered::default(), values: BTreeMap::new(), constants: BTreeMap::new() };
+    lower_with(graph, math, Joins::InPlace)
+}
+
+/// [`lower`] with a choice that changes no bit of the results.
+pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, joins: Joins) -> Result<Lowered> {
+    let mut lowering = Lowering {
+        graph,
+        math,
+        out: Lowered::default(),
+        values: BTreeMap::new(),
+        constants: BTreeMap::new(),
+        places: Places::choose(graph, joins)?,
+    };
     lowering.out.plan.name = graph.name.clone();
     let states: BTreeSet<NodeId> = graph.updates().iter().map(|(of, _)| *of).collect();
     for &node in graph.inputs() {
@@ -50,6 +73,7 @@ pub fn lower(graph: &Graph, math: &dyn MathLibrary) -> Result<Lowered> {
         }
     }
     lowering.schedule(boundary)?;
+    lowering.out.plan.settle_parts();
     Ok(lowering.out)
 }
 
@@ -60,6 +84,7 @@ struct Lowering<'a> {
     values: BTreeMap<Value, BufferId>,
     /// Buffers of constants by node and the form they are stored in.
     constants: BTreeMap<(NodeId, Packing), BufferId>,
+    places: Places,
 }
 
 impl Lowering<'_> {
@@ -68,7 +93,7 @@ impl Lowering<'_> {
     }
 
     fn buffer(&mut self, name: &str, ty: &DenseType, home: Home) -> BufferId {
-        let buffer = Buffer { name: name.to_owned(), dtype: ty.dtype, dims: ty.dims.clone(), home };
+        let buffer = Buffer { name: name.to_owned(), dtype: ty.dtype, dims: ty.dims.clone(), home, part: None };
         self.plan().buffers.push(buffer);
         BufferId(self.plan().buffers.len() as u32 - 1)
     }
@@ -110,16 +135,44 @@ impl Lowering<'_> {
 
     /// A new intermediate for every output of a node.
     fn results(&mut self, node: NodeId) -> Result<Vec<BufferId>> {
+        let ports = 0..self.graph.node(node).types.len() as u16;
+        ports.map(|port| self.result(Value { node, port })).collect()
+    }
+
+    /// The intermediate for a value: new, in its place in a larger one, or one that has parts already.
+    fn result(&mut self, v: Value) -> Result<BufferId> {
+        if let Some(id) = self.values.get(&v) {
+            return Ok(*id);
+        }
         let graph = self.graph;
-        let n = graph.node(node);
-        (0..n.types.len() as u16)
-            .map(|port| {
-                let v = Value { node, port };
-                let id = self.buffer(&n.name, &graph.dense(v)?, Home::Arena(0));
-                self.values.insert(v, id);
-                Ok(id)
-            })
-            .collect()
+        let (name, ty) = (&graph.node(v.node).name, graph.dense(v)?);
+        let id = match self.places.of(v) {
+            None => self.buffer(name, &ty, Home::Arena(0)),
+            Some(place) => self.part(name, &ty, place)?,
+        };
+        self.values.insert(v, id);
+        Ok(id)
+    }
+
+    /// A buffer in its place in a larger one.
+    fn part(&mut self, name: &str, ty: &DenseType, place: Place) -> Result<BufferId> {
+        let of = self.result(place.whole)?;
+        let id = self.buffer(name, ty, Home::Arena(0));
+        let Runs { run, stride } = place.runs;
+        // One run is all there is.
+        let stride = if run >= ty.len() { run } else { stride };
+        self.plan().buffers[id.0 as usize].part = Some(Part { of, offset: place.offset, run, stride });
+        Ok(id)
+    }
+
+    /// Where the operands and results of a node lie.
+    fn layouts(&self, node: NodeId) -> Result<Layouts> {
+        let runs = |v: Value| self.places.runs(self.graph, v);
+        let results = (0..self.graph.node(node).types.len() as u16).map(|port| Value { node, port });
+        Ok(Layouts {
+            inputs: self.graph.args(node).into_iter().map(runs).collect::<Result<_>>()?,
+            outputs: results.map(runs).collect::<Result<_>>()?,
+        })
     }
 
     fn node(&mut self, node: NodeId) -> Result<()> {
@@ -183,6 +236,9 @@ impl Lowering<'_> {
             self.values.insert(v, id);
             return Ok(());
         }
+        if self.slice(v, arg, view)? {
+            return Ok(());
+        }
         let mut body = Graph::new("");
         let input = body.add_input("in", graph.dense(arg)?.into());
         let result = body.add_prim("view", Prim::View(view.clone().into()), &[input], &[graph.dense(v)?]);
@@ -190,7 +246,39 @@ impl Lowering<'_> {
         self.fused(node, &Fused { class: FusionClass::Map, body: Box::new(body) })
     }
 
+    /// A slice of consecutive elements lies in its operand's memory, if nothing says where it must be.
+    fn slice(&mut self, v: Value, arg: Value, view: &View) -> Result<bool> {
+        let (from, ty) = (self.graph.dense(arg)?, self.graph.dense(v)?);
+        let Some(offset) = run_offset(view, &from, &ty.dims).filter(|_| !ty.is_empty() && !self.places.is_bound(v)) else {
+            return Ok(false);
+        };
+        if matches!(self.graph.node(arg.node).kind, NodeKind::Const(_)) {
+            return Ok(false);
+        }
+        let id = self.operand(arg)?;
+        let buffer = self.out.plan.buffer(id);
+        let (of, first) = match buffer.part {
+            None => (id, offset),
+            Some(part) if buffer.is_dense() => (part.of, part.offset + offset),
+            Some(part) if offset % part.run + ty.len() <= part.run => {
+                (part.of, part.offset + offset / part.run * part.stride + offset % part.run)
+            }
+            Some(_) => return Ok(false),
+        };
+        let part = Part { of, offset: first, run: ty.len(), stride: ty.len() };
+        let home = buffer.home;
+        let slice = self.buffer(&self.graph.node(v.node).name, &ty, home);
+        self.plan().buffers[slice.0 as usize].part = Some(part);
+        self.values.insert(v, slice);
+        Ok(true)
+    }
+
     fn fused(&mut self, node: NodeId, fused: &Fused) -> Result<()> {
+        if let Some(view) = lone_view(fused)
+            && self.slice(Value { node, port: 0 }, self.graph.args(node)[0], view)?
+        {
+            return Ok(());
+        }
         let types = (0..self.graph.node(node).types.len() as u16).map(|port| self.graph.dense(Value { node, port }));
         if types.collect::<Result<Vec<_>>>()?.iter().all(DenseType::is_empty) {
             self.results(node)?;
@@ -202,23 +290,25 @@ impl Lowering<'_> {
         }
         if fused.class == FusionClass::Contract
             && let Some(library) = library_form(&fused.body)?
-            && self.packs(node, &library)
+            && packs(self.graph, node, &library)
         {
             return self.library(node, fused, library, flops);
         }
         let Emitted { kernel, in_place } =
-            emit::emit(fused.class, &fused.body, &self.graph.node(node).name, self.math)?;
+            emit::emit(fused.class, &fused.body, &self.graph.node(node).name, self.math, &self.layouts(node)?)?;
         let operands = self.operands(node)?;
         let results = self.results(node)?;
         let step = self.out.plan.steps.len();
         if self.launch(node, kernel, &operands, &results, flops) {
             // Memory that is read twice may be read elsewhere than where it is written.
-            let once = |i: &usize| operands.iter().filter(|id| **id == operands[*i]).count() == 1;
-            let pairs = in_place.into_iter().filter(|(i, _)| once(i)).map(|(i, o)| InPlace {
-                step,
-                input: operands[i],
-                output: results[o],
-            });
+            let plan = &self.out.plan;
+            let once =
+                |i: &usize| operands.iter().filter(|id| plan.whole(**id) == plan.whole(operands[*i])).count() == 1;
+            // A part lives as long as its whole.
+            let own = |id: BufferId| plan.buffer(id).part.is_none();
+            let in_place = in_place.into_iter().filter(|(i, o)| once(i) && own(operands[*i]) && own(results[*o]));
+            let pairs: Vec<InPlace> =
+                in_place.map(|(i, o)| InPlace { step, input: operands[i], output: results[o] }).collect();
             self.out.in_place.extend(pairs);
         }
         Ok(())
@@ -259,28 +349,20 @@ impl Lowering<'_> {
         Step { name, op, flops, bytes }
     }
 
-    /// Whether a call finds its filters as it needs them: those of blocked channels must be packed.
-    fn packs(&self, node: NodeId, library: &Library) -> bool {
-        match library {
-            Library::Conv { conv, b, .. } if conv.layout != ConvLayout::Planar => {
-                self.graph.constant(self.graph.args(node)[*b]).is_some()
-            }
-            _ => true,
-        }
-    }
-
     fn library(&mut self, node: NodeId, fused: &Fused, library: Library, flops: u64) -> Result<()> {
         let graph = self.graph;
         let inputs = graph.args(node);
         let name = graph.node(node).name.clone();
-        let epilogue = emit_epilogue(&fused.body, &library, &name, self.math)?;
+        let layouts = self.layouts(node)?;
+        let library = laid_out(library, &layouts)?;
+        let epilogue = emit_epilogue(&fused.body, &library, &name, self.math, &layouts)?;
         let constant = |i: usize| graph.constant(inputs[i]);
         let step: Box<dyn FnOnce(BufferId, Option<Epilogue>) -> StepOp> = match library {
             Library::Conv { conv: mut call, a, b } => {
                 let b = match constant(b) {
                     Some(data) if call.pass == ConvPass::Forward => {
                         call.pass = ConvPass::Packed;
-                        self.weight(inputs[b].node, data, Packing::Conv(call), &data.ty)
+                        self.weight(inputs[b].node, data, Packing::Conv(call.contiguous()), &data.ty)
                     }
                     _ => self.operand(inputs[b])?,
                 };
@@ -329,7 +411,7 @@ impl Lowering<'_> {
             self.operand(inputs[position])
         };
         let (q, k, v) = (operand(found.q)?, operand(found.k)?, operand(found.v)?);
-        let scores = emit_scores(body, &found, &graph.node(node).name, self.math)?;
+        let scores = emit_scores(body, &found, &graph.node(node).name, self.math, &self.layouts(node)?)?;
         let epilogue = match scores {
             Some(e) => {
                 let read = |i: &usize| Ok(Arg { buffer: self.operand(inputs[*i])?, writes: false });
@@ -343,29 +425,74 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// One strided copy per operand.
+    /// One strided copy for every operand that was not computed in its place.
     fn concat(&mut self, node: NodeId, axis: usize) -> Result<()> {
         let graph = self.graph;
-        let out = graph.dense(Value { node, port: 0 })?;
-        let inner: u64 = out.dims[axis + 1..].iter().product();
-        let outer: u64 = out.dims[..axis].iter().product();
-        let operands = self.operands(node)?;
-        let results = self.results(node)?;
-        let mut offset = 0;
-        for (v, id) in graph.args(node).into_iter().zip(operands) {
-            let run = graph.dense(v)?.dims[axis] * inner;
-            if run > 0 {
-                let name = &graph.node(node).name;
-                let kernel = emit_concat_part(name, out.dtype, outer, run, out.dims[axis] * inner, offset);
-                if self.launch(node, kernel, &[id], &results, 0)
-                    && let Some(step) = self.out.plan.steps.last_mut()
-                {
-                    step.bytes = 2 * outer * run * out.dtype.size() as u64;
-                }
+        let result = Value { node, port: 0 };
+        let sources = self.operands(node)?;
+        let (id, out) = (self.result(result)?, graph.dense(result)?);
+        for ((v, from), (offset, runs)) in graph.args(node).into_iter().zip(sources).zip(operands(graph, node, axis)?) {
+            let ty = graph.dense(v)?;
+            // It may lie in a larger one itself.
+            let to = match self.places.of(result) {
+                None => Some(Place { whole: result, offset, runs }),
+                Some(place) => place.within(out.len(), (offset, runs), ty.len()),
+            };
+            let refused = || Diagnostic::new(Code::Internal, "an operand of a concatenation has no place");
+            let to = to.ok_or_else(refused)?;
+            let in_place = self.places.of(v).is_some_and(|p| p.whole == to.whole && p.offset == to.offset);
+            if ty.is_empty() || in_place {
+                continue;
             }
-            offset += run;
+            let name = &graph.node(node).name;
+            let (here, there) = (self.places.runs(graph, v)?, to.apart(ty.len()));
+            let run = here.or(there).map_or(ty.len(), |runs| runs.run);
+            let strides = [here, there].map(|runs| runs.map_or(run, |runs| runs.stride));
+            let kernel = emit_concat_part(name, out.dtype, ty.len() / run, run, strides);
+            let to = self.part(name, &ty, to)?;
+            self.launch(node, kernel, &[from], &[to], 0);
         }
+        self.values.insert(result, id);
         Ok(())
+    }
+}
+
+/// The view, if a cluster is that and nothing else.
+fn lone_view(fused: &Fused) -> Option<&View> {
+    let [(_, output)] = fused.body.outputs() else { return None };
+    match &fused.body.node(output.node).kind {
+        NodeKind::Prim(Prim::View(view))
+            if fused.body.args(output.node)[..]
+                == fused.body.inputs().iter().map(|n| Value { node: *n, port: 0 }).collect::<Vec<_>>()[..] =>
+        {
+            Some(view)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a call finds its filters as it needs them: those of blocked channels must be packed.
+fn packs(graph: &Graph, node: NodeId, library: &Library) -> bool {
+    match library {
+        Library::Conv { conv, b, .. } if conv.layout != ConvLayout::Planar => {
+            graph.constant(graph.args(node)[*b]).is_some()
+        }
+        _ => true,
+    }
+}
+
+/// A library call with its operands and result where they lie.
+fn laid_out(mut library: Library, layouts: &Layouts) -> Result<Library> {
+    let refused = || Diagnostic::new(Code::Internal, "a library call does not take an operand where it lies");
+    let (Library::Gemm { a, b, .. } | Library::Conv { a, b, .. }) = library;
+    for operand in BTreeSet::from([a, b]) {
+        if let Some(runs) = layouts.input(operand) {
+            library = library.laid_out(operand, runs).ok_or_else(refused)?;
+        }
+    }
+    match layouts.output(0) {
+        None => Ok(library),
+        Some(runs) => library.result_laid_out(runs).ok_or_else(refused),
     }
 }
 

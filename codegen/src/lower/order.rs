@@ -1,6 +1,6 @@
 //! The order of steps: one that needs little memory, before results are delivered.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::{BufferId, Home, Plan};
 use tensorc_ir::diag::Result;
@@ -106,13 +106,25 @@ fn read_before(tasks: &mut Tasks, state: u32, writers: &[usize]) -> bool {
     true
 }
 
+/// The parts that steps write, by their whole.
+fn written_parts(plan: &Plan) -> BTreeMap<BufferId, BTreeSet<BufferId>> {
+    let mut written: BTreeMap<BufferId, BTreeSet<BufferId>> = BTreeMap::new();
+    let args = plan.steps.iter().flat_map(|step| step.op.args());
+    for id in args.filter(|arg| arg.writes && plan.buffer(arg.buffer).part.is_some()).map(|arg| arg.buffer) {
+        written.entry(plan.whole(id)).or_default().insert(id);
+    }
+    written
+}
+
 /// The steps of a plan as tasks over its arena.
 fn tasks_of(plan: &Plan, in_place: &[InPlace], boundary: usize) -> Tasks {
     let bytes = |b: &tensorc_abi::Buffer| match b.home {
-        Home::Arena(_) => b.bytes().next_multiple_of(Plan::ALIGN),
+        Home::Arena(_) if b.part.is_none() => b.bytes().next_multiple_of(Plan::ALIGN),
         _ => 0,
     };
-    let mut tasks = Tasks { tasks: vec![], bytes: plan.buffers.iter().map(bytes).collect() };
+    let parts = (0..).zip(&plan.buffers).filter_map(|(i, b)| Some((i, b.part?.of.0)));
+    let mut tasks = Tasks { tasks: vec![], bytes: plan.buffers.iter().map(bytes).collect(), wholes: parts.collect() };
+    let written = written_parts(plan);
     for (i, step) in plan.steps.iter().enumerate() {
         let mut task = Task { second: i >= boundary, ..Task::default() };
         let args = step.op.args();
@@ -121,9 +133,17 @@ fn tasks_of(plan: &Plan, in_place: &[InPlace], boundary: usize) -> Tasks {
                 task.writes.push(arg.buffer.0);
             }
         }
-        for arg in &args {
-            if !task.writes.contains(&arg.buffer.0) && !task.reads.contains(&arg.buffer.0) {
-                task.reads.push(arg.buffer.0);
+        for arg in args.iter().filter(|arg| !arg.writes) {
+            let parts = written.get(&plan.whole(arg.buffer));
+            let read: Vec<BufferId> = match parts {
+                // What is read must have been written part by part.
+                Some(parts) => parts.iter().copied().filter(|p| plan.overlap(*p, arg.buffer)).collect(),
+                None => vec![plan.whole(arg.buffer)],
+            };
+            for BufferId(b) in read {
+                if !task.writes.contains(&b) && !task.reads.contains(&b) {
+                    task.reads.push(b);
+                }
             }
         }
         tasks.tasks.push(task);

@@ -27,6 +27,10 @@ unary!(exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh a
 /// The bodies of the f32 functions.
 pub static LIBRARY: LazyLock<Library> = LazyLock::new(|| Library::new().unwrap());
 
+extern "C" fn ndtr(x: f64) -> f64 {
+    libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2) * 0.5
+}
+
 extern "C" fn pow(x: f64, y: f64) -> f64 {
     libm::pow(x, y)
 }
@@ -42,6 +46,7 @@ extern "C" fn fmod32(x: f32, y: f32) -> f32 {
 /// The run-time library, as the interpreter computes it.
 pub fn library(name: &str) -> Option<*const u8> {
     match name {
+        "tc_ndtr_f64" => Some(ndtr as *const u8),
         "tc_pow_f64" => Some(pow as *const u8),
         "tc_fmod_f64" => Some(fmod64 as *const u8),
         "tc_fmod_f32" => Some(fmod32 as *const u8),

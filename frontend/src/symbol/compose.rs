@@ -213,7 +213,12 @@ fn names(operands: &[Operand]) -> String {
 
 /// Makes a node. A variable that it writes counts one writer more, and each use remembers how many there
 /// were.
-fn apply(name: Arc<str>, attrs: Attrs, op: Applied, mut inputs: Vec<Entry>) -> Result<Arc<Node>, SymbolError> {
+pub(super) fn apply(
+    name: Arc<str>,
+    attrs: Attrs,
+    op: Applied,
+    mut inputs: Vec<Entry>,
+) -> Result<Arc<Node>, SymbolError> {
     op.check_results(&name)?;
     let count = inputs.len();
     for (position, entry) in inputs.iter_mut().enumerate().filter(|(_, e)| e.node.is_variable()) {
@@ -222,9 +227,11 @@ fn apply(name: Arc<str>, attrs: Attrs, op: Applied, mut inputs: Vec<Entry>) -> R
             entry.node.ask_initializer(value);
         }
     }
-    if !op.operator.def().states.is_empty() {
+    let states = op.operator.def().states(&op.params);
+    if !states.is_empty() {
         let operands = op.operator.operands(&op.params, count);
-        for (entry, operand) in inputs.iter_mut().zip(&operands).filter(|(_, o)| op.operator.def().is_state(o.slot)) {
+        let written = |slot: usize| states.iter().any(|(state, _)| *state == slot);
+        for (entry, operand) in inputs.iter_mut().zip(&operands).filter(|(_, o)| written(o.slot)) {
             if !entry.node.is_variable() {
                 let (op, node) = (op.operator.name().to_string(), name.to_string());
                 return Err(SymbolError::StateNotVariable { op, node, operand: operand.name.clone() });

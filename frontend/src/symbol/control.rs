@@ -331,7 +331,7 @@ fn copied(b: &mut Builder<'_>, graph: &Graph, operands: &[Value]) -> Result<Vec<
             NodeKind::Op(op) => {
                 let operands: Vec<Option<Value>> =
                     graph.operands(id).iter().map(|v| v.and_then(|v| made.get(&v).copied())).collect();
-                b.op_multi(op.def.name, &operands, op.params.clone(), node.types.len())?.to_vec()
+                b.apply(&op.def, &operands, op.params.clone(), node.types.len())?.to_vec()
             }
             _ => vec![],
         };

@@ -23,6 +23,9 @@ pub enum SymbolError {
     UnknownOperator { op: String, node: String },
     #[error("node `{node}`: operator `{op}` runs graphs of its own, which is not supported")]
     Subgraphs { op: String, node: String },
+    /// A body of control flow cannot become a graph of the node.
+    #[error("operator `{op}`, node `{node}`: {problem}")]
+    ControlFlow { op: &'static str, node: String, problem: String },
     #[error("operator `{op}`, node `{node}`: {problem}")]
     Param { op: String, node: String, problem: Box<ParamProblem> },
     #[error("operator `{op}`, node `{node}` has {results} results, at most {most} are supported")]

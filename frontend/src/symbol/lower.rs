@@ -176,7 +176,8 @@ impl Work<'_> {
             set(&mut operands, slot, row);
         }
         let listed = def.result_count(&op.params).listed;
-        let results = def.states.iter().map(|(_, result)| result + 1).fold(listed.max(def.outputs.0), usize::max);
+        let states = def.states(&op.params);
+        let results = states.iter().map(|(_, result)| result + 1).fold(listed.max(def.outputs.0), usize::max);
         let id = self.graph.add_op(node.name.clone(), &def, &operands, params, results)?;
         self.nodes.insert(key(node), id);
         if !has_mode || self.how.training {
@@ -187,7 +188,7 @@ impl Work<'_> {
 
     fn write_states(&mut self, node: &Node, op: &Applied, def: &OpDef, id: NodeId) -> Result<(), SymbolError> {
         let operands = op.operator.operands(&op.params, node.inputs.len());
-        for (slot, result) in &def.states {
+        for (slot, result) in def.states(&op.params).iter() {
             let Some(position) = operands.iter().position(|o| o.slot == *slot) else { continue };
             let Some(entry) = node.inputs.get(position) else { continue };
             let variable = self.value(&entry.node, entry.index)?;

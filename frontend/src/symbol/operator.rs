@@ -102,8 +102,9 @@ impl Operator {
 
     /// Whether the operand at a position among those given is auxiliary state.
     pub fn writes(&self, params: &Params, count: usize, position: usize) -> bool {
-        !self.def.states.is_empty()
-            && self.operands(params, count).get(position).is_some_and(|o| self.def.is_state(o.slot))
+        let states = self.def.states(params);
+        !states.is_empty()
+            && self.operands(params, count).get(position).is_some_and(|o| states.iter().any(|(s, _)| *s == o.slot))
     }
 
     /// Reads the parameters from attributes. Keys of the form `__x__` are not meant for the operator.

@@ -115,6 +115,7 @@ pub fn as_blocked_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType)
         dilations: [1; 2],
         pads: [0; 2],
         pass: ConvPass::Forward,
+        images: [0; 2],
         layout,
     };
     for (d, (at, tap)) in spatial.iter().zip(axes.taps).enumerate() {
@@ -148,6 +149,7 @@ mod tests {
             dilations: [1, 1],
             pads: [1, 0],
             pass: ConvPass::Forward,
+            images: [0; 2],
             layout: ConvLayout::Planar,
         };
         let cases = [(conv(1, 32, 48), ConvLayout::Blocked), (conv(1, 3, 16), ConvLayout::ToBlocked)];

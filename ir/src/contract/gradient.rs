@@ -133,6 +133,7 @@ fn unit(pass: ConvPass, [batch, groups, in_channels, out_channels]: [u64; 4]) ->
         dilations: [1; 2],
         pads: [0; 2],
         pass,
+        images: [0; 2],
         layout: ConvLayout::Planar,
     }
 }

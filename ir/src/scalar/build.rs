@@ -307,7 +307,7 @@ unary_methods! {
     exp: ScalarOp::Math(MathFn::Exp), exp2: ScalarOp::Math(MathFn::Exp2), expm1: ScalarOp::Math(MathFn::Expm1),
     log: ScalarOp::Math(MathFn::Log), log2: ScalarOp::Math(MathFn::Log2), log1p: ScalarOp::Math(MathFn::Log1p),
     sin: ScalarOp::Math(MathFn::Sin), cos: ScalarOp::Math(MathFn::Cos), tan: ScalarOp::Math(MathFn::Tan),
-    tanh: ScalarOp::Math(MathFn::Tanh), erf: ScalarOp::Math(MathFn::Erf),
+    tanh: ScalarOp::Math(MathFn::Tanh), erf: ScalarOp::Math(MathFn::Erf), ndtr: ScalarOp::Math(MathFn::Ndtr),
 }
 
 macro_rules! operators {

@@ -179,6 +179,8 @@ fn slope(f: MathFn, x: &Ex, y: &Ex, g: &Ex) -> Ex {
         MathFn::Acosh => g / (square(x) - 1.0).sqrt(),
         MathFn::Atanh => g / one_minus_square(x),
         MathFn::Erf => g * ((-square(x)).exp() * std::f64::consts::FRAC_2_SQRT_PI),
+        // The density of the normal distribution, e^(-x²/2)/√(2π).
+        MathFn::Ndtr => g * ((square(x) * -0.5).exp() * (1.0 / std::f64::consts::TAU.sqrt())),
         MathFn::Pow => g * y,
     }
 }

@@ -142,6 +142,10 @@ fn math(f: MathFn, x: f64) -> (f64, f64) {
         MathFn::Acosh => (libm::acosh(x), 1.0 / (x * x - 1.0).sqrt()),
         MathFn::Atanh => (libm::atanh(x), 1.0 / (1.0 - x * x)),
         MathFn::Erf => (libm::erf(x), std::f64::consts::FRAC_2_SQRT_PI * libm::exp(-x * x)),
+        MathFn::Ndtr => (
+            libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2) * 0.5,
+            libm::exp(-x * x * 0.5) / std::f64::consts::TAU.sqrt(),
+        ),
         MathFn::Pow => (f64::NAN, f64::NAN),
     }
 }

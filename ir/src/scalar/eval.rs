@@ -109,6 +109,7 @@ fn math64(f: MathFn, args: &[Scalar]) -> f64 {
         MathFn::Acosh => libm::acosh(x),
         MathFn::Atanh => libm::atanh(x),
         MathFn::Erf => libm::erf(x),
+        MathFn::Ndtr => libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2) * 0.5,
         MathFn::Pow => libm::pow(x, f64::from_bits(args[1].bits)),
     }
 }

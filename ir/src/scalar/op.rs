@@ -36,11 +36,13 @@ pub enum MathFn {
     Acosh,
     Atanh,
     Erf,
+    /// The distribution function of the normal distribution, `Φ(x) = erfc(-x/√2)/2`.
+    Ndtr,
     Pow,
 }
 
 impl MathFn {
-    pub const ALL: [MathFn; 20] = [
+    pub const ALL: [MathFn; 21] = [
         MathFn::Exp,
         MathFn::Exp2,
         MathFn::Expm1,
@@ -60,6 +62,7 @@ impl MathFn {
         MathFn::Acosh,
         MathFn::Atanh,
         MathFn::Erf,
+        MathFn::Ndtr,
         MathFn::Pow,
     ];
 
@@ -84,6 +87,7 @@ impl MathFn {
             MathFn::Acosh => "acosh",
             MathFn::Atanh => "atanh",
             MathFn::Erf => "erf",
+            MathFn::Ndtr => "ndtr",
             MathFn::Pow => "pow",
         }
     }

@@ -36,7 +36,7 @@ pub fn random_plan(rng: &mut Rng) -> Plan {
 }
 
 fn buffer(name: &str, home: Home) -> Buffer {
-    Buffer { name: name.into(), dtype: DType::F32, dims: vec![64, 64], home }
+    Buffer { name: name.into(), dtype: DType::F32, dims: vec![64, 64], home, part: None }
 }
 
 fn push(plan: &mut Plan, name: &str, home: Home) -> BufferId {
@@ -57,6 +57,7 @@ fn conv(rng: &mut Rng) -> Conv2d {
         dilations: [1, 1],
         pads: [1, 1],
         pass: ConvPass::Packed,
+        images: if rng.one_in(2) { [0; 2] } else { [4096, 4096] },
         layout: [ConvLayout::Planar, ConvLayout::ToBlocked, ConvLayout::Blocked][rng.below(3) as usize],
     }
 }

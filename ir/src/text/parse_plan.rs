@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tensorc_abi::{
     Arg, Attention, BatchedGemm, Buffer, BufferId, Conv2d, ConvLayout, ConvPass, Epilogue, Home, KernelId,
-    MatrixLayout, Packing, Plan, Step, StepOp, Weight,
+    MatrixLayout, Packing, Part, Plan, Step, StepOp, Weight,
 };
 
 use super::lex::{Name, Pos};
@@ -123,8 +123,19 @@ impl Parser<'_> {
             }
             _ => return self.expected("`input`, `output`, `state`, `weight` or `arena`"),
         };
-        s.plan.buffers.push(Buffer { name: name.text, dtype: ty.dtype, dims: ty.dims, home });
+        let part = if self.eat_word("part") { Some(self.part(s)?) } else { None };
+        s.plan.buffers.push(Buffer { name: name.text, dtype: ty.dtype, dims: ty.dims, home, part });
         Ok(())
+    }
+
+    fn part(&mut self, s: &Scope) -> Result<Part> {
+        self.expect_word("of")?;
+        let of = self.buffer_id(s)?;
+        let mut field = |word: &str| {
+            self.expect_word(word)?;
+            self.number("a number of elements")
+        };
+        Ok(Part { of, offset: field("at")?, run: field("run")?, stride: field("stride")? })
     }
 
     fn buffer_id(&mut self, s: &Scope) -> Result<BufferId> {
@@ -336,6 +347,10 @@ impl Record {
             dilations: self.list("dilations")?,
             pads: self.list("pads")?,
             pass,
+            images: match self.fields.contains_key("images") {
+                true => self.list("images")?,
+                false => [0; 2],
+            },
             layout,
         })
     }

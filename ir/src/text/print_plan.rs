@@ -38,7 +38,10 @@ pub(super) fn plan(out: &mut Out<'_>, p: &Plan) {
             Home::Weight(w) => format!("weight {}", names.weight(w)),
             Home::Arena(offset) => format!("arena {offset}"),
         };
-        out.line(&format!("buffer {name}: {}{} = {home}", b.dtype, list(&b.dims)));
+        let part = b.part.map_or(String::new(), |p| {
+            format!(" part of {} at {} run {} stride {}", names.buffer(p.of), p.offset, p.run, p.stride)
+        });
+        out.line(&format!("buffer {name}: {}{} = {home}{part}", b.dtype, list(&b.dims)));
     }
     out.line(&format!("inputs({})", join(p.inputs.iter().map(|b| names.buffer(*b)))));
     if !p.states.is_empty() {
@@ -165,6 +168,7 @@ pub(super) fn conv_pass(pass: ConvPass) -> &'static str {
 }
 
 fn conv(c: &Conv2d) -> String {
+    let images = if c.images == [0; 2] { String::new() } else { format!(", images = {}", list(c.images)) };
     let layout = match c.layout {
         ConvLayout::Planar => "",
         ConvLayout::ToBlocked => ", y_blocked = 1",
@@ -172,7 +176,7 @@ fn conv(c: &Conv2d) -> String {
     };
     format!(
         "{{batch = {}, groups = {}, in_channels = {}, out_channels = {}, input = {}, output = {}, kernel = {}, \
-         strides = {}, dilations = {}, pads = {}{layout}}}",
+         strides = {}, dilations = {}, pads = {}{layout}{images}}}",
         c.batch,
         c.groups,
         c.in_channels,

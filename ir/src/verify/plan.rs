@@ -38,6 +38,14 @@ fn tables(plan: &Plan, kernels: Option<&[Kernel]>) -> Check {
             Home::Weight(w) => (w as usize) < plan.weights.len(),
             Home::Arena(offset) => offset.is_multiple_of(Plan::ALIGN),
         };
+        if let Some(part) = b.part {
+            let whole = plan.buffers.get(part.of.0 as usize);
+            let whole = whole.filter(|w| w.part.is_none() && w.home == b.home && w.dtype == b.dtype);
+            let runs = part.run > 0 && b.len().is_multiple_of(part.run) && part.stride >= part.run;
+            if !runs || whole.is_none_or(|w| part.offset.saturating_add(part.span(b.len())) > w.len()) {
+                return Err(format!("buffer `{}` is no part of its whole", b.name));
+            }
+        }
         if !fits {
             return Err(format!("buffer `{}` has the home {:?}, which does not exist", b.name, b.home));
         }
@@ -158,7 +166,7 @@ fn call(plan: &Plan, id: KernelId, args: &[Arg], kernels: Option<&[Kernel]>, ext
 fn arguments(plan: &Plan, name: &str, args: &[Arg], params: &[BufInfo]) -> Check {
     for (arg, info) in args.iter().zip(params) {
         let b = plan.buffer(arg.buffer);
-        if b.dtype != info.dtype || b.len() != info.len || arg.writes != info.writable {
+        if b.dtype != info.dtype || b.span() != info.len || arg.writes != info.writable {
             return Err(format!("`{}` does not fit parameter `{}` of `{name}`", b.name, info.name));
         }
     }

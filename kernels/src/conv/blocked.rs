@@ -220,7 +220,7 @@ impl Worker<'_> {
             w: filters,
             vectors,
             ahead: filters,
-            y: self.tensors.result.wrapping_add((self.image * outputs + panel * PANEL) * pixels * LANES),
+            y: self.tensors.result.wrapping_add(self.image * shape.images[1] + panel * PANEL * pixels * LANES),
             y_block: pixels * LANES,
             continued: false,
         };

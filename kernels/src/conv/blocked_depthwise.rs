@@ -74,7 +74,7 @@ pub(super) unsafe fn run(
             let mut finished = band.start;
             for p in band.clone() {
                 // SAFETY: the row is one of y, and its taps lie in the image.
-                unsafe { row(tier, shape, tensors, (block, block % blocks), p, &columns) };
+                unsafe { row(tier, shape, tensors, (block / blocks, block % blocks), p, &columns) };
                 if p + 1 == band.end || (p + 1 - finished) * width * LANES >= EPILOGUE_ELEMENTS {
                     // SAFETY: the rows are finished; the epilogue fits by the caller's contract.
                     unsafe { EpilogueCall::finish(epilogue, batch, finished * width..(p + 1) * width, 0..LANES) };
@@ -85,7 +85,7 @@ pub(super) unsafe fn run(
     }
 }
 
-/// Row `p` of a channel block, counted over all images and within one.
+/// Row `p` of a channel block of an image.
 ///
 /// # Safety
 /// As for [`super::conv_run`]; `columns` holds runs of pixels with the filter columns in the image.
@@ -93,14 +93,15 @@ unsafe fn row(
     tier: &Tier,
     shape: &Shape,
     tensors: Tensors,
-    (block, within): (usize, usize),
+    (image, block): (usize, usize),
     p: usize,
     columns: &[(Range<usize>, Range<usize>)],
 ) {
     let rows = taps(shape, 0, p);
-    let w = tensors.right.wrapping_add(within * shape.taps() * LANES);
-    let x = tensors.left.wrapping_add(block * shape.plane() * LANES);
-    let y = tensors.result.wrapping_add((block * shape.pixels() + p * shape.output[1]) * LANES);
+    let w = tensors.right.wrapping_add(block * shape.taps() * LANES);
+    let x = tensors.left.wrapping_add(image * shape.images[0] + block * shape.plane() * LANES);
+    let y =
+        tensors.result.wrapping_add(image * shape.images[1] + (block * shape.pixels() + p * shape.output[1]) * LANES);
     let line = (p * shape.strides[0] + rows.start * shape.dilations[0]).wrapping_sub(shape.pads[0]);
     for (pixels, taps) in columns {
         let column = (pixels.start * shape.strides[1] + taps.start * shape.dilations[1]).wrapping_sub(shape.pads[1]);

@@ -13,7 +13,7 @@ use super::patches::{self, Columns};
 use super::shape::Shape;
 use crate::EpilogueCall;
 use crate::blocking::{Left, Operands, Rect, Right, Split, Target, multiply, row_panels, whole_lines};
-use crate::tiers::{MR, NR, Panel, Tier};
+use crate::tiers::{Ahead, MR, NR, Panel, Tier};
 
 /// Floating-point operations that are worth a task of their own.
 const TASK_FLOPS: f64 = 4e6;
@@ -154,13 +154,12 @@ impl Transposed<'_> {
     unsafe fn transpose_left(&self, rect: &Rect, k: Range<usize>) {
         let (shape, stride) = (&self.schedule.shape, k.len());
         let first = rect.rows.start(rect.panels.start);
-        let image_size = shape.groups * shape.out_channels * shape.pixels();
         for (image, pixels, term) in self.columns().by_image(k.clone()) {
             for p in rect.panels.clone() {
                 let rows = rect.rows.range(p);
                 let at = (rows.start - first) * stride + (term - k.start) * rows.len();
                 let panel = Panel {
-                    src: self.dy.wrapping_add(image * image_size + rows.start * shape.pixels() + pixels.start),
+                    src: self.dy.wrapping_add(image * shape.images[1] + rows.start * shape.pixels() + pixels.start),
                     k_stride: 1,
                     j_stride: shape.pixels() as isize,
                     k: pixels.len(),
@@ -211,7 +210,7 @@ impl Operands for Transposed<'_> {
             self.transpose_left(rect, k.clone());
             self.transpose_right(rect.cols.clone(), k.clone());
         }
-        Left { base: self.left, stride: k.len(), skip: 0 }
+        Left::Packed { base: self.left, stride: k.len(), skip: 0 }
     }
 
     unsafe fn right(&mut self, k: Range<usize>, cols: Range<usize>) -> Right {
@@ -219,7 +218,7 @@ impl Operands for Transposed<'_> {
         Right { base, ld: NR, padded: true }
     }
 
-    fn ahead(&self, _: &Rect, _: &Range<usize>, _: &Range<usize>, _: usize, a: *const f32) -> *const f32 {
-        a
+    fn ahead(&self, _: &Rect, _: &Range<usize>, _: &Range<usize>, _: usize, _: *const f32) -> Ahead {
+        Ahead::NOTHING
     }
 }

@@ -93,8 +93,8 @@ pub fn conv_scratch(call: &Conv2d) -> usize {
 /// Consecutive tasks of one call share packed filters and fetched patches where they can.
 ///
 /// # Safety
-/// `left` and `right` address the operands and `result` the result that `call.pass` names, whole
-/// tensors of the shapes `call` states; `result` overlaps neither operand and nothing else accesses
+/// `left` and `right` address the operands and `result` the result that `call.pass` names, tensors of the
+/// shapes and image distances `call` states; `result` overlaps neither operand and nothing else accesses
 /// the tasks' part of it, `scratch` has [`conv_scratch`] bytes aligned for f32, `tasks` lies within
 /// [`conv_tasks`], and the epilogue's arguments fit its code.
 pub unsafe fn conv_run(

@@ -77,11 +77,11 @@ pub(super) unsafe fn run(
             let end = planes.end.min(plane + together).min((image + 1) * channels);
             for plane in plane..end {
                 let channel = plane % channels;
-                let source = image * shape.groups + channel / shape.out_channels;
+                let source = image * shape.image() + channel / shape.out_channels * shape.plane();
                 let depthwise = Depthwise {
-                    x: tensors.left.wrapping_add(source * shape.plane()),
+                    x: tensors.left.wrapping_add(source),
                     w: tensors.right.wrapping_add(channel * shape.taps()),
-                    y: tensors.result.wrapping_add(plane * shape.pixels()),
+                    y: tensors.result.wrapping_add(image * shape.images[1] + channel * shape.pixels()),
                     rows: rows.clone(),
                     shape: &common,
                 };

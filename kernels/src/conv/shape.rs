@@ -22,6 +22,8 @@ pub(crate) struct Shape {
     pub pads: [usize; 2],
     /// Whether output pixels are input pixels.
     pub pointwise: bool,
+    /// Elements from an input image to the next, and from an output image to the next.
+    pub images: [usize; 2],
 }
 
 fn pair(p: [u64; 2]) -> [usize; 2] {
@@ -43,6 +45,7 @@ impl Shape {
             dilations: pair(call.dilations),
             pads: pair(call.pads),
             pointwise: call.is_pointwise(),
+            images: pair(call.image_strides()),
         };
         shape.flatten();
         shape
@@ -67,7 +70,7 @@ impl Shape {
 
     /// Elements between the input images of two batch entries.
     pub(crate) fn image(&self) -> usize {
-        self.groups * self.in_channels * self.plane()
+        self.images[0]
     }
 
     /// Taps of one filter plane.
@@ -164,6 +167,7 @@ impl Phase {
             strides: [1; 2],
             dilations: [rows.dilation, cols.dilation],
             pads: [rows.pad, cols.pad],
+            images: [forward.images[1], forward.images[0]],
             ..forward
         };
         shape.flatten();

@@ -17,7 +17,7 @@ use crate::EpilogueCall;
 use crate::blocking::{
     KC, Left, Operands, Rect, Right, Split, Target, multiply, reads_in_place, row_panels, whole_lines,
 };
-use crate::tiers::{MR, NR, Tier};
+use crate::tiers::{Ahead, MR, NR, Tier};
 
 /// Most row panels of one task: 648 KiB of filters for each block of k.
 const TASK_ROW_PANELS: usize = 24;
@@ -293,7 +293,7 @@ impl Worker<'_> {
         let columns = Columns { image, pixels: 0..shape.pixels() };
         let phase = Phase::new(&schedule.call, 0);
         let mut operands = self.operands(phase, columns, self.left, cols.start);
-        let plane = (image * shape.groups * shape.out_channels + channel) * shape.pixels();
+        let plane = image * shape.images[1] + channel * shape.pixels();
         let c = Target { base: self.tensors.result.wrapping_add(plane), ld: shape.pixels() as isize };
         // SAFETY: the operands cover the block and the result is the caller's; the epilogue fits.
         unsafe {
@@ -366,7 +366,7 @@ impl Worker<'_> {
         let channel = self.panels().1;
         for (image, pixels, col) in columns.by_image(cols) {
             for row in rows.clone() {
-                let plane = ((image * shape.groups) * shape.out_channels + channel + row) * plane;
+                let plane = image * shape.images[1] + (channel + row) * plane;
                 let result = self.tensors.result.wrapping_add(plane);
                 let src = from.base.wrapping_offset(row as isize * from.ld).wrapping_add(col);
                 if (down, across) == (1, 1) {
@@ -408,17 +408,17 @@ impl Operands for WindowOperands<'_> {
         let schedule = worker.schedule;
         if schedule.filters.packed {
             let row = worker.panels().1 + rect.rows.start(rect.panels.start);
-            return Left { base: worker.tensors.right.wrapping_add(row * depth), stride: depth, skip: k.start };
+            return Left::Packed { base: worker.tensors.right.wrapping_add(row * depth), stride: depth, skip: k.start };
         }
         if schedule.keeps_left() {
-            return Left { base: self.left, stride: depth, skip: k.start };
+            return Left::Packed { base: self.left, stride: depth, skip: k.start };
         }
         let channels = k.start / rect.unit.max(1)..k.end / rect.unit.max(1);
         let rows = (rect.rows, rect.panels.clone());
         let (w, group, to) = (worker.tensors.right, worker.task.group, (self.left, k.len()));
         // SAFETY: the filters hold these rows and channels, and scratch a block of them.
         unsafe { schedule.filters.pack(worker.tier, w, &self.phase, group, rows, channels, to) };
-        Left { base: self.left, stride: k.len(), skip: 0 }
+        Left::Packed { base: self.left, stride: k.len(), skip: 0 }
     }
 
     unsafe fn right(&mut self, k: Range<usize>, cols: Range<usize>) -> Right {
@@ -439,9 +439,13 @@ impl Operands for WindowOperands<'_> {
         Right { base, ld: NR, padded: true }
     }
 
-    fn ahead(&self, rect: &Rect, k: &Range<usize>, cols: &Range<usize>, p: usize, a: *const f32) -> *const f32 {
+    fn ahead(&self, rect: &Rect, k: &Range<usize>, cols: &Range<usize>, p: usize, a: *const f32) -> Ahead {
+        if cols.end < rect.cols.end {
+            return Ahead::NOTHING;
+        }
         // The filters of the next block follow those of this one.
-        if cols.end == rect.cols.end { a.wrapping_add(k.len() * rect.rows.range(p).len()) } else { a }
+        let len = k.len() * rect.rows.range(p).len();
+        Ahead::elements(a.wrapping_add(len), len)
     }
 }
 

@@ -76,7 +76,7 @@ unsafe fn block<const M: usize, const V: usize>(t: &Tile, i0: usize, j0: usize, 
                 }
             }
         }
-        let (mut a, mut b) = (t.a.add(i0), t.b.add(j0));
+        let (mut a, mut b) = (t.a.offset(i0 as isize * t.a_row), t.b.add(j0));
         for _ in 0..t.k {
             let mut columns = [_mm256_setzero_ps(); V];
             for (v, column) in columns.iter_mut().enumerate() {
@@ -87,12 +87,12 @@ unsafe fn block<const M: usize, const V: usize>(t: &Tile, i0: usize, j0: usize, 
                 };
             }
             for (i, row) in acc.iter_mut().enumerate() {
-                let value = _mm256_set1_ps(*a.add(i));
+                let value = _mm256_set1_ps(*a.offset(i as isize * t.a_row));
                 for (sum, column) in row.iter_mut().zip(&columns) {
                     *sum = _mm256_fmadd_ps(value, *column, *sum);
                 }
             }
-            a = a.wrapping_add(t.mr);
+            a = a.wrapping_offset(t.a_step);
             b = b.wrapping_add(t.ldb);
         }
         for (i, row) in acc.iter().enumerate() {

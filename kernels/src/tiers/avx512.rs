@@ -29,36 +29,48 @@ const TURN: usize = 4;
 
 /// The register tiles of every row count for one division of the columns.
 macro_rules! by_rows {
-    ($vectors:literal, $tails:literal, $whole:literal) => {
+    ($vectors:literal, $tails:literal, $whole:literal, $packed:literal) => {
         [
-            block::<1, $vectors, $tails, $whole>,
-            block::<2, $vectors, $tails, $whole>,
-            block::<3, $vectors, $tails, $whole>,
-            block::<4, $vectors, $tails, $whole>,
-            block::<5, $vectors, $tails, $whole>,
-            block::<6, $vectors, $tails, $whole>,
-            block::<7, $vectors, $tails, $whole>,
-            block::<8, $vectors, $tails, $whole>,
-            block::<9, $vectors, $tails, $whole>,
-            block::<10, $vectors, $tails, $whole>,
-            block::<11, $vectors, $tails, $whole>,
-            block::<12, $vectors, $tails, $whole>,
+            block::<1, $vectors, $tails, $whole, $packed>,
+            block::<2, $vectors, $tails, $whole, $packed>,
+            block::<3, $vectors, $tails, $whole, $packed>,
+            block::<4, $vectors, $tails, $whole, $packed>,
+            block::<5, $vectors, $tails, $whole, $packed>,
+            block::<6, $vectors, $tails, $whole, $packed>,
+            block::<7, $vectors, $tails, $whole, $packed>,
+            block::<8, $vectors, $tails, $whole, $packed>,
+            block::<9, $vectors, $tails, $whole, $packed>,
+            block::<10, $vectors, $tails, $whole, $packed>,
+            block::<11, $vectors, $tails, $whole, $packed>,
+            block::<12, $vectors, $tails, $whole, $packed>,
         ]
     };
 }
 
-static WHOLE: [TileFn; 12] = by_rows!(2, 0, true);
-static WIDE: [TileFn; 12] = by_rows!(2, 0, false);
-static NARROW: [TileFn; 12] = by_rows!(1, 0, false);
-static ONLY_TAILS: [[TileFn; 12]; 3] = [by_rows!(0, 1, false), by_rows!(0, 2, false), by_rows!(0, 4, false)];
-static NARROW_TAILS: [[TileFn; 12]; 3] = [by_rows!(1, 1, false), by_rows!(1, 2, false), by_rows!(1, 4, false)];
+static WHOLE: [TileFn; 12] = by_rows!(2, 0, true, true);
+static WIDE: [TileFn; 12] = by_rows!(2, 0, false, true);
+static NARROW: [TileFn; 12] = by_rows!(1, 0, false, true);
+static ONLY_TAILS: [[TileFn; 12]; 3] =
+    [by_rows!(0, 1, false, true), by_rows!(0, 2, false, true), by_rows!(0, 4, false, true)];
+static NARROW_TAILS: [[TileFn; 12]; 3] =
+    [by_rows!(1, 1, false, true), by_rows!(1, 2, false, true), by_rows!(1, 4, false, true)];
+/// The same where rows of A are not side by side; a row of tails is a vector of its own there.
+static STRIDED_WHOLE: [TileFn; 12] = by_rows!(2, 0, true, false);
+static STRIDED_WIDE: [TileFn; 12] = by_rows!(2, 0, false, false);
+static STRIDED_NARROW: [TileFn; 12] = by_rows!(1, 0, false, false);
 
 /// # Safety
 /// As [`Tier`].
 unsafe fn tile(t: &Tile) {
     let tails = t.nr % LANES;
     // Three tails are computed as four.
-    let table = if matches!(tails, 1 | 2 | 4) || tails == 3 && t.padded {
+    let table = if t.a_row != 1 {
+        match t.nr {
+            NR => &STRIDED_WHOLE,
+            _ if t.nr > LANES => &STRIDED_WIDE,
+            _ => &STRIDED_NARROW,
+        }
+    } else if matches!(tails, 1 | 2 | 4) || tails == 3 && t.padded {
         let size = [0, 0, 1, 2, 2][tails];
         if t.nr > LANES { &NARROW_TAILS[size] } else { &ONLY_TAILS[size] }
     } else if t.nr == NR {
@@ -74,16 +86,15 @@ unsafe fn tile(t: &Tile) {
 
 /// One term of a tile: a row of B times a column of A, added to the accumulators; the pointers move on.
 macro_rules! term {
-    ($acc:ident, $tail:ident, $a:ident, $b:ident, $ahead:ident, $last:ident, $rows:ident, $ldb:expr) => {
-        _mm_prefetch::<_MM_HINT_T1>($ahead.cast());
-        $ahead = $ahead.wrapping_add(M);
+    ($t:ident, $acc:ident, $tail:ident, $a:ident, $b:ident, $last:ident, $rows:ident) => {
         let mut columns = [_mm512_setzero_ps(); V];
         for (v, column) in columns.iter_mut().enumerate() {
             let b = $b.add(v * LANES);
             *column = if v + 1 == V && !WHOLE { _mm512_maskz_loadu_ps($last, b) } else { _mm512_loadu_ps(b) };
         }
         for (i, row) in $acc.iter_mut().enumerate() {
-            let value = _mm512_set1_ps(*$a.add(i));
+            let at = if PACKED { i as isize } else { i as isize * $t.a_row };
+            let value = _mm512_set1_ps(*$a.offset(at));
             for (sum, column) in row.iter_mut().zip(&columns) {
                 *sum = _mm512_fmadd_ps(value, *column, *sum);
             }
@@ -94,18 +105,18 @@ macro_rules! term {
                 *sum = _mm512_fmadd_ps(values, _mm512_set1_ps(*$b.add(V * LANES + j)), *sum);
             }
         }
-        $a = $a.add(M);
-        $b = $b.wrapping_add($ldb);
+        $a = $a.wrapping_offset($t.a_step);
+        $b = $b.wrapping_add($t.ldb);
     };
 }
 
 /// A tile of `M` rows, `V` vectors of columns (the last one possibly partial unless they are all `WHOLE`) and
-/// up to `T` tail columns.
+/// up to `T` tail columns; `PACKED` if its rows of A lie side by side, as tails need.
 ///
 /// # Safety
 /// As [`Tier`], with `t.mr == M`.
 #[target_feature(enable = "avx512f")]
-unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: bool>(t: &Tile) {
+unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: bool, const PACKED: bool>(t: &Tile) {
     let last = if T > 0 || WHOLE { u16::MAX } else { first(t.nr + LANES - V * LANES) };
     let rows = first(M);
     let mut acc = [[_mm512_setzero_ps(); V]; M];
@@ -134,20 +145,29 @@ unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: boo
                 *sum = load_column(t.c.add(V * LANES + j), t.ldc, M);
             }
         }
-        let (mut a, mut b, mut ahead) = (t.a, t.b, t.ahead);
+        let (mut a, mut b) = (t.a, t.b);
+        let (mut ahead, mut ahead_rows) = (t.ahead.first, t.ahead.rows);
         // Counting and jumping at every term would take places that multiply-adds need.
         for _ in 0..t.k / TURN {
             if row != end {
                 fetch(row, t);
                 row = row.wrapping_offset(t.ldc);
             }
-            term!(acc, tail, a, b, ahead, last, rows, t.ldb);
-            term!(acc, tail, a, b, ahead, last, rows, t.ldb);
-            term!(acc, tail, a, b, ahead, last, rows, t.ldb);
-            term!(acc, tail, a, b, ahead, last, rows, t.ldb);
+            for _ in 0..2 {
+                if ahead_rows > 0 {
+                    _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
+                    _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(LANES).cast());
+                    ahead = ahead.wrapping_offset(t.ahead.step);
+                    ahead_rows -= 1;
+                }
+            }
+            term!(t, acc, tail, a, b, last, rows);
+            term!(t, acc, tail, a, b, last, rows);
+            term!(t, acc, tail, a, b, last, rows);
+            term!(t, acc, tail, a, b, last, rows);
         }
         for _ in 0..t.k % TURN {
-            term!(acc, tail, a, b, ahead, last, rows, t.ldb);
+            term!(t, acc, tail, a, b, last, rows);
         }
         for (i, row) in acc.iter().enumerate() {
             let c = t.c.offset(i as isize * t.ldc);

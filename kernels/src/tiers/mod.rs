@@ -35,8 +35,10 @@ pub(crate) const LANES: usize = 16;
 /// One tile of C: `C[i, j] (+)= Σ_k A[i, k]·B[k, j]` for `i < mr ≤ MR`, `j < nr ≤ NR`.
 pub(crate) struct Tile {
     pub k: usize,
-    /// Packed panel: element (i, k) at `a[k·mr + i]`.
+    /// Element (i, k) at `a[i·a_row + k·a_step]`: of a packed panel, `a[i + k·mr]`.
     pub a: *const f32,
+    pub a_row: isize,
+    pub a_step: isize,
     pub mr: usize,
     /// Element (k, j) at `b[k·ldb + j]`.
     pub b: *const f32,
@@ -49,8 +51,26 @@ pub(crate) struct Tile {
     pub continued: bool,
     /// Whether each row of B is readable up to NR columns.
     pub padded: bool,
-    /// Where to fetch into the cache what later tiles need, `k·mr` elements; any address will do.
-    pub ahead: *const f32,
+    /// What to fetch into the cache for later tiles.
+    pub ahead: Ahead,
+}
+
+/// Rows of at most [`NR`] elements that will be needed soon; their addresses need not be valid.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    pub first: *const f32,
+    /// Elements from one row to the next.
+    pub step: isize,
+    pub rows: usize,
+}
+
+impl Ahead {
+    pub(crate) const NOTHING: Ahead = Ahead { first: std::ptr::null(), step: 0, rows: 0 };
+
+    /// Neighbouring elements.
+    pub(crate) fn elements(first: *const f32, len: usize) -> Ahead {
+        Ahead { first, step: NR as isize, rows: len.div_ceil(NR) }
+    }
 }
 
 /// `C[i, j] = Σ_k A[i, k]·B[k, j]` for `i < m ≤ SKINNY_ROWS` and all `j < n`, reading B once.

@@ -45,10 +45,10 @@ unsafe fn block(t: &Tile, i0: usize, rows: usize, j0: usize, cols: usize) {
             }
         }
         for k in 0..t.k {
-            let (a, b) = (t.a.add(k * t.mr + i0), t.b.add(k * t.ldb + j0));
+            let (a, b) = (t.a.offset(i0 as isize * t.a_row + k as isize * t.a_step), t.b.add(k * t.ldb + j0));
             for (i, row) in acc.iter_mut().enumerate().take(rows) {
                 for (j, sum) in row.iter_mut().enumerate().take(cols) {
-                    *sum = (*a.add(i)).mul_add(*b.add(j), *sum);
+                    *sum = (*a.offset(i as isize * t.a_row)).mul_add(*b.add(j), *sum);
                 }
             }
         }

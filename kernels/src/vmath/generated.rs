@@ -328,3 +328,37 @@ pub(super) fn erf(x: f32) -> f32 {
     let v55 = v51.to_bits() as i32; let v56 = v55 | v54; let v57 = f32::from_bits(v56 as u32);
     v57
 }
+
+#[inline(always)]
+pub(super) fn ndtr(x: f32) -> f32 {
+    let v1 = x.abs(); let v3 = v1 > f32::from_bits(0x4169999a);
+    let v4 = if v3 { f32::from_bits(0x4169999a) } else { v1 }; let v7 = v4 + f32::from_bits(0x40600000);
+    let v8 = f32::from_bits(0x3f800000) / v7;
+    let v10 = v8.mul_add(f32::from_bits(0xc0e00000), f32::from_bits(0x3f800000)); let v11 = v4 * v4; let v12 = -v11;
+    let v13 = v4.mul_add(v4, v12); let v15 = v11 * f32::from_bits(0xbf000000);
+    let v17 = v15 < f32::from_bits(0xc2d00000); let v18 = if v17 { f32::from_bits(0xc2d00000) } else { v15 };
+    let v20 = v18 > f32::from_bits(0x42b20000); let v21 = if v20 { f32::from_bits(0x42b20000) } else { v18 };
+    let v24 = v21.mul_add(f32::from_bits(0x3fb8aa3b), f32::from_bits(0x4b4000fe));
+    let v25 = v24 - f32::from_bits(0x4b4000fe); let v28 = v25.mul_add(f32::from_bits(0xbf318000), v21);
+    let v29 = v25.mul_add(f32::from_bits(0x395e8083), v28);
+    let v32 = f32::from_bits(0x3ab5b717).mul_add(v29, f32::from_bits(0x3c0917e3));
+    let v34 = v32.mul_add(v29, f32::from_bits(0x3d2aab44)); let v36 = v34.mul_add(v29, f32::from_bits(0x3e2aaa51));
+    let v38 = v36.mul_add(v29, f32::from_bits(0x3f000000)); let v39 = v38.mul_add(v29, f32::from_bits(0x3f800000));
+    let v40 = v39.mul_add(v29, f32::from_bits(0x3f800000)); let v41 = v24.to_bits() as i32; let v43 = v41 >> 1_i32;
+    let v44 = v41.wrapping_sub(v43); let v46 = v43 << 23_i32; let v47 = f32::from_bits(v46 as u32);
+    let v48 = v40 * v47; let v49 = v44 << 23_i32; let v50 = f32::from_bits(v49 as u32); let v51 = v48 * v50;
+    let v52 = v13 * f32::from_bits(0xbf000000); let v53 = v51.mul_add(v52, v51);
+    let v56 = f32::from_bits(0x38e74bb9).mul_add(v10, f32::from_bits(0x39dcd04c));
+    let v58 = v56.mul_add(v10, f32::from_bits(0xba01c21a)); let v60 = v58.mul_add(v10, f32::from_bits(0xbb501094));
+    let v62 = v60.mul_add(v10, f32::from_bits(0x3bd4c559)); let v64 = v62.mul_add(v10, f32::from_bits(0x3c8e9798));
+    let v66 = v64.mul_add(v10, f32::from_bits(0xbdedad3b)); let v68 = v66.mul_add(v10, f32::from_bits(0x3ea17f65));
+    let v70 = v68.mul_add(v10, f32::from_bits(0xbf10c8a8)); let v72 = v70.mul_add(v10, f32::from_bits(0x3f3e920d));
+    let v73 = v72 * v8; let v74 = v53 * v73; let v76 = x < f32::from_bits(0x00000000);
+    let v77 = f32::from_bits(0x3f800000) - v74; let v78 = if v76 { v74 } else { v77 };
+    let v81 = f32::from_bits(0xb6fcaced).mul_add(v11, f32::from_bits(0x38ed478c));
+    let v83 = v81.mul_add(v11, f32::from_bits(0xba9b730b)); let v85 = v83.mul_add(v11, f32::from_bits(0x3c236683));
+    let v87 = v85.mul_add(v11, f32::from_bits(0xbd882c15)); let v89 = v87.mul_add(v11, f32::from_bits(0x3ecc422a));
+    let v90 = v89.mul_add(x, f32::from_bits(0x3f000000)); let v91 = v1 < f32::from_bits(0x3f800000);
+    let v92 = if v91 { v90 } else { v78 };
+    v92
+}

@@ -115,6 +115,7 @@ strips! {
     acosh = "tc_vacosh_f32",
     atanh = "tc_vatanh_f32",
     erf = "tc_verf_f32",
+    ndtr = "tc_vndtr_f32",
 }
 
 /// Address of the [`Strip`] called `name` for this machine.

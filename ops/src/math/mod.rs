@@ -8,6 +8,7 @@ mod exp;
 mod hyper;
 mod inverse;
 mod log;
+mod normal;
 mod pow;
 mod trig;
 
@@ -42,6 +43,7 @@ pub const fn budget(f: MathFn) -> f64 {
     match f {
         MathFn::Exp | MathFn::Exp2 | MathFn::Log | MathFn::Sin | MathFn::Cos | MathFn::Tan | MathFn::Pow => 1.0,
         MathFn::Asinh | MathFn::Acosh | MathFn::Atanh => 3.0,
+        MathFn::Ndtr => 7.0,
         _ => 2.0,
     }
 }
@@ -68,6 +70,7 @@ fn expression(f: MathFn, args: &[Ex]) -> Ex {
         MathFn::Acosh => hyper::acosh(x),
         MathFn::Atanh => hyper::atanh(x),
         MathFn::Erf => erf::erf(x),
+        MathFn::Ndtr => normal::ndtr(x),
         MathFn::Pow => pow::pow(x, &args[1]),
     }
 }

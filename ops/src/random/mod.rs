@@ -11,6 +11,7 @@ mod entries;
 mod mask;
 mod rejection;
 mod words;
+mod zipfian;
 
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Diagnostic;
@@ -28,7 +29,7 @@ use crate::views::Build;
 use words::Source;
 
 pub fn ops() -> Vec<OpDef> {
-    let masks = vec![mask::bernoulli(), mask::dropout_mask(), mask::dropout()];
+    let masks = vec![mask::bernoulli(), mask::dropout_mask(), mask::dropout(), zipfian::sample_unique_zipfian()];
     // What is drawn is constant to differentiation; what a draw is applied to is not.
     let drawn = |def: OpDef| if matches!(def.name, "dropout" | "shuffle") { def } else { def.no_gradient() };
     [entries::ops(), discrete::ops(), masks].into_iter().flatten().map(drawn).collect()

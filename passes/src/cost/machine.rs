@@ -25,8 +25,16 @@ pub struct Machine {
     pub levels: [Level; 4],
     /// Floating-point operations of library matrix products.
     pub product_per_us: u64,
-    /// Floating-point operations of library convolutions.
+    /// Floating-point operations of library convolutions over channels in planes.
     pub convolution_per_us: u64,
+    /// The same over channels in blocks.
+    pub blocked_convolution_per_us: u64,
+    /// Bytes of image and result of depthwise convolutions over channels in planes.
+    pub depthwise_bytes_per_us: u64,
+    /// The same over channels in blocks.
+    pub blocked_depthwise_bytes_per_us: u64,
+    /// Bytes read and written when an image is moved between planes and blocks.
+    pub conversion_bytes_per_us: u64,
     /// Floating-point operations of contractions in generated loops.
     pub direct_per_us: u64,
     /// Additions and the like in generated loops, in vectors.
@@ -45,22 +53,26 @@ pub struct Machine {
 const PS: u64 = 1_000_000;
 
 impl Machine {
-    /// One core of a 2.5 GHz server processor with AVX-512, rounded.
+    /// One core of a 2.5 GHz server processor with AVX-512, as `tensorc-bench fit-machine` measures it, rounded.
     pub const BUILT_IN: Machine = Machine {
         levels: [
-            Level { bytes: 32 << 10, bytes_per_us: 60_000 },
-            Level { bytes: 1 << 20, bytes_per_us: 25_000 },
-            Level { bytes: 24 << 20, bytes_per_us: 12_000 },
-            Level { bytes: u64::MAX, bytes_per_us: 6_000 },
+            Level { bytes: 32 << 10, bytes_per_us: 76_000 },
+            Level { bytes: 1 << 20, bytes_per_us: 64_000 },
+            Level { bytes: 24 << 20, bytes_per_us: 24_000 },
+            Level { bytes: u64::MAX, bytes_per_us: 10_500 },
         ],
-        product_per_us: 60_000,
-        convolution_per_us: 50_000,
-        direct_per_us: 5_000,
-        simple_per_us: 12_000,
-        division_per_us: 3_000,
-        call_per_us: 700,
-        lookup_per_us: 500,
-        launch_ns: 700,
+        product_per_us: 130_000,
+        convolution_per_us: 116_000,
+        blocked_convolution_per_us: 132_000,
+        depthwise_bytes_per_us: 13_600,
+        blocked_depthwise_bytes_per_us: 15_000,
+        conversion_bytes_per_us: 7_000,
+        direct_per_us: 9_600,
+        simple_per_us: 10_000,
+        division_per_us: 4_300,
+        call_per_us: 1_600,
+        lookup_per_us: 630,
+        launch_ns: 120,
     };
 
     /// The text form: a JSON object.
@@ -80,6 +92,10 @@ impl Machine {
         let rates = [
             machine.product_per_us,
             machine.convolution_per_us,
+            machine.blocked_convolution_per_us,
+            machine.depthwise_bytes_per_us,
+            machine.blocked_depthwise_bytes_per_us,
+            machine.conversion_bytes_per_us,
             machine.direct_per_us,
             machine.simple_per_us,
             machine.division_per_us,
@@ -109,10 +125,27 @@ impl Machine {
         scaled(bytes, level.bytes_per_us)
     }
 
+    /// Picoseconds of a convolution over planes and over blocks of channels.
+    pub fn convolution_time(&self, flops: u64) -> [u64; 2] {
+        [self.convolution_per_us, self.blocked_convolution_per_us].map(|rate| scaled(flops, rate))
+    }
+
+    /// The same of a depthwise convolution that reads and writes so many bytes.
+    pub fn depthwise_time(&self, bytes: u64) -> [u64; 2] {
+        [self.depthwise_bytes_per_us, self.blocked_depthwise_bytes_per_us].map(|rate| scaled(bytes, rate))
+    }
+
+    /// Picoseconds of a kernel that moves an image of so many bytes between planes and blocks of channels.
+    pub fn conversion_time(&self, bytes: u64) -> u64 {
+        scaled(bytes.saturating_mul(2), self.conversion_bytes_per_us)
+            .saturating_add(self.launch_ns.saturating_mul(1000))
+    }
+
     fn compute_time(&self, ops: &Ops) -> u64 {
         let parts = [
             (ops.product, self.product_per_us),
             (ops.convolution, self.convolution_per_us),
+            (ops.blocked_convolution, self.blocked_convolution_per_us),
             (ops.direct, self.direct_per_us),
             (ops.simple, self.simple_per_us),
             (ops.division, self.division_per_us),

@@ -104,9 +104,7 @@ fn class_name(class: FusionClass) -> &'static str {
 pub fn table(kernels: &[Kernel]) -> String {
     let mut text = format!("{:>12} {:>12} {:>14} {:>10}  kernel\n", "read B", "written B", "operations", "us");
     for k in kernels {
-        let ops = &k.work.ops;
-        let sum = [ops.product, ops.convolution, ops.direct, ops.simple, ops.division, ops.call, ops.lookup];
-        let operations: u64 = sum.iter().fold(0, |a, b| a.saturating_add(*b));
+        let operations = k.work.ops.total();
         // Writing to a string does not fail.
         let _ = writeln!(
             text,

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::cost::Machine;
 use tensorc_abi::{CHANNEL_BLOCK, Conv2d, DType};
 use tensorc_ir::DenseType;
 use tensorc_ir::contract::as_conv;
@@ -14,18 +15,6 @@ use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Prim, Reduction, View};
 
 use super::cut::{Network, UNBOUNDED};
-
-/// Speeds in operations or bytes per microsecond, of one core with 512-bit vectors; only their relations matter.
-mod speed {
-    /// Convolutions over planes and over blocks, floating-point operations.
-    pub const PLANAR: u64 = 92_000;
-    pub const BLOCKED: u64 = 115_000;
-    /// Depthwise ones, bytes of data and result.
-    pub const PLANAR_DEPTHWISE: u64 = 16_000;
-    pub const BLOCKED_DEPTHWISE: u64 = 18_000;
-    /// A conversion, bytes read and written.
-    pub const CONVERSION: u64 = 5_000;
-}
 
 /// How a node could compute its result in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,23 +79,23 @@ fn folds_pixels(r: &Reduction) -> bool {
     !r.axes.contains(&1) && (r.keep_dims || !r.axes.contains(&0)) && !r.map.uses_coord()
 }
 
-/// Time of moving a value between the layouts.
-fn conversion(ty: &DenseType) -> u64 {
+/// Picoseconds of moving a value between the layouts.
+fn conversion(machine: &Machine, ty: &DenseType) -> u64 {
     match ty.dims[2..].iter().product::<u64>() {
         // Both layouts are the same.
         1 => 0,
-        _ => 1 + 2 * ty.bytes() * 1000 / speed::CONVERSION,
+        _ => machine.conversion_time(ty.bytes()).max(1),
     }
 }
 
-/// Nanoseconds over planes and over blocks.
-fn costs(candidate: Candidate) -> [u64; 2] {
+/// Picoseconds over planes and over blocks.
+fn costs(machine: &Machine, candidate: Candidate) -> [u64; 2] {
     match candidate {
         Candidate::Same => [0, 0],
-        Candidate::Dense(conv) => [speed::PLANAR, speed::BLOCKED].map(|s| conv.flops() * 1000 / s),
+        Candidate::Dense(conv) => machine.convolution_time(conv.flops()),
         Candidate::Depthwise(conv) => {
             let [x, _, y] = conv.sizes().map(|size| size.unwrap_or(0) * DType::F32.size() as u64);
-            [speed::PLANAR_DEPTHWISE, speed::BLOCKED_DEPTHWISE].map(|s| (x + y) * 1000 / s)
+            machine.depthwise_time(x + y)
         }
     }
 }
@@ -114,13 +103,14 @@ fn costs(candidate: Candidate) -> [u64; 2] {
 /// The network: blocked is the source's side.
 struct Problem<'g> {
     graph: &'g Graph,
+    machine: &'g Machine,
     network: Network,
     candidates: BTreeMap<NodeId, Candidate>,
     at: BTreeMap<NodeId, usize>,
 }
 
 /// The nodes that should compute blocked results, in topological order.
-pub(super) fn blocked(graph: &Graph, everywhere: bool) -> Result<Vec<NodeId>> {
+pub(super) fn blocked(graph: &Graph, machine: &Machine, everywhere: bool) -> Result<Vec<NodeId>> {
     let mut candidates = BTreeMap::new();
     for node in graph.order() {
         if let Some(candidate) = candidate(graph, node)? {
@@ -133,7 +123,7 @@ pub(super) fn blocked(graph: &Graph, everywhere: bool) -> Result<Vec<NodeId>> {
     if everywhere {
         return Ok(graph.order().into_iter().filter(|n| candidates.contains_key(n)).collect());
     }
-    let mut problem = Problem { graph, network: Network::new(), at: BTreeMap::new(), candidates };
+    let mut problem = Problem { graph, machine, network: Network::new(), at: BTreeMap::new(), candidates };
     problem.add_nodes();
     problem.add_values()?;
     let side = problem.network.source_side();
@@ -143,7 +133,7 @@ pub(super) fn blocked(graph: &Graph, everywhere: bool) -> Result<Vec<NodeId>> {
 impl Problem<'_> {
     fn add_nodes(&mut self) {
         for (&node, &candidate) in &self.candidates {
-            let [planar, blocked] = costs(candidate);
+            let [planar, blocked] = costs(self.machine, candidate);
             let i = self.network.add_node();
             self.at.insert(node, i);
             self.network.add_edge(Network::SOURCE, i, planar);
@@ -159,7 +149,7 @@ impl Problem<'_> {
             if constant || self.graph.node(node).types.len() != 1 || !has_blocks(&self.graph.dense(v)?) {
                 continue;
             }
-            let cost = conversion(&self.graph.dense(v)?);
+            let cost = conversion(self.machine, &self.graph.dense(v)?);
             let own = self.at.get(&node).copied();
             let mut planar = if self.graph.is_root(node) { vec![Network::SINK] } else { vec![] };
             let mut blocked = vec![];

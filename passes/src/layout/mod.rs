@@ -36,7 +36,7 @@ impl Pass for ChooseLayout {
             return Ok(false);
         }
         graph.remove_dead();
-        let blocked = choose::blocked(graph, self.everywhere)?;
+        let blocked = choose::blocked(graph, &cx.options.machine, self.everywhere)?;
         if blocked.is_empty() {
             return Ok(false);
         }

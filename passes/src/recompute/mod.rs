@@ -10,7 +10,7 @@
 //! It runs after simplification, which would merge the copies again, and before fusion.
 
 mod choices;
-mod estimate;
+pub(crate) mod estimate;
 
 use std::collections::{BTreeMap, BTreeSet};
 

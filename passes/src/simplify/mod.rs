@@ -7,9 +7,9 @@
 mod casts;
 mod contract;
 mod cse;
+mod joins;
 pub mod scalar;
 mod scalars;
-mod scale;
 mod sink;
 mod views;
 
@@ -63,11 +63,9 @@ impl Pass for Simplify {
             changed |= views::run(graph)?;
             changed |= FoldConstants.run(graph, cx)?;
             changed |= cse::run(graph);
+            changed |= joins::run(graph)?;
             changed |= contract::run(graph)?;
             changed |= sink::run(graph)?;
-            if reassociate {
-                changed |= scale::run(graph)?;
-            }
             changed |= graph.remove_dead() > 0;
             any |= changed;
             if !changed {

@@ -1,4 +1,5 @@
-//! Simplification of maps: constants move into the body, operands are read once, the body is rewritten.
+//! Simplification of maps and reductions: constants move into the body, operands are read once, bodies are rewritten.
+//! What combines the contributions of a reduction stays as it is: kernels know sums and maxima by it.
 
 use std::sync::Arc;
 
@@ -6,44 +7,60 @@ use tensorc_ir::TensorData;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Prim, View};
+use tensorc_ir::prim::{Prim, Reduction, View};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
 
-use super::scalar::Rewriter;
+use super::scalar::{Fired, Rewriter};
 use super::{forward, prim_of, replace};
-use crate::manager::{PassCx, Rewrite};
+use crate::manager::{PassCx, Rewrite, Unit};
 
-/// Label of a map that changed without a rule: constants moved in, or operands were equal.
+/// Label of a node that changed without a rule: constants moved in, or operands were equal.
 const MERGED: &str = "simplify-map";
 
 pub fn run(graph: &mut Graph, cx: &mut PassCx<'_>, rewriter: &mut Rewriter) -> Result<bool> {
     let mut changed = false;
     for node in graph.order() {
-        if let Some(Prim::Map(f)) = prim_of(graph, node) {
-            let f = f.clone();
-            changed |= simplify_map(graph, node, &f, cx, rewriter)?;
+        match prim_of(graph, node) {
+            Some(Prim::Map(f)) => {
+                let f = f.clone();
+                changed |= simplify_map(graph, node, &f, cx, rewriter)?;
+            }
+            Some(Prim::Reduce(r)) => {
+                let r = r.clone();
+                changed |= simplify_reduction(graph, node, &r, cx, rewriter)?;
+            }
+            _ => {}
         }
     }
     Ok(changed)
 }
 
-fn simplify_map(
-    graph: &mut Graph,
+/// A body and what it reads, simplified; with the label of the first rule that fired.
+struct Simplified {
+    body: ScalarFn,
+    args: Vec<Value>,
+    label: &'static str,
+}
+
+/// Simplifies a body of the node. `keep`: it reads at least one operand afterwards, because its shape counts.
+fn simplify_body(
+    graph: &Graph,
     node: NodeId,
-    f: &Arc<ScalarFn>,
+    f: &ScalarFn,
+    keep: bool,
     cx: &mut PassCx<'_>,
     rewriter: &mut Rewriter,
-) -> Result<bool> {
+) -> Result<Simplified> {
     let args = graph.args(node);
-    let name = graph.node(node).name.clone();
-    let internal = |why: String| Diagnostic::new(Code::Internal, why).at(&name);
-    let operands: Vec<Operand> = args.iter().map(|v| graph.constant(*v).and_then(splat)).map(Operand::from).collect();
+    let internal = |why: String| Diagnostic::new(Code::Internal, why).at(&graph.node(node).name);
     let b = ScalarBuilder::new();
     let mut kept: Vec<(Value, Ex)> = vec![];
     let mut inputs: Vec<Ex> = vec![];
-    for ((v, operand), dtype) in args.iter().zip(&operands).zip(&f.inputs) {
-        let ex = match (operand, kept.iter().find(|(k, _)| k == v)) {
-            (Operand::Constant(c), _) => b.constant(*c),
+    let constants: Vec<Option<Scalar>> = args.iter().map(|v| graph.constant(*v).and_then(splat)).collect();
+    let all = keep && constants.iter().all(Option::is_some);
+    for (i, (v, dtype)) in args.iter().zip(&f.inputs).enumerate() {
+        let ex = match (constants[i], kept.iter().find(|(k, _)| k == v)) {
+            (Some(c), _) if !(all && i == 0) => b.constant(c),
             (_, Some((_, ex))) => ex.clone(),
             _ => {
                 let ex = b.input(*dtype);
@@ -56,42 +73,85 @@ fn simplify_map(
     let outputs = b.call(f, &inputs, &[]);
     let mut body = b.finish(&outputs.iter().collect::<Vec<_>>()).map_err(internal)?;
     let mut label = MERGED;
-    if let Some(better) = rewriter.rewrite(&body).map_err(internal)? {
-        body = better.body;
-        label = better.fired.first().map_or(MERGED, |f| f.rule);
-        for fired in better.fired {
-            let (rule, label) = (fired.rule, fired.label);
-            cx.rewrites.push(Rewrite { node: name.clone(), rule, label, before: better.before, after: better.after });
-        }
+    if let Some(fired) = rewrite(graph, node, &mut body, cx, rewriter)? {
+        label = fired;
     }
-    let (body, used) = body.without_unused();
-    let args: Vec<Value> = used.iter().map(|i| kept[*i].0).collect();
+    let (fewer, used) = body.without_unused();
+    Ok(match keep && used.is_empty() {
+        true => Simplified { body, args: kept.iter().map(|(v, _)| *v).collect(), label },
+        false => Simplified { body: fewer, args: used.iter().map(|i| kept[*i].0).collect(), label },
+    })
+}
+
+/// Rewrites a body by rules; returns the first that fired.
+fn rewrite(
+    graph: &Graph,
+    node: NodeId,
+    body: &mut ScalarFn,
+    cx: &mut PassCx<'_>,
+    rewriter: &mut Rewriter,
+) -> Result<Option<&'static str>> {
+    let name = &graph.node(node).name;
+    let internal = |why: String| Diagnostic::new(Code::Internal, why).at(name);
+    let Some(better) = rewriter.rewrite(body).map_err(internal)? else { return Ok(None) };
+    *body = better.body;
+    for Fired { rule, label } in &better.fired {
+        let (before, after, unit) = (better.before, better.after, Unit::HalfCycles);
+        cx.rewrites.push(Rewrite { node: name.clone(), rule, label: *label, before, after, unit });
+    }
+    Ok(better.fired.first().map(|f| f.rule))
+}
+
+fn simplify_map(
+    graph: &mut Graph,
+    node: NodeId,
+    f: &Arc<ScalarFn>,
+    cx: &mut PassCx<'_>,
+    rewriter: &mut Rewriter,
+) -> Result<bool> {
+    let Simplified { body, args, label } = simplify_body(graph, node, f, false, cx, rewriter)?;
     if body == **f {
         return to_view(graph, node, &body);
     }
-    let types: Vec<_> =
-        (0..f.outputs.len() as u16).map(|port| graph.dense(Value { node, port })).collect::<Result<_>>()?;
-    let mut patch = graph.patch(label);
-    let new = patch.graph.add_prim(name, Prim::Map(Arc::new(body.clone())), &args, &types);
-    for port in 0..types.len() as u16 {
-        patch.replace(Value { node, port }, Value { node: new, port });
-    }
-    patch.commit();
+    let new = replace_all(graph, label, node, Prim::Map(Arc::new(body.clone())), &args)?;
     if graph.contains(new) {
         to_view(graph, new, &body)?;
     }
     Ok(true)
 }
 
-enum Operand {
-    Constant(Scalar),
-    Tensor,
+fn simplify_reduction(
+    graph: &mut Graph,
+    node: NodeId,
+    r: &Reduction,
+    cx: &mut PassCx<'_>,
+    rewriter: &mut Rewriter,
+) -> Result<bool> {
+    let Simplified { body, args, mut label } = simplify_body(graph, node, &r.map, true, cx, rewriter)?;
+    let mut finish = r.finish.clone();
+    if let Some(fired) = rewrite(graph, node, &mut finish, cx, rewriter)? {
+        label = fired;
+    }
+    if body == r.map && finish == r.finish {
+        return Ok(false);
+    }
+    let new = Reduction { map: body, finish, ..r.clone() };
+    replace_all(graph, label, node, Prim::Reduce(Arc::new(new)), &args)?;
+    Ok(true)
 }
 
-impl From<Option<Scalar>> for Operand {
-    fn from(constant: Option<Scalar>) -> Operand {
-        constant.map_or(Operand::Tensor, Operand::Constant)
+/// Replaces a primitive by another with the same results.
+fn replace_all(graph: &mut Graph, label: &'static str, node: NodeId, prim: Prim, args: &[Value]) -> Result<NodeId> {
+    let ports = 0..graph.node(node).types.len() as u16;
+    let types: Vec<_> = ports.clone().map(|port| graph.dense(Value { node, port })).collect::<Result<_>>()?;
+    let name = graph.node(node).name.clone();
+    let mut patch = graph.patch(label);
+    let new = patch.graph.add_prim(name, prim, args, &types);
+    for port in ports {
+        patch.replace(Value { node, port }, Value { node: new, port });
     }
+    patch.commit();
+    Ok(new)
 }
 
 /// The value of every element, if all are equal.

@@ -255,6 +255,10 @@ pub const CASES: &[(&str, &str)] = &[
         "(%x: ?[2, 2, 5, 6]) { %r = const ?[2, 5] [0.0, 0.5, 1.0, 4.0, 3.5, 1.0, 1.0, 0.0, 5.5, 4.0] %y = mx_roi_align(%x, %r) {pooled_size=[2, 3], spatial_scale=1.0, sample_ratio=2} %z = mx_roi_pooling(%x, %r) {pooled_size=[2, 2], spatial_scale=1.0} return %y, %z }",
     ),
     (
+        "regions with channels by bin",
+        "(%x: ?[2, 8, 5, 6]) { %r = const ?[2, 5] [0.0, 0.5, 1.0, 4.0, 3.5, 1.0, 1.0, 0.0, 5.5, 9.0] %y = mx_psroi_pooling(%x, %r) {output_dim=2, pooled_size=3, group_size=2, spatial_scale=0.5} return %y }",
+    ),
+    (
         "sums of logarithms, columns put back",
         "(%a: ?[2, 3, 3], %x: ?[1, 8, 9]) { %e = const ?[3, 3] [9.0, 0.0, 0.0, 0.0, 9.0, 0.0, 0.0, 0.0, 9.0] %m = add(%a, %e) %y = mx_linalg_sumlogdiag(%m) %z = mx_col2im(%x) {kernel=[2, 2], output_size=[4, 4]} return %y, %z }",
     ),
@@ -271,5 +275,8 @@ pub const CONVENTIONS: &[(&str, &str)] = &[
     ("solve_triangular", "a part of the operators on matrices, whose cases check it"),
     ("mx_identity_attach_kl_sparse_reg", "adds the gradient of a penalty"),
     ("mx_linalg_potrf", "only symmetric matrices have one: both triangles share what the lower one gets"),
+    ("mx_round_ste", "passes through, as if nothing were rounded"),
+    ("mx_sign_ste", "passes through"),
+    ("mx_element_mask", "the mask is constant"),
     ("mx_index_copy", "every row that is written to one place receives the gradient there, not only the last"),
 ];

@@ -106,7 +106,9 @@ pub fn function(candidate: &Candidate, op: &OpRef, registry: &Registry) -> Optio
         return None;
     }
     let given = candidate.operands.iter().enumerate().filter(|(_, o)| matches!(o, Some((_, false))));
-    let by = given.enumerate().filter(|(i, (at, _))| candidate.inputs[*i].dtype().is_float() && !op.is_state(*at));
+    let by = given
+        .enumerate()
+        .filter(|(i, (at, _))| candidate.inputs[*i].dtype().is_float() && !op.is_state(&candidate.params, *at));
     Some(Function { by: by.map(|(i, _)| i).collect(), heads: op.result_count(&candidate.params).visible, graph })
 }
 

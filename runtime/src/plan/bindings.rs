@@ -55,6 +55,8 @@ struct Patch {
     slot: usize,
     /// Position among the tensors of its kind.
     index: usize,
+    /// Bytes from its start, where the argument is a part of it.
+    offset: usize,
 }
 
 /// Tensors of one kind.
@@ -131,7 +133,8 @@ impl Interface {
                 },
                 Home::Weight(_) | Home::Arena(_) => continue,
             };
-            group.patches.extend(index.map(|index| Patch { slot, index }));
+            let offset = plan.byte_offset(id) as usize;
+            group.patches.extend(index.map(|index| Patch { slot, index, offset }));
         }
         interface
     }
@@ -143,13 +146,13 @@ impl Interface {
         self.states.check(plan, Side::State, states.iter().map(|t| (t.dtype, t.dims, &*t.data)))?;
         self.outputs.check(plan, Side::Output, outputs.iter().map(|t| (t.dtype, t.dims, &*t.data)))?;
         for patch in &self.inputs.patches {
-            table[patch.slot] = inputs[patch.index].data.as_ptr().cast_mut();
+            table[patch.slot] = inputs[patch.index].data.as_ptr().cast_mut().wrapping_add(patch.offset);
         }
         for patch in &self.states.patches {
-            table[patch.slot] = states[patch.index].data.as_mut_ptr();
+            table[patch.slot] = states[patch.index].data.as_mut_ptr().wrapping_add(patch.offset);
         }
         for patch in &self.outputs.patches {
-            table[patch.slot] = outputs[patch.index].data.as_mut_ptr();
+            table[patch.slot] = outputs[patch.index].data.as_mut_ptr().wrapping_add(patch.offset);
         }
         Ok(())
     }

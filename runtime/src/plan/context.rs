@@ -13,6 +13,7 @@ use super::bindings::{Bindings, Phase};
 use super::error::RunError;
 use super::executable::{COPY_BLOCK, Call, Executable, Prepared};
 use super::external;
+use super::poison::Deaths;
 use super::region::Chunks;
 use super::trace::{Trace, Unwatched, Watch};
 use crate::{AlignedBuffer, AllocError, Device, Pool, Profiler, TaskPanic};
@@ -24,6 +25,7 @@ const CHUNKS_PER_THREAD: u64 = 4;
 enum Arena {
     Own {
         _memory: AlignedBuffer,
+        base: *mut u8,
     },
     /// With the number of this context among those that share it, and where it was at the last run.
     Shared {
@@ -56,7 +58,7 @@ impl Context {
     pub fn new(executable: Arc<Executable>, pool: &Pool) -> Result<Context, AllocError> {
         let mut arena = AlignedBuffer::zeroed(executable.plan().arena_bytes, "arena")?;
         let base = arena.as_mut_ptr();
-        Context::with_arena(executable, pool, Arena::Own { _memory: arena }, base)
+        Context::with_arena(executable, pool, Arena::Own { _memory: arena, base }, base)
     }
 
     /// A context whose intermediate tensors lie in memory shared with others. It is allocated by the
@@ -74,10 +76,14 @@ impl Context {
         base: *mut u8,
     ) -> Result<Context, AllocError> {
         let scratch = Scratch::new(executable.scratch_bytes, pool.threads())?;
-        let address = |id: &BufferId| match executable.plan().buffer(*id).home {
+        let plan = executable.plan();
+        let address = |id: &BufferId| match plan.buffer(*id).home {
             // The verifier proved the offset to be inside the arena.
-            Home::Arena(offset) => base.wrapping_add(offset as usize),
-            Home::Weight(index) => executable.weight(index).as_slice().as_ptr().cast_mut(),
+            Home::Arena(offset) => base.wrapping_add((offset + plan.byte_offset(*id)) as usize),
+            Home::Weight(index) => {
+                let start = executable.weight(index).as_slice().as_ptr().cast_mut();
+                start.wrapping_add(plan.byte_offset(*id) as usize)
+            }
             Home::Input(_) | Home::Output(_) | Home::State(_) => AlignedBuffer::dangling().as_ptr(),
         };
         let arguments = executable.slots.iter().map(address).collect();
@@ -106,7 +112,7 @@ impl Context {
             *base = start;
             for (argument, id) in self.arguments.iter_mut().zip(&self.executable.slots) {
                 if let Home::Arena(offset) = plan.buffer(*id).home {
-                    *argument = start.wrapping_add(offset as usize);
+                    *argument = start.wrapping_add((offset + plan.byte_offset(*id)) as usize);
                 }
             }
         }
@@ -171,6 +177,7 @@ impl Context {
         self.enter(turn.as_deref_mut())?;
         let calls = self.bind(phase, pool, bindings)?;
         let executable = &*self.executable;
+        let poison = Poison::begin(executable, &self.arena, &calls);
         let run = Run::new(pool, &self.arguments, &mut self.scratch, Unwatched);
         let mut times = vec![Duration::ZERO; executable.plan().steps.len()];
         catching(executable, |current| {
@@ -179,6 +186,7 @@ impl Context {
                 let start = Instant::now();
                 run.alone(prepared)?;
                 times[prepared.step] = start.elapsed();
+                poison.after(std::slice::from_ref(prepared));
             }
             Ok(())
         })?;
@@ -224,6 +232,7 @@ impl Context {
     /// Executes bound calls in order.
     fn execute_bound<W: Watch>(&mut self, calls: Range<usize>, pool: &Pool, watch: W) -> Result<(), RunError> {
         let executable = &*self.executable;
+        let poison = Poison::begin(executable, &self.arena, &calls);
         let run = Run::new(pool, &self.arguments, &mut self.scratch, watch);
         let parallel = pool.threads() > 1;
         catching(executable, |current| {
@@ -239,10 +248,35 @@ impl Context {
                     _ => run.together(steps)?,
                 }
                 watch.steps(start, steps);
+                poison.after(steps);
                 index += count;
             }
             Ok(())
         })
+    }
+}
+
+/// The filling of dead memory during a run, if the executable asks for it.
+struct Poison<'e>(Option<(&'e Deaths, *mut u8)>);
+
+impl<'e> Poison<'e> {
+    /// At the start of a run of some calls: where the first is among them, nothing lives yet.
+    fn begin(executable: &'e Executable, arena: &Arena, calls: &Range<usize>) -> Poison<'e> {
+        let (Arena::Own { base, .. } | Arena::Shared { base, .. }) = *arena;
+        let poison = Poison(executable.deaths.as_ref().map(|deaths| (deaths, base)));
+        if let (Some((deaths, base)), 0) = (poison.0, calls.start) {
+            // SAFETY: the arena is this run's, and no step has begun.
+            unsafe { deaths.fill_all(base) };
+        }
+        poison
+    }
+
+    fn after(&self, calls: &[Prepared]) {
+        let Some((deaths, base)) = self.0 else { return };
+        for prepared in calls {
+            // SAFETY: the calls have ended, and the next ones have not begun.
+            unsafe { deaths.fill(base, prepared.step) };
+        }
     }
 }
 

@@ -15,6 +15,12 @@ pub enum PlanError {
     Edge { side: Side, index: usize },
     #[error("buffer `{buffer}` and the plan's {side} {index} differ in size or are two buffers to write")]
     Alias { buffer: String, side: Side, index: u32 },
+    #[error("buffer `{buffer}` does not lie in `{whole}` as a part of it")]
+    Part { buffer: String, whole: String },
+    #[error("step `{step}` writes `{first}`, which shares elements with `{second}`, another part that is written")]
+    PartsOverlap { step: String, first: String, second: String },
+    #[error("step `{step}` takes `{buffer}`, whose elements do not lie side by side")]
+    Strided { step: String, buffer: String },
     #[error("buffer `{buffer}`: arena offset {offset} is not a multiple of {align}")]
     Misaligned { buffer: String, offset: u64, align: u64 },
     #[error("buffer `{buffer}`: arena range ends at {end}, past the arena's {arena} bytes")]

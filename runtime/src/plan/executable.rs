@@ -8,6 +8,7 @@ use tensorc_abi::{BufferId, Epilogue, ExternFn, Home, KernelFn, Plan, Step, Step
 use super::bindings::{Interface, Needs, Phase};
 use super::error::{LoadError, PlanError};
 use super::library::{Contraction, Library};
+use super::poison::Deaths;
 use super::region::regions;
 use super::trace::StepNames;
 use super::verify::{PlanReport, verify};
@@ -63,6 +64,8 @@ pub struct Executable {
     interfaces: Vec<Interface>,
     /// Scratch memory per thread of the library calls.
     pub(super) scratch_bytes: usize,
+    /// What runs fill when it is dead, if they do.
+    pub(super) deaths: Option<Deaths>,
     /// Keeps the machine code of the kernels mapped.
     _code: Arc<dyn Any + Send + Sync>,
 }
@@ -121,6 +124,7 @@ impl Executable {
             slots: Vec::new(),
             interfaces: Vec::new(),
             scratch_bytes: 0,
+            deaths: None,
             _code: code,
             plan,
         };
@@ -132,6 +136,14 @@ impl Executable {
         }
         executable.interfaces = Interface::all(&executable.plan, &executable.prepared, &executable.slots);
         Ok(executable)
+    }
+
+    /// Makes runs fill memory that no buffer lives in with NaN, after every step. Results do not change
+    /// unless a buffer's lifetime is wrong, which a test finds so.
+    #[must_use]
+    pub fn poisoning(mut self) -> Executable {
+        self.deaths = Some(Deaths::of(&self.plan));
+        self
     }
 
     pub fn plan(&self) -> &Plan {

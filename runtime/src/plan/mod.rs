@@ -11,6 +11,7 @@ mod error;
 mod executable;
 mod external;
 mod library;
+mod poison;
 mod region;
 mod trace;
 pub mod verify;

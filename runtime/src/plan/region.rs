@@ -15,6 +15,7 @@ const MAX_STEPS: usize = 16;
 
 /// Memory that a step touches.
 struct Access {
+    buffer: BufferId,
     place: Place,
     writes: bool,
 }
@@ -28,25 +29,29 @@ enum Place {
 }
 
 impl Access {
-    fn of(plan: &Plan, buffer: BufferId, writes: bool) -> Option<Access> {
-        let buffer = plan.buffer(buffer);
+    fn of(plan: &Plan, id: BufferId, writes: bool) -> Option<Access> {
+        let buffer = plan.buffer(id);
+        let first = plan.byte_offset(id);
         let place = match buffer.home {
             Home::Input(_) | Home::Weight(_) => return None,
             Home::Output(index) => Place::Output(index),
             Home::State(index) => Place::State(index),
-            Home::Arena(offset) => Place::Arena(offset..offset + buffer.bytes()),
+            Home::Arena(offset) => {
+                Place::Arena(offset + first..offset + first + buffer.span() * buffer.dtype.size() as u64)
+            }
         };
-        Some(Access { place, writes })
+        Some(Access { buffer: id, place, writes })
     }
 
     /// Whether the order of the two accesses matters.
-    fn conflicts(&self, other: &Access) -> bool {
+    fn conflicts(&self, plan: &Plan, other: &Access) -> bool {
+        let apart = plan.whole(self.buffer) == plan.whole(other.buffer) && !plan.overlap(self.buffer, other.buffer);
         let overlap = match (&self.place, &other.place) {
             (Place::Output(a), Place::Output(b)) | (Place::State(a), Place::State(b)) => a == b,
             (Place::Arena(a), Place::Arena(b)) => a.start < b.end && b.start < a.end,
             _ => false,
         };
-        overlap && (self.writes || other.writes)
+        overlap && !apart && (self.writes || other.writes)
     }
 }
 
@@ -67,7 +72,7 @@ fn independent(plan: &Plan, steps: &[Prepared]) -> Vec<Range<usize>> {
         // What a function of the host does besides is unknown.
         let opaque = |at: usize| matches!(plan.steps[steps[at].step].op, StepOp::Extern { .. });
         let independent = !(opaque(index) || index > 0 && opaque(index - 1))
-            && own.iter().all(|access| !open.iter().any(|other| access.conflicts(other)));
+            && own.iter().all(|access| !open.iter().any(|other| access.conflicts(plan, other)));
         match regions.last_mut() {
             Some(region) if independent && !opens_phase(index) && region.len() < MAX_STEPS => region.end += 1,
             _ => {
@@ -137,7 +142,8 @@ mod tests {
 
     /// A plan of 64-byte buffers at the given homes.
     fn plan(homes: &[Home]) -> Plan {
-        let buffer = |home: &Home| Buffer { name: "b".into(), dtype: DType::F32, dims: vec![16], home: *home };
+        let buffer =
+            |home: &Home| Buffer { name: "b".into(), dtype: DType::F32, dims: vec![16], home: *home, part: None };
         Plan { buffers: homes.iter().map(buffer).collect(), ..Plan::default() }
     }
 

@@ -91,7 +91,7 @@ pub fn buffer(plan: &mut Plan, name: &str, dims: &[u64], home: Home) -> BufferId
         Home::State(_) => {}
         Home::Weight(_) | Home::Arena(_) => {}
     }
-    plan.buffers.push(Buffer { name: name.into(), dtype: DType::F32, dims: dims.to_vec(), home });
+    plan.buffers.push(Buffer { name: name.into(), dtype: DType::F32, dims: dims.to_vec(), home, part: None });
     id
 }
 

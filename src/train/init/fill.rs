@@ -136,6 +136,7 @@ pub fn fill(initializer: &Initializer, place: &Place<'_>) -> Result<NDArray, Err
         }
         Initializer::Bilinear {} => place.bilinear(),
         Initializer::LstmBias { forget_bias } => place.lstm_bias(*forget_bias),
+        Initializer::FusedRnn(parts) => super::recurrent::fused(parts, None, place),
         Initializer::Load { .. } | Initializer::Mixed(_) => initializer.init(place.rt, place.device, place.variable),
     }
 }

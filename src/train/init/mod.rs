@@ -5,9 +5,11 @@
 //! from the random stream of the runtime: the same seed and order of variables give the same numbers.
 
 mod fill;
+mod recurrent;
 
 use std::collections::BTreeMap;
 
+pub use recurrent::{FusedRnn, RnnMode};
 use serde::{Deserialize, Serialize};
 use tensorc_runtime::Device;
 
@@ -69,6 +71,8 @@ pub enum Initializer {
         #[serde(default = "defaults::one")]
         forget_bias: f64,
     },
+    /// The parameter vector of a recurrent layer: each matrix and bias by itself, see [`FusedRnn`].
+    FusedRnn(FusedRnn),
     /// Saved arrays by name, with or without `arg:` and `aux:`. What is not there takes the other initialiser.
     #[serde(skip)]
     Load {
@@ -225,7 +229,10 @@ impl Initializer {
             _ => {}
         }
         if let Some(own) = variable.init.filter(|text| !text.is_empty()) {
-            return fill::fill(&Initializer::parse(own)?, &place);
+            return match Initializer::parse(own)? {
+                Initializer::FusedRnn(parts) => recurrent::fused(&parts, Some(self), &place),
+                own => fill::fill(&own, &place),
+            };
         }
         match ENDINGS.iter().find(|(ending, _)| variable.name.ends_with(ending)) {
             Some((_, Ending::Weight)) => fill::fill(self, &place),

@@ -62,7 +62,8 @@ impl Optimizer {
         let (plain, with_copy) = self.rule.entries();
         let name = if self.multi_precision && narrow { with_copy } else { plain };
         let def = registry.get(name).ok_or_else(|| Error::UnknownOperator { name: name.to_owned() })?;
-        let kept = |i: &usize| *i >= BEFORE && def.is_state(*i);
+        let params = self.rule.params(self.rescale_grad.unwrap_or(1.0), self.clip_gradient);
+        let kept = |i: &usize| *i >= BEFORE && def.is_state(&params, *i);
         let state = |i: usize| {
             let name = def.inputs[i].name;
             let copied = name == "weight32";
@@ -75,7 +76,6 @@ impl Optimizer {
             return Err(wrong(format!("`{name}` takes `{unknown}`, which the rule does not have")).into());
         }
         let number_type = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
-        let params = self.rule.params(self.rescale_grad.unwrap_or(1.0), self.clip_gradient);
         Ok(Update { def: def.clone(), params, states, numbers, number_type })
     }
 

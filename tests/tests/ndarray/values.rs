@@ -2,7 +2,7 @@
 
 use ::ndarray::{ArrayD, array};
 use tensorc::DType;
-use tensorc::ndarray::{Runtime, RuntimeOptions};
+use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::runtime::engine::{EngineConfig, EngineKind};
 use tensorc::runtime::{Device, Profiler};
 
@@ -206,16 +206,41 @@ fn the_same_seed_gives_the_same_numbers_everywhere() {
     }
 }
 
-/// Draws that are queued when the seed is set keep theirs.
+/// Draws that are queued when the seed is set keep theirs, and those made after it do not depend on them.
 #[test]
-fn seeding_takes_its_place_among_the_calls() {
+fn a088_the_same_seed_gives_the_same_numbers_while_earlier_draws_are_queued() {
+    let distribution = |rt: &Runtime, dtype: DType, n: i64| {
+        let share = rt.array(&[3, 4], &(1..=12).map(|i| i as f32).collect::<Vec<_>>()).unwrap();
+        let share = share.cast(dtype).unwrap();
+        rt.op("sample_multinomial").unwrap().arg(&share).param("shape", vec![n]).invoke().unwrap()
+    };
+    let draws = |rt: &Runtime, n: u64| -> Vec<NDArray> {
+        let floats = [DType::F16, DType::F32, DType::F64];
+        let uniform = floats.map(|dtype| rt.uniform(&[n], dtype, -1.0, 2.0).unwrap());
+        let multinomial = floats.map(|dtype| distribution(rt, dtype, n as i64));
+        let integers = [DType::I32, DType::I64].map(|dtype| rt.randint(&[n], dtype, -5, 1000).unwrap());
+        uniform.into_iter().chain(multinomial).chain(integers).collect()
+    };
+    let bytes = |arrays: &[NDArray]| -> Vec<Vec<u8>> {
+        arrays.iter().map(|a| a.to_tensor().unwrap().bytes().to_vec()).collect()
+    };
+    let mut seen: Option<Vec<Vec<u8>>> = None;
     for rt in runtimes() {
-        rt.seed(1);
-        let before = rt.uniform(&[1000], DType::F32, 0.0, 1.0).unwrap();
-        rt.seed(1);
-        let after = rt.uniform(&[1000], DType::F32, 0.0, 1.0).unwrap();
-        assert_eq!(before.to_vec::<f32>().unwrap(), after.to_vec::<f32>().unwrap());
+        rt.seed(128);
+        let queued = draws(&rt, 4000);
+        rt.seed(128);
+        let first = draws(&rt, 4000);
+        rt.seed(129);
+        let other = draws(&rt, 4000);
+        let found = bytes(&first);
+        assert_eq!(found, bytes(&queued));
+        assert_eq!(*seen.get_or_insert(found.clone()), found, "every engine draws the same");
+        assert!(bytes(&other).iter().zip(&found).all(|(a, b)| a != b), "another seed draws others");
     }
+}
+
+#[test]
+fn seeds_from_the_system_differ() {
     let entropy = |rt: &Runtime| rt.seed_from_entropy().unwrap();
     let rt = runtime(EngineKind::Naive, false);
     assert_ne!(entropy(&rt), entropy(&rt));

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 use tensorc::ndarray::NDArray;
 use tensorc::runtime::Device;
 use tensorc::train::metric::{self, Average, Binary, BinaryScore, Pearson, Perplexity};
-use tensorc::train::{FanFactor, Initializer, Metric, RandomKind, Schedule, Variable};
+use tensorc::train::{FanFactor, FusedRnn, Initializer, Metric, RandomKind, RnnMode, Schedule, Variable};
 use tensorc::{DType, Error, Tensor};
 
 use super::{assert_close, floats, reference, runtime};
@@ -215,8 +215,57 @@ fn initialisers_have_mxnets_text() {
         r#"["zero",{}]"#,
         r#"["lstmbias",{"forget_bias":1.0}]"#,
         r#"["msraprelu",{"factor_type":"avg","slope":0.25}]"#,
+        concat!(
+            r#"["fusedrnn",{"bidirectional":true,"forget_bias":1.0,"init":"[\"normal\",{\"sigma\":0.5}]","#,
+            r#""mode":"rnn_tanh","num_hidden":3,"num_layers":2}]"#
+        ),
     ] {
         assert_eq!(Initializer::parse(text).unwrap().to_text().unwrap(), text);
     }
     assert_eq!(Initializer::parse("uniform").unwrap(), Initializer::uniform(0.07));
+}
+
+/// The vector of a recurrent layer: matrices by the inner initialiser, biases zero but those of the forget gate. Its
+/// lengths are those MXNet gives for 3 inputs and 5 units.
+#[test]
+fn parameters_of_recurrent_layers_begin_gate_by_gate() {
+    let rt = runtime();
+    let begin = |init: Option<Initializer>, mode: RnnMode, (num_layers, bidirectional): (u64, bool), len: u64| {
+        let parts =
+            FusedRnn { init: init.map(Box::new), num_hidden: 5, num_layers, mode, bidirectional, forget_bias: 2.0 };
+        let text = Initializer::FusedRnn(parts).to_text().unwrap();
+        let variable = Variable { name: "rnn_parameters", init: Some(&text), dims: &[len], dtype: DType::F32 };
+        let made = Initializer::constant(7.0).init(&rt, Device::cpu(0), variable).map_err(|e| e.to_string())?;
+        Ok::<Vec<f32>, String>(made.to_vec::<f32>().unwrap())
+    };
+    let one = || Some(Initializer::constant(3.0));
+    for (mode, gates, lengths) in [
+        (RnnMode::RnnRelu, 1, [50, 110, 270]),
+        (RnnMode::RnnTanh, 1, [50, 110, 270]),
+        (RnnMode::Gru, 3, [150, 330, 810]),
+        (RnnMode::Lstm, 4, [200, 440, 1080]),
+    ] {
+        for (form, len) in [(1, false), (2, false), (2, true)].into_iter().zip(lengths) {
+            let directions = if form.1 { 2 } else { 1 };
+            let biases = (gates * 5 * 2 * form.0 * directions) as usize;
+            let found = begin(one(), mode, form, len).unwrap();
+            let (matrices, bias) = found.split_at(len as usize - biases);
+            assert!(matrices.iter().all(|x| *x == 3.0), "{mode:?}");
+            for (i, x) in bias.iter().enumerate() {
+                let forget = mode == RnnMode::Lstm && i / 5 % 4 == 1;
+                assert_eq!(*x, if forget { 2.0 } else { 0.0 }, "{mode:?}, bias {i}");
+            }
+            assert_eq!(begin(None, mode, form, len).unwrap()[0], 7.0, "the initialiser of all other weights");
+        }
+    }
+    // Orthogonal rows: each gate's matrix by itself.
+    let orthogonal = Initializer::Orthogonal { scale: 1.0, rand_type: RandomKind::Gaussian };
+    let found = begin(Some(orthogonal), RnnMode::Lstm, (1, false), 200).unwrap();
+    for gate in found[60..160].chunks(25) {
+        let length: f32 = gate[..5].iter().map(|x| x * x).sum();
+        let overlap: f32 = gate[..5].iter().zip(&gate[5..10]).map(|(a, b)| a * b).sum();
+        assert!((length - 1.0).abs() < 1e-5 && overlap.abs() < 1e-5, "{gate:?}");
+    }
+    let why = begin(one(), RnnMode::Lstm, (1, false), 201).unwrap_err();
+    assert!(why.contains("`rnn_parameters`: shape [201] is not that of the parameters of 1 Lstm layers"), "{why}");
 }

@@ -121,7 +121,8 @@ fn node(file: &FileNode, made: &[Option<Arc<Node>>], registry: &Registry) -> Res
         let names = operands.iter().map(|o| o.name.as_str()).collect::<Vec<_>>().join(", ");
         return Err(SymbolError::MissingOperands { op, node: name, needed, given: inputs.len(), names });
     }
-    let written = operands.iter().zip(&inputs).find(|(o, e)| operator.def().is_state(o.slot) && !e.node.is_variable());
+    let is_state = |slot: usize| operator.def().is_state(&params, slot);
+    let written = operands.iter().zip(&inputs).find(|(o, e)| is_state(o.slot) && !e.node.is_variable());
     if let Some((operand, _)) = written {
         return Err(SymbolError::StateNotVariable { op, node: name, operand: operand.name.clone() });
     }

@@ -65,6 +65,7 @@ impl Writer {
                 '\t' => self.text.push_str("\\t"),
                 '\\' => self.text.push_str("\\\\"),
                 '"' => self.text.push_str("\\\""),
+                c if c < ' ' => self.text.push_str(&format!("\\u{:04x}", u32::from(c))),
                 c => self.text.push(c),
             }
         }

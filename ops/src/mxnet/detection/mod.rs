@@ -1,5 +1,6 @@
 //! Anchors and boxes.
 
+mod bipartite;
 mod boxes;
 mod nms;
 mod prior;
@@ -8,5 +9,8 @@ mod target;
 use tensorc_ir::op::OpDef;
 
 pub fn ops() -> Vec<OpDef> {
-    [boxes::ops(), nms::ops(), prior::ops(), target::ops()].into_iter().flatten().collect()
+    [vec![bipartite::bipartite_matching()], boxes::ops(), nms::ops(), prior::ops(), target::ops()]
+        .into_iter()
+        .flatten()
+        .collect()
 }

@@ -3,6 +3,7 @@
 //! Comparisons and logical operators give 1 and 0 in the type of their operands.
 
 mod binary;
+mod passing;
 mod scalar;
 mod special;
 mod unary;
@@ -14,7 +15,7 @@ use tensorc_ir::scalar::Ex;
 use crate::arith::{floor_mod, hypotenuse, integer_pow};
 
 pub fn ops() -> Vec<OpDef> {
-    [binary::ops(), scalar::ops(), unary::ops()].into_iter().flatten().collect()
+    [binary::ops(), passing::ops(), scalar::ops(), unary::ops()].into_iter().flatten().collect()
 }
 
 /// A function of two elements of one type, in the type arithmetic is done in.

@@ -9,7 +9,7 @@ use crate::def::{Define, FLOATS, NUMBERS, elementwise};
 use crate::mxnet::support::Describe;
 
 /// Halves away from zero.
-fn round(x: &Ex) -> Ex {
+pub(super) fn round(x: &Ex) -> Ex {
     if !x.dtype().is_float() {
         return x.clone();
     }

@@ -4,13 +4,14 @@
 //! range, clamped or taken modulo the extent: nothing fails while a program runs.
 
 mod axis;
+mod sketch;
 mod tuples;
 
 use tensorc_ir::op::OpDef;
 use tensorc_ir::scalar::Ex;
 
 pub fn ops() -> Vec<OpDef> {
-    axis::ops().into_iter().chain(tuples::ops()).collect()
+    axis::ops().into_iter().chain(tuples::ops()).chain([sketch::count_sketch()]).collect()
 }
 
 /// A position in `0..n` from an i64: modulo n, or the nearest.

@@ -2,6 +2,7 @@
 
 mod attention;
 mod factor;
+mod fourier;
 mod products;
 mod solve;
 mod triangles;
@@ -14,7 +15,8 @@ use tensorc_ir::op::OpDef;
 use crate::views::Build;
 
 pub fn ops() -> Vec<OpDef> {
-    [attention::ops(), factor::ops(), products::ops(), solve::ops(), triangles::ops()].into_iter().flatten().collect()
+    let families = [attention::ops(), factor::ops(), fourier::ops(), products::ops(), solve::ops(), triangles::ops()];
+    families.into_iter().flatten().collect()
 }
 
 /// The last two axes exchanged.

@@ -2,10 +2,11 @@
 
 mod correlation;
 mod grid;
+mod position;
 mod region;
 
 use tensorc_ir::op::OpDef;
 
 pub fn ops() -> Vec<OpDef> {
-    [correlation::ops(), grid::ops(), region::ops()].into_iter().flatten().collect()
+    [correlation::ops(), grid::ops(), region::ops(), vec![position::psroi_pooling()]].into_iter().flatten().collect()
 }

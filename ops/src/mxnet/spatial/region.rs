@@ -59,7 +59,9 @@ fn edges(b: &mut Builder<'_>, ends: [Value; 2], scale: f64, bins: u64, n: u64) -
             x.lt(&x.lit(0.0)).select(&-&up, &up)
         };
         let (start, end) = (round(&a[0]), round(&a[1]));
-        let size = (&end - &start + start.lit(1.0)).max(&start.lit(1.0)) / start.lit(bins as f64);
+        // In f64, where a factor in place of the divisor moves no edge.
+        let length = (&end - &start + start.lit(1.0)).max(&start.lit(1.0));
+        let size = (length.cast(DType::F64) / bins as f64).cast(length.dtype());
         let bin = s.coord(1).cast(size.dtype());
         let low = (&bin * &size).floor();
         let high = ((bin + start.lit(1.0)) * size).ceil();

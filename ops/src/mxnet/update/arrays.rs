@@ -1,19 +1,17 @@
-//! Facts about many arrays at once, and steps of many weights in one operator.
+//! Facts about many arrays at once.
 
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Diagnostic;
 use tensorc_ir::graph::Value;
-use tensorc_ir::op::{Compute, OpDef, OpError, ResultCount};
+use tensorc_ir::op::OpDef;
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::{DType, Dim};
 
-use super::entry::clip_param;
 use crate::compose::{cast, reshape};
 use crate::def::{Define, FLOATS, composite, define, elementwise, operand, rule};
-use crate::rules::same;
 
 pub fn ops() -> Vec<OpDef> {
-    vec![all_finite(false), all_finite(true), sum_sq(), lars(), multi_sgd()]
+    vec![all_finite(false), all_finite(true), sum_sq(), lars()]
 }
 
 fn fold(b: &mut Builder<'_>, op: &str, x: Value) -> Result<Value, Diagnostic> {
@@ -98,45 +96,4 @@ fn lars() -> OpDef {
     .no_gradient()
     .ulp(8.0)
     .mxnet("multi_lars")
-}
-
-fn multi_sgd() -> OpDef {
-    let body = Compute::Composite(Box::new(|b, cx, args| {
-        let (lrs, wds) = (cx.params.floats("lrs").unwrap_or_default(), cx.params.floats("wds").unwrap_or_default());
-        let mut out = vec![];
-        for (i, pair) in args.chunks(2).enumerate() {
-            let mut params = Params::new();
-            for name in ["rescale_grad", "clip_gradient"] {
-                params.set(name, ParamValue::Float(cx.params.float(name).unwrap_or(1.0)));
-            }
-            params.set("lr", ParamValue::Float(lrs.get(i).copied().unwrap_or(0.0)));
-            params.set("wd", ParamValue::Float(wds.get(i).copied().unwrap_or(0.0)));
-            out.push(b.op_multi("mx_sgd_update", pair, params, 1)?[0]);
-        }
-        Ok(out)
-    }));
-    let infer = rule(|cx| {
-        let n = cx.params.int("num_weights").unwrap_or(1).max(0) as usize;
-        let lengths = ["lrs", "wds"].map(|name| cx.params.floats(name).map_or(0, |x| x.len()));
-        if cx.input_count() != 2 * n || cx.output_count() != n || lengths != [n, n] {
-            let why = format!("{n} weights need {} operands and {n} numbers in `lrs` and `wds`", 2 * n);
-            return Err(OpError(why));
-        }
-        (0..n).try_for_each(|i| same(cx, i, 2 * i))
-    });
-    define("mx_multi_sgd_update", "Steps of gradient descent: weight and gradient by turns.", body, infer)
-        .operand("data", FLOATS)
-        .variadic()
-        .required("lrs", ParamKind::Floats, "learning rates")
-        .required("wds", ParamKind::Floats, "weight decays")
-        .param("rescale_grad", ParamValue::Float(1.0), "factor of the gradients")
-        .param("num_weights", ParamValue::Int(1), "number of weights")
-        .edit(|d| d.params.push(clip_param()))
-        .outputs(1, usize::from(u16::MAX))
-        .results(|p| {
-            let n = p.int("num_weights").unwrap_or(1).max(1) as usize;
-            ResultCount { visible: n, listed: n }
-        })
-        .not_differentiable("it is a step of an optimizer")
-        .mxnet("multi_sgd_update")
 }

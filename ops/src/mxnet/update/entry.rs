@@ -160,12 +160,8 @@ pub fn finished(def: OpDef, tensors: usize, mp: bool, own_weight: bool, moves_we
     let states = if mp && !moves_weight { states[..states.len() - 1].to_vec() } else { states };
     let results = 1 + states.len();
     let def = def.outputs(results, results).not_differentiable("it is a step of an optimizer").ulp(16.0);
-    let def = def.edit(|d| {
-        if own_weight && moves_weight {
-            d.states.push((0, 0));
-        }
-        d.states.extend(states);
-    });
+    let weight = (own_weight && moves_weight).then_some((0, 0));
+    let def = weight.into_iter().chain(states).fold(def, |def, (operand, result)| def.state(operand, result));
     if own_weight { def } else { def.results(|_| ResultCount { visible: 1, listed: 1 }) }
 }
 

@@ -67,7 +67,7 @@ fn scaled_step(mp: bool) -> OpDef {
     let name = if mp { "update_mp_lamb_phase2" } else { "update_lamb_phase2" };
     let def =
         define(name, "A step along the direction of LAMB, scaled by norms.", Compute::Scalar(Box::new(body)), infer);
-    let def = phase2_operands(def, mp).operand("lr", FLOATS).edit(|d| d.states.push((0, 0)));
+    let def = phase2_operands(def, mp).operand("lr", FLOATS).state(0, 0);
     bounds(def)
 }
 

@@ -7,12 +7,14 @@
 
 mod arrays;
 mod entry;
+mod group;
 mod lamb;
+mod many;
 mod rules;
 
 use tensorc_ir::op::OpDef;
 
 pub fn ops() -> Vec<OpDef> {
     let simple = rules::all().into_iter().flat_map(entry::entries);
-    simple.chain(lamb::ops()).chain(arrays::ops()).collect()
+    simple.chain(lamb::ops()).chain(arrays::ops()).chain(many::ops()).chain([group::group_adagrad()]).collect()
 }

@@ -44,6 +44,7 @@ fn operations(f: MathFn) -> u64 {
         MathFn::Exp | MathFn::Exp2 | MathFn::Cosh | MathFn::Expm1 | MathFn::Asin | MathFn::Atan => 25,
         MathFn::Acos | MathFn::Erf | MathFn::Log | MathFn::Log2 | MathFn::Sinh | MathFn::Tanh => 33,
         MathFn::Log1p | MathFn::Asinh | MathFn::Acosh | MathFn::Atanh => 50,
+        MathFn::Ndtr => 63,
         MathFn::Sin | MathFn::Cos | MathFn::Tan | MathFn::Pow => 180,
     }
 }

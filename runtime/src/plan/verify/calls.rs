@@ -2,7 +2,7 @@
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{
-    Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, MatrixLayout, Packing, Plan, Step, StepOp,
+    Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, MatrixLayout, Packing, Part, Plan, Step, StepOp,
 };
 
 use super::super::error::PlanError;
@@ -42,6 +42,7 @@ pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
         StepOp::Extern { args, .. } => {
             for (i, arg) in args.iter().enumerate() {
                 check_layout(plan, step, arg.buffer, Packing::Plain)?;
+                check_dense(plan, step, arg.buffer)?;
                 if arg.writes && args[..i].iter().any(|other| other.buffer == arg.buffer) {
                     let (step, buffer) = (step.name.clone(), plan.buffer(arg.buffer).name.clone());
                     return Err(PlanError::InPlace { step, buffer });
@@ -58,12 +59,23 @@ pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
                 return Err(PlanError::InPlace { step: step.name.clone(), buffer: plan.buffer(*dst).name.clone() });
             }
             check_layout(plan, step, *src, Packing::Plain)?;
+            check_dense(plan, step, *src)?;
+            check_dense(plan, step, *dst)?;
             let (from, to) = (plan.buffer(*src).bytes(), plan.buffer(*dst).bytes());
             match from == to {
                 true => Ok(()),
                 false => Err(PlanError::CopySize { step: step.name.clone(), from, to }),
             }
         }
+    }
+}
+
+/// Elements lie side by side.
+fn check_dense(plan: &Plan, step: &Step, id: BufferId) -> Result<(), PlanError> {
+    let buffer = plan.buffer(id);
+    match buffer.is_dense() {
+        true => Ok(()),
+        false => Err(PlanError::Strided { step: step.name.clone(), buffer: buffer.name.clone() }),
     }
 }
 
@@ -81,9 +93,7 @@ fn check_attention(plan: &Plan, step: &Step, call: &Attention, ids: [BufferId; 4
     ];
     for (id, (layout, rows, cols)) in ids.into_iter().zip(matrices) {
         check_layout(plan, step, id, Packing::Plain)?;
-        if !matrix_fits(layout, &call.batch, rows, cols, elements(plan, id)) {
-            return Err(bounds(plan, step, id));
-        }
+        check_matrix(plan, step, id, layout.offset, &axes(layout, &call.batch, rows, cols))?;
     }
     match is_injective(&axes(&call.out, &call.batch, call.queries, call.size)) {
         true => Ok(()),
@@ -151,15 +161,8 @@ fn check_gemm(plan: &Plan, step: &Step, call: &BatchedGemm, [a, b, c]: [BufferId
             what: "the rows of its result are not contiguous",
         });
     }
-    let inside = |id: BufferId, layout: &MatrixLayout, rows: u64, cols: u64| match matrix_fits(
-        layout,
-        &call.batch,
-        rows,
-        cols,
-        elements(plan, id),
-    ) {
-        true => Ok(()),
-        false => Err(bounds(plan, step, id)),
+    let inside = |id: BufferId, layout: &MatrixLayout, rows: u64, cols: u64| {
+        check_matrix(plan, step, id, layout.offset, &axes(layout, &call.batch, rows, cols))
     };
     check_layout(plan, step, a, Packing::Plain)?;
     inside(a, &call.a, call.m, call.k)?;
@@ -173,6 +176,15 @@ fn check_gemm(plan: &Plan, step: &Step, call: &BatchedGemm, [a, b, c]: [BufferId
     }
     check_layout(plan, step, b, Packing::Plain)?;
     inside(b, &call.b, call.k, call.n)
+}
+
+/// A batch of matrices lies in its buffer, in the runs of it if it is a strided part.
+fn check_matrix(plan: &Plan, step: &Step, id: BufferId, offset: i64, axes: &[(u64, i64)]) -> Result<(), PlanError> {
+    match plan.buffer(id).part.filter(|_| !plan.buffer(id).is_dense()) {
+        None if strided_fits(offset, axes, elements(plan, id)) => Ok(()),
+        Some(part) if part_fits(offset, axes, &part, elements(plan, id)) => Ok(()),
+        _ => Err(bounds(plan, step, id)),
+    }
 }
 
 fn check_conv(plan: &Plan, step: &Step, call: &Conv2d, [a, b, c]: [BufferId; 3]) -> Result<(), PlanError> {
@@ -193,7 +205,7 @@ fn check_conv(plan: &Plan, step: &Step, call: &Conv2d, [a, b, c]: [BufferId; 3])
     }
     check_layout(plan, step, a, Packing::Plain)?;
     let (filters, [x, w, y]) = match call.pass {
-        ConvPass::Packed => (Packing::Conv(*call), [a, b, c]),
+        ConvPass::Packed => (Packing::Conv(call.contiguous()), [a, b, c]),
         ConvPass::Forward => (Packing::Plain, [a, b, c]),
         ConvPass::DataGradient => (Packing::Plain, [c, b, a]),
         ConvPass::FilterGradient => (Packing::Plain, [a, c, b]),
@@ -205,6 +217,17 @@ fn check_conv(plan: &Plan, step: &Step, call: &Conv2d, [a, b, c]: [BufferId; 3])
         }
         if size.is_some_and(|size| size > i32::MAX as u64) {
             return Err(parameters("an operand of a convolution has more than 2^31 - 1 elements"));
+        }
+    }
+    check_dense(plan, step, w)?;
+    for (id, side) in [(x, 0), (y, 1)].into_iter().filter(|_| call.batch > 1) {
+        let (image, stride) = (call.image_sizes()[side], call.image_strides()[side]);
+        let lies = match plan.buffer(id).part.filter(|_| !plan.buffer(id).is_dense()) {
+            None => image == stride,
+            Some(part) => (part.run, part.stride) == (image, stride),
+        };
+        if !lies {
+            return Err(bounds(plan, step, id));
         }
     }
     Ok(())
@@ -228,11 +251,6 @@ fn axes(layout: &MatrixLayout, batch: &[u64; GEMM_BATCH_RANK], rows: u64, cols: 
     let mut axes = vec![(rows, layout.row_stride), (cols, layout.col_stride)];
     axes.extend(batch.iter().copied().zip(layout.batch_strides));
     axes
-}
-
-/// Whether every element of a batch of `rows × cols` matrices lies inside `elements`.
-fn matrix_fits(layout: &MatrixLayout, batch: &[u64; GEMM_BATCH_RANK], rows: u64, cols: u64, elements: u64) -> bool {
-    strided_fits(layout.offset, &axes(layout, batch, rows, cols), elements)
 }
 
 /// Whether different indices lie at different places: each stride steps over all that the smaller
@@ -264,6 +282,18 @@ fn strided_fits(offset: i64, axes: &[(u64, i64)], elements: u64) -> bool {
         high = high.saturating_add(reach.max(0));
     }
     low >= 0 && high < i128::from(elements)
+}
+
+/// As [`strided_fits`], in the runs of a strided part of that many elements: axes that step over whole
+/// strides count runs, the others stay inside a run.
+fn part_fits(offset: i64, axes: &[(u64, i64)], part: &Part, elements: u64) -> bool {
+    if offset < 0 || axes.iter().any(|axis| axis.1 < 0) {
+        return false;
+    }
+    let stride = part.stride as i64;
+    let (runs, inner): (Vec<_>, Vec<_>) = axes.iter().copied().partition(|(_, step)| step % stride == 0);
+    let runs: Vec<(u64, i64)> = runs.into_iter().map(|(extent, step)| (extent, step / stride)).collect();
+    strided_fits(offset / stride, &runs, elements / part.run) && strided_fits(offset % stride, &inner, part.run)
 }
 
 /// Whether packing a constant of that many f32 elements reads only what is there.

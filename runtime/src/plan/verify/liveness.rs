@@ -1,24 +1,32 @@
-//! Arena buffers that are live at the same time lie apart.
+//! Buffers of the arena, and those in the memory of one output, that are live at the same time lie apart.
 //!
 //! A buffer is live from the first to the last step that uses it. One that is born at the very
 //! step where another dies may take its place if a generated kernel reads the one and writes the
 //! other, at the same offset and with elements of the same size and number, so that an iteration
 //! overwrites only what it has read itself. Library calls store partial sums before they have read
-//! all operands, so they never work in place.
+//! all operands, so they never work in place. A buffer that has parts is live while one of them is.
 
 use tensorc_abi::{BufferId, Home, Plan, StepOp};
 
 use super::super::error::PlanError;
 use super::{byte_size, uses};
 
-/// An arena buffer of non-zero size that some step uses.
+/// A buffer of non-zero size that some step uses, in the arena or in the memory of an output.
 #[derive(Clone, Copy)]
 struct Interval {
     id: BufferId,
+    output: Option<u32>,
     first: usize,
     last: usize,
     begin: u64,
     end: u64,
+}
+
+impl Interval {
+    /// Bytes of the arena.
+    fn arena_bytes(&self) -> u64 {
+        if self.output.is_none() { self.end - self.begin } else { 0 }
+    }
 }
 
 /// Checks all pairs and returns the lower bound of the arena in bytes.
@@ -34,7 +42,7 @@ pub(super) fn check(plan: &Plan) -> Result<u64, PlanError> {
         let mut shared = 0;
         for new in newborn {
             for old in &live {
-                if new.begin >= old.end || old.begin >= new.end {
+                if new.output != old.output || new.begin >= old.end || old.begin >= new.end {
                     continue;
                 }
                 if !in_place(plan, old, new) {
@@ -42,11 +50,11 @@ pub(super) fn check(plan: &Plan) -> Result<u64, PlanError> {
                     let step = plan.steps[step].name.clone();
                     return Err(PlanError::Overlap { step, first: name(old), second: name(new) });
                 }
-                shared += new.end - new.begin;
+                shared += new.arena_bytes();
             }
             live.push(*new);
         }
-        let bytes: u64 = live.iter().map(|interval| interval.end - interval.begin).sum();
+        let bytes: u64 = live.iter().map(Interval::arena_bytes).sum();
         bound = bound.max(bytes - shared);
     }
     Ok(bound)
@@ -56,13 +64,18 @@ fn intervals(plan: &Plan) -> Vec<Interval> {
     let mut table: Vec<Option<Interval>> = vec![None; plan.buffers.len()];
     for (step, entry) in plan.steps.iter().enumerate() {
         for use_ in uses(&entry.op) {
-            let buffer = plan.buffer(use_.buffer);
-            let (Home::Arena(begin), Some(bytes)) = (buffer.home, byte_size(buffer)) else { continue };
-            if bytes == 0 {
-                continue;
-            }
-            let new = Interval { id: use_.buffer, first: step, last: step, begin, end: begin + bytes };
-            table[use_.buffer.0 as usize].get_or_insert(new).last = step;
+            let id = plan.whole(use_.buffer);
+            let buffer = plan.buffer(id);
+            let (output, begin) = match buffer.home {
+                Home::Arena(begin) => (None, begin),
+                Home::Output(index) => (Some(index), 0),
+                Home::Input(_) | Home::State(_) | Home::Weight(_) => continue,
+            };
+            let Some(bytes) = byte_size(buffer).filter(|bytes| *bytes > 0) else { continue };
+            let new = Interval { id, output, first: step, last: step, begin, end: begin + bytes };
+            // The caller reads an output after the run.
+            let delivered = output.is_some_and(|index| plan.outputs[index as usize] == id);
+            table[id.0 as usize].get_or_insert(new).last = if delivered { usize::MAX } else { step };
         }
     }
     table.into_iter().flatten().collect()
@@ -74,5 +87,10 @@ fn in_place(plan: &Plan, old: &Interval, new: &Interval) -> bool {
     }
     let StepOp::Launch { args, .. } = &plan.steps[new.first].op else { return false };
     let written = |id: BufferId| args.iter().any(|arg| arg.buffer == id && arg.writes);
-    plan.buffer(old.id).dtype.size() == plan.buffer(new.id).dtype.size() && !written(old.id) && written(new.id)
+    let in_parts = |id: BufferId| args.iter().any(|arg| arg.buffer != id && plan.whole(arg.buffer) == id);
+    !in_parts(old.id)
+        && !in_parts(new.id)
+        && plan.buffer(old.id).dtype.size() == plan.buffer(new.id).dtype.size()
+        && !written(old.id)
+        && written(new.id)
 }

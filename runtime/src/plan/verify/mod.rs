@@ -2,13 +2,14 @@
 //!
 //! Checked are the sizes and homes of buffers, that every use names something that exists, that
 //! inputs and weights are never written, that each buffer is written before it is read and each
-//! output is written, that states change only after the last use of their old value, that phases
+//! output is written, that parts lie in their wholes and do not overwrite each other, that states change only after the last use of their old value, that phases
 //! share nothing of the caller's that one of them writes, that arena buffers live at the same time do not overlap, and that library
 //! calls stay inside their operands. What a generated kernel does inside its arguments is the
 //! business of the kernel verifier.
 
 mod calls;
 mod liveness;
+mod parts;
 mod states;
 
 use tensorc_abi::{Arg, Buffer, BufferId, Home, Plan, Step, StepOp};
@@ -16,6 +17,7 @@ use tensorc_abi::{Arg, Buffer, BufferId, Home, Plan, Step, StepOp};
 pub(crate) use calls::packing_fits;
 
 use super::error::{PlanError, Side};
+use parts::Written;
 
 /// Memory figures of a plan that passed [`verify`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,17 +49,18 @@ pub fn verify(plan: &Plan) -> Result<PlanReport, PlanError> {
     if let Some(boundary) = plan.boundary.filter(|n| *n as usize > plan.steps.len()) {
         return Err(PlanError::Boundary { boundary, steps: plan.steps.len() });
     }
-    let mut written = vec![false; plan.buffers.len()];
+    let mut written = Written::new(plan);
     for step in &plan.steps {
         check_references(plan, step)?;
         for use_ in uses(&step.op) {
             check_use(plan, step, use_, &mut written)?;
         }
+        parts::check_step(plan, step)?;
         calls::check(plan, step)?;
     }
     for &id in &plan.outputs {
         let buffer = plan.buffer(id);
-        if !written[id.0 as usize] && buffer.bytes() > 0 {
+        if !written.holds(plan, id) && buffer.bytes() > 0 {
             return Err(PlanError::OutputNotWritten { buffer: buffer.name.clone() });
         }
     }
@@ -81,6 +84,7 @@ fn byte_size(buffer: &Buffer) -> Option<u64> {
 fn check_buffer(plan: &Plan, buffer: &Buffer) -> Result<(), PlanError> {
     let name = || buffer.name.clone();
     let bytes = byte_size(buffer).ok_or_else(|| PlanError::Size { buffer: name() })?;
+    parts::check_buffer(plan, buffer)?;
     let in_table = |home, index: u32, count: usize| match (index as usize) < count {
         true => Ok(()),
         false => Err(PlanError::Home { buffer: name(), home, index, count }),
@@ -93,6 +97,7 @@ fn check_buffer(plan: &Plan, buffer: &Buffer) -> Result<(), PlanError> {
         Home::Arena(offset) if !offset.is_multiple_of(Plan::ALIGN) => {
             Err(PlanError::Misaligned { buffer: name(), offset, align: Plan::ALIGN })
         }
+        Home::Arena(_) if buffer.part.is_some() => Ok(()),
         Home::Arena(offset) => match offset.saturating_add(bytes) {
             end if end > plan.arena_bytes => {
                 Err(PlanError::OutsideArena { buffer: name(), end, arena: plan.arena_bytes })
@@ -103,19 +108,20 @@ fn check_buffer(plan: &Plan, buffer: &Buffer) -> Result<(), PlanError> {
 }
 
 /// The listed inputs, states and outputs are buffers with those homes, an input or state may be seen
-/// through further buffers of the same size, an output is one buffer.
+/// through further buffers of the same size, and the memory of an output hold others before it.
 fn check_edges(plan: &Plan) -> Result<(), PlanError> {
     let sides = [(Side::Input, &plan.inputs), (Side::State, &plan.states), (Side::Output, &plan.outputs)];
     for (side, list) in sides {
         for (index, id) in list.iter().enumerate() {
-            let home = plan.buffers.get(id.0 as usize).map(|buffer| buffer.home);
+            let whole = plan.buffers.get(id.0 as usize).filter(|buffer| buffer.part.is_none());
+            let home = whole.map(|buffer| buffer.home);
             if home.and_then(edge_of) != Some((side, index as u32)) {
                 return Err(PlanError::Edge { side, index });
             }
         }
     }
     for (id, buffer) in plan.buffers.iter().enumerate() {
-        let Some((side, index)) = edge_of(buffer.home) else { continue };
+        let Some((side, index)) = edge_of(buffer.home).filter(|_| buffer.part.is_none()) else { continue };
         let list = match side {
             Side::Input => &plan.inputs,
             Side::State => &plan.states,
@@ -123,7 +129,7 @@ fn check_edges(plan: &Plan) -> Result<(), PlanError> {
         };
         let listed = list[index as usize];
         let same = listed.0 as usize == id;
-        let view = side != Side::Output && byte_size(plan.buffer(listed)) == byte_size(buffer);
+        let view = byte_size(plan.buffer(listed)) == byte_size(buffer);
         if !same && !view {
             return Err(PlanError::Alias { buffer: buffer.name.clone(), side, index });
         }
@@ -162,22 +168,18 @@ fn check_references(plan: &Plan, step: &Step) -> Result<(), PlanError> {
     }
 }
 
-fn check_use(plan: &Plan, step: &Step, use_: Arg, written: &mut [bool]) -> Result<(), PlanError> {
+fn check_use(plan: &Plan, step: &Step, use_: Arg, written: &mut Written) -> Result<(), PlanError> {
     let buffer = plan.buffer(use_.buffer);
     let constant = match buffer.home {
         Home::Input(_) | Home::Weight(_) => true,
-        Home::State(index) => plan.states[index as usize] == use_.buffer,
+        Home::State(index) => plan.states[index as usize] == plan.whole(use_.buffer),
         Home::Output(_) | Home::Arena(_) => false,
     };
-    let (step, name) = (step.name.clone(), buffer.name.clone());
     match use_.writes {
-        true if constant => Err(PlanError::WritesReadOnly { step, buffer: name }),
-        true => {
-            written[use_.buffer.0 as usize] = true;
-            Ok(())
-        }
-        false if constant || written[use_.buffer.0 as usize] || buffer.is_empty() => Ok(()),
-        false => Err(PlanError::ReadBeforeWrite { step, buffer: name }),
+        true if constant => Err(PlanError::WritesReadOnly { step: step.name.clone(), buffer: buffer.name.clone() }),
+        true => written.write(plan, step, use_.buffer),
+        false if constant || buffer.is_empty() || written.holds(plan, use_.buffer) => Ok(()),
+        false => Err(PlanError::ReadBeforeWrite { step: step.name.clone(), buffer: buffer.name.clone() }),
     }
 }
 

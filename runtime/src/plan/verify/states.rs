@@ -4,7 +4,7 @@
 //! new one from the step that writes it first. They may meet in one step only in place: a generated
 //! kernel that reads the one and writes the other, element by element.
 
-use tensorc_abi::{Home, Plan, StepOp};
+use tensorc_abi::{BufferId, Home, Plan, StepOp};
 
 use super::super::error::PlanError;
 use super::{byte_size, uses};
@@ -17,7 +17,7 @@ pub(super) fn check(plan: &Plan) -> Result<(), PlanError> {
         for use_ in uses(&step.op) {
             let shared = match plan.buffer(use_.buffer).home {
                 Home::State(state) => {
-                    if plan.states[state as usize] == use_.buffer {
+                    if plan.states[state as usize] == plan.whole(use_.buffer) {
                         last_read[state as usize] = Some(index);
                     }
                     use_.writes && plan.boundary.is_some() && !second
@@ -43,10 +43,10 @@ fn check_new_values(plan: &Plan, last_read: &[Option<usize>]) -> Result<(), Plan
             let buffer = plan.buffer(use_.buffer);
             let Home::State(state) = buffer.home else { continue };
             let state = state as usize;
-            let id = use_.buffer.0 as usize;
+            let id = plan.whole(use_.buffer).0 as usize;
             let another = *written[state].get_or_insert(id) != id;
-            let early =
-                last_read[state].is_some_and(|read| read > index || read == index && !in_place(plan, index, id));
+            let early = last_read[state]
+                .is_some_and(|read| read > index || read == index && !in_place(plan, index, use_.buffer));
             if byte_size(buffer) != Some(0) && (another || early) {
                 return Err(PlanError::StateInUse { step: step.name.clone(), buffer: buffer.name.clone() });
             }
@@ -57,9 +57,12 @@ fn check_new_values(plan: &Plan, last_read: &[Option<usize>]) -> Result<(), Plan
 
 /// Whether a step that writes buffer `new` may read the old value of the same state: a generated
 /// kernel, which takes the old value once, and elements of the same size.
-fn in_place(plan: &Plan, step: usize, new: usize) -> bool {
+fn in_place(plan: &Plan, step: usize, new: BufferId) -> bool {
     let StepOp::Launch { args, .. } = &plan.steps[step].op else { return false };
-    let new = &plan.buffers[new];
+    let new = plan.buffer(new);
+    if args.iter().any(|arg| plan.buffer(arg.buffer).home == new.home && plan.buffer(arg.buffer).part.is_some()) {
+        return false;
+    }
     let old = args.iter().filter(|arg| !arg.writes && plan.buffer(arg.buffer).home == new.home);
     let sizes: Vec<usize> = old.map(|arg| plan.buffer(arg.buffer).dtype.size()).collect();
     sizes == [new.dtype.size()]

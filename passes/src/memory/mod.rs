@@ -1,8 +1,11 @@
 //! Memory planning: offsets of all intermediate buffers in one arena.
 //!
 //! Buffers are intervals over the steps of the plan. In-place options merge intervals; what is left
-//! is two-dimensional packing, solved by several greedy placements and, where these miss the lower
-//! bound, by a bounded search over placement orders.
+//! is two-dimensional packing, solved by several greedy placements. Where these miss the lower bound by more
+//! than 1 % follow an exact search (`exact`) and, where that does not end, changes of the greedy order; both
+//! bounded by nodes.
+
+mod exact;
 
 use std::collections::BTreeMap;
 
@@ -46,12 +49,13 @@ pub fn plan_memory(lowered: &mut Lowered) -> Result<()> {
             plan.buffers[b.0 as usize].home = Home::Arena(offset);
         }
     }
+    plan.settle_parts();
     plan.arena_bytes = total;
     plan.lower_bound_bytes = bound;
     Ok(())
 }
 
-/// Live intervals of the arena buffers, in-place chains merged, by first step.
+/// Live intervals of the arena buffers that are no parts, in-place chains merged, by first step.
 fn intervals(lowered: &Lowered) -> Result<Vec<Interval>> {
     let plan = &lowered.plan;
     // A buffer without elements takes no room, and no step need have written it.
@@ -59,13 +63,13 @@ fn intervals(lowered: &Lowered) -> Result<Vec<Interval>> {
     let mut lives: BTreeMap<BufferId, (usize, usize)> = BTreeMap::new();
     for (i, step) in plan.steps.iter().enumerate() {
         let args = step.op.args();
-        for arg in args.iter().filter(|a| arena(a.buffer)) {
-            let written_here = || args.iter().any(|a| a.writes && a.buffer == arg.buffer);
-            match lives.get_mut(&arg.buffer) {
+        for whole in args.iter().map(|a| plan.whole(a.buffer)).filter(|id| arena(*id)) {
+            let written_here = || args.iter().any(|a| a.writes && plan.whole(a.buffer) == whole);
+            match lives.get_mut(&whole) {
                 Some((_, last)) => *last = i,
-                None if written_here() => drop(lives.insert(arg.buffer, (i, i))),
+                None if written_here() => drop(lives.insert(whole, (i, i))),
                 None => {
-                    let name = &plan.buffer(arg.buffer).name;
+                    let name = &plan.buffer(whole).name;
                     let why = format!("step {i} (`{}`) reads buffer `{name}` before it is written", step.name);
                     return Err(Diagnostic::new(Code::Internal, why));
                 }
@@ -150,10 +154,20 @@ fn pack(intervals: &[Interval], steps: usize, bound: u64) -> (Vec<u64>, u64) {
         }
     }
     let Some((offsets, total, order)) = best else { return (vec![], 0) };
-    match total * 100 > bound * 101 {
-        true => search(&mut placer, offsets, total, order, bound),
-        false => (offsets, total),
+    let enough = enough(bound);
+    if total <= enough {
+        return (offsets, total);
     }
+    match exact::search(intervals, enough, total) {
+        exact::Found::Best(offsets, total) => (offsets, total),
+        exact::Found::Given => (offsets, total),
+        exact::Found::Unknown => search(&mut placer, offsets, total, order, bound),
+    }
+}
+
+/// What is close enough to the lower bound.
+fn enough(bound: u64) -> u64 {
+    bound + bound / 100
 }
 
 /// Moves intervals that touch the top of the arena earlier in the order, at places drawn from a
@@ -186,7 +200,7 @@ fn search(
         if t <= total {
             (offsets, total, order) = (o, t, next);
         }
-        if total * 100 <= bound * 101 {
+        if total <= enough(bound) {
             break;
         }
     }

@@ -1,0 +1,61 @@
+//! The iteration space of a map kernel: the axes of its result, cut where accesses divide them.
+//!
+//! A reshape between two transpositions reads `floordiv(a, c)` and `mod(a, c)` of an axis `a`. As two axes,
+//! `a = c·a₁ + a₀`, the same accesses are affine, so that neighbouring elements are loaded as vectors.
+
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::{Atom, Index};
+
+use super::cluster::{Cluster, Uses};
+
+/// Shorter rows are not worth a loop of their own.
+const SHORTEST: i64 = 8;
+
+/// Axes that are iterated over, and the coordinates of a result's element in them.
+pub struct Axes {
+    pub extents: Vec<u64>,
+    pub coords: Vec<Index>,
+    pub uses: Uses,
+}
+
+impl Axes {
+    /// The axes of elements of shape `dims` computed for all of `outputs`.
+    pub fn of(cluster: &Cluster<'_>, outputs: &[Value], dims: &[u64]) -> Result<Axes> {
+        let mut extents = dims.to_vec();
+        let mut coords: Vec<Index> = (0..dims.len() as u32).map(Index::var).collect();
+        loop {
+            let mut uses = Uses::default();
+            for (i, v) in outputs.iter().enumerate() {
+                uses.collect(cluster, *v, &coords, &extents, &|_| false)?;
+                uses.store(*v, cluster.output_address(i, dims, &coords));
+            }
+            let Some((axis, inner)) = uses.flats.iter().find_map(|(_, flat)| cut(flat, &extents)) else {
+                return Ok(Axes { extents, coords, uses });
+            };
+            let shifted = |v: u32| Index::var(v + u32::from(v as usize > axis));
+            let parts = shifted(axis as u32).scale(inner as i64).add(&Index::var(axis as u32 + 1));
+            let replace = |v: u32| if v as usize == axis { parts.clone() } else { shifted(v) };
+            extents.splice(axis..=axis, [extents[axis] / inner, inner]);
+            coords = coords.iter().map(|c| c.substitute(&replace, &extents[..])).collect();
+        }
+    }
+}
+
+/// An axis that a quotient or a remainder of an index cuts evenly, and the extent of its inner part.
+fn cut(index: &Index, extents: &[u64]) -> Option<(usize, u64)> {
+    index.terms.iter().find_map(|(atom, _)| match atom {
+        Atom::Var(_) => None,
+        Atom::Div(x, d) | Atom::Mod(x, d) => match (&x.terms[..], x.constant) {
+            ([(Atom::Var(v), 1)], 0) => even(*v as usize, *d, extents),
+            _ => cut(x, extents),
+        },
+        Atom::Min(a, b) | Atom::Max(a, b) => cut(a, extents).or_else(|| cut(b, extents)),
+    })
+}
+
+fn even(axis: usize, d: i64, extents: &[u64]) -> Option<(usize, u64)> {
+    let innermost = extents.iter().rposition(|&n| n != 1) == Some(axis);
+    let (n, inner) = (extents[axis], d as u64);
+    (n % inner == 0 && inner < n && (d >= SHORTEST || !innermost)).then_some((axis, inner))
+}

@@ -1,0 +1,92 @@
+//! Where elements of a cluster's operands and results lie: densely, or in runs that lie apart because
+//! the tensor is a part of a larger one.
+
+use tensorc_abi::MatrixLayout;
+use tensorc_abi::library::GEMM_BATCH_RANK;
+use tensorc_ir::index::{Index, linearize};
+
+/// Elements in runs of `run`, one every `stride` elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runs {
+    pub run: u64,
+    pub stride: u64,
+}
+
+/// The layouts of a cluster's inputs and outputs, by position. What is not listed is dense.
+#[derive(Clone, Debug, Default)]
+pub struct Layouts {
+    pub inputs: Vec<Option<Runs>>,
+    pub outputs: Vec<Option<Runs>>,
+}
+
+impl Layouts {
+    pub fn input(&self, i: usize) -> Option<Runs> {
+        self.inputs.get(i).copied().flatten()
+    }
+
+    pub fn output(&self, i: usize) -> Option<Runs> {
+        self.outputs.get(i).copied().flatten()
+    }
+}
+
+impl Runs {
+    /// The first axis of a run, if runs are made of the last axes of a tensor.
+    fn axis(&self, dims: &[u64]) -> Option<usize> {
+        (0..dims.len()).find(|a| dims[*a..].iter().product::<u64>() == self.run)
+    }
+
+    /// Whether a tensor of these extents can be addressed, axis by axis.
+    pub fn fits(&self, dims: &[u64]) -> bool {
+        self.axis(dims).is_some()
+    }
+
+    /// The layout of a matrix that is dense elsewhere; `None` if its axes do not end where runs end.
+    pub fn matrix(
+        &self,
+        layout: &MatrixLayout,
+        batch: &[u64; GEMM_BATCH_RANK],
+        shape: [u64; 2],
+    ) -> Option<MatrixLayout> {
+        let (run, stride) = (self.run as i64, self.stride as i64);
+        // Steps of the axes inside a run, and those over whole runs, which change.
+        let mut reach = layout.offset % run;
+        let mut step = |extent: u64, step: i64| match step {
+            _ if extent <= 1 => Some(step),
+            step if step % run == 0 && step > 0 => Some(step / run * stride),
+            step if step >= 0 => {
+                reach += (extent as i64 - 1) * step;
+                Some(step)
+            }
+            _ => None,
+        };
+        let mut out = MatrixLayout {
+            row_stride: step(shape[0], layout.row_stride)?,
+            col_stride: step(shape[1], layout.col_stride)?,
+            offset: layout.offset / run * stride + layout.offset % run,
+            ..*layout
+        };
+        for (i, extent) in batch.iter().enumerate() {
+            out.batch_strides[i] = step(*extent, layout.batch_strides[i])?;
+        }
+        (layout.offset >= 0 && reach < run).then_some(out)
+    }
+}
+
+/// The position of an element in the memory of a tensor of extents `dims`.
+pub fn address(coords: &[Index], dims: &[u64], runs: Option<Runs>) -> Index {
+    match runs.and_then(|r| Some((r, r.axis(dims)?))) {
+        None => linearize(coords, dims),
+        Some((runs, axis)) => {
+            let outer = linearize(&coords[..axis], &dims[..axis]);
+            outer.scale(runs.stride as i64).add(&linearize(&coords[axis..], &dims[axis..]))
+        }
+    }
+}
+
+/// Elements from the first to one past the last of a tensor of `len` elements.
+pub fn span(len: u64, runs: Option<Runs>) -> u64 {
+    match runs {
+        Some(Runs { run, stride }) if len > 0 => (len / run - 1) * stride + run,
+        _ => len,
+    }
+}

@@ -1,0 +1,354 @@
+//! Concatenations in place: which operands are computed where the result holds them.
+//!
+//! An operand that is computed by a step whose result may be laid out in runs, and read only by such
+//! steps, becomes a part of the concatenation's buffer and needs no copy. Others are copied: the caller's
+//! tensors, what is delivered, operands of a second concatenation, and those whose runs do not end where
+//! an axis of every tensor ends that is seen there. So are those that would be in the way: a concatenation is
+//! live from the first of its parts on, and at the peak of memory a copy may be cheaper.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tensorc_abi::ConvPass;
+use tensorc_ir::diag::Result;
+use tensorc_ir::estimate::{self, Wholes};
+use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
+use tensorc_ir::prim::Prim;
+use tensorc_ir::views::keeps_linear_order;
+
+use super::{Joins, packs};
+use crate::emit::{Library, Runs, library_form};
+
+/// Where a value lies in another one, in elements, as [`tensorc_abi::Part`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub whole: Value,
+    pub offset: u64,
+    pub runs: Runs,
+}
+
+impl Place {
+    /// Where `len` elements lie that lie at `offset`, in runs, in something of `outer` elements that itself lies
+    /// in this place. `None` if they are no runs of equal length and distance.
+    pub(super) fn within(&self, outer: u64, (offset, inner): (u64, Runs), len: u64) -> Option<Place> {
+        let Runs { run, stride } = self.runs;
+        let place = |offset, run, stride| Some(Place { offset, runs: Runs { run, stride }, ..*self });
+        if outer <= run || run == stride {
+            return place(self.offset + offset, inner.run, inner.stride);
+        }
+        let (first, at) = (self.offset + offset / run * stride + offset % run, offset % run);
+        match len <= inner.run || inner.run == inner.stride {
+            true if at + len <= run => place(first, len, len),
+            true if at == 0 && len.is_multiple_of(run) => place(first, run, stride),
+            false if at + inner.run <= run && inner.stride.is_multiple_of(run) => {
+                place(first, inner.run, inner.stride / run * stride)
+            }
+            _ => None,
+        }
+    }
+
+    /// The runs, if `len` elements that lie here are not side by side.
+    pub(super) fn apart(&self, len: u64) -> Option<Runs> {
+        Some(self.runs).filter(|r| r.run < len && r.run < r.stride)
+    }
+}
+
+/// Where each operand of a concatenation lies in it.
+pub(super) fn operands(graph: &Graph, node: NodeId, axis: usize) -> Result<Vec<(u64, Runs)>> {
+    let out = graph.dense(Value { node, port: 0 })?;
+    let inner: u64 = out.dims[axis + 1..].iter().product();
+    let mut offset = 0;
+    let mut all = vec![];
+    for v in graph.args(node) {
+        let run = graph.dense(v)?.dims[axis] * inner;
+        all.push((offset, Runs { run, stride: out.dims[axis] * inner }));
+        offset += run;
+    }
+    Ok(all)
+}
+
+/// The values that are computed in their place in a concatenation, by the value they rename.
+pub(super) struct Places {
+    /// What a view that keeps the order renames.
+    names: BTreeMap<Value, Value>,
+    places: BTreeMap<Value, Place>,
+    /// What lies in each concatenation, and the concatenation it is an operand of.
+    members: BTreeMap<Value, Vec<(Value, NodeId)>>,
+    /// Nodes that read a value or a view of it, and the value they read.
+    readers: BTreeMap<Value, Vec<(NodeId, Value)>>,
+    /// Delivered values, and others that are in no concatenation.
+    bound: BTreeSet<Value>,
+}
+
+impl Places {
+    /// Everything that can be in place, but for what costs more memory than it saves.
+    pub(super) fn choose(graph: &Graph, joins: Joins) -> Result<Places> {
+        let nodes = graph.node_ids();
+        let without = match joins {
+            Joins::Copied => {
+                let ports =
+                    |node: NodeId| (0..graph.node(node).types.len() as u16).map(move |port| Value { node, port });
+                nodes.into_iter().flat_map(ports).collect()
+            }
+            Joins::InPlace
+                if nodes.iter().any(|n| matches!(graph.node(*n).kind, NodeKind::Prim(Prim::Concat { .. }))) =>
+            {
+                estimate::place(graph, &|without| Ok(Places::without(graph, without)?.wholes()))?.0
+            }
+            Joins::InPlace => BTreeSet::new(),
+        };
+        Places::without(graph, &without)
+    }
+
+    /// All values in place that can be, without some.
+    fn without(graph: &Graph, without: &BTreeSet<Value>) -> Result<Places> {
+        let mut p = Places {
+            names: BTreeMap::new(),
+            places: BTreeMap::new(),
+            members: BTreeMap::new(),
+            readers: BTreeMap::new(),
+            bound: without.clone(),
+        };
+        let order = graph.order();
+        for &node in &order {
+            let args = graph.args(node);
+            if let (NodeKind::Prim(Prim::View(view)), [v]) = (&graph.node(node).kind, &args[..])
+                && keeps_linear_order(view, &graph.dense(*v)?, &graph.dense(Value { node, port: 0 })?.dims)
+            {
+                let origin = p.origin(*v);
+                p.names.insert(Value { node, port: 0 }, origin);
+                continue;
+            }
+            for v in args {
+                p.readers.entry(p.origin(v)).or_default().push((node, v));
+            }
+        }
+        let updates = graph.updates().iter().map(|(_, v)| *v);
+        let delivered: Vec<Value> = graph.outputs().iter().map(|(_, v)| *v).chain(updates).collect();
+        p.bound.extend(delivered.into_iter().map(|v| p.names.get(&v).copied().unwrap_or(v)));
+        for &node in &order {
+            if let NodeKind::Prim(Prim::Concat { axis }) = graph.node(node).kind {
+                p.concat(graph, node, axis)?;
+            }
+        }
+        Ok(p)
+    }
+
+    fn wholes(&self) -> Wholes {
+        self.places.iter().map(|(v, place)| (*v, place.whole)).collect()
+    }
+
+    /// The value whose memory a value has.
+    fn origin(&self, v: Value) -> Value {
+        self.names.get(&v).copied().unwrap_or(v)
+    }
+
+    pub(super) fn of(&self, v: Value) -> Option<Place> {
+        self.places.get(&self.origin(v)).copied()
+    }
+
+    /// Whether a value is to be in a place of its own: in a concatenation, or delivered.
+    pub(super) fn is_bound(&self, v: Value) -> bool {
+        self.places.contains_key(&self.origin(v)) || self.bound.contains(&self.origin(v))
+    }
+
+    /// The layout of a value, where it is not dense.
+    pub(super) fn runs(&self, graph: &Graph, v: Value) -> Result<Option<Runs>> {
+        let len = graph.dense(v)?.len();
+        Ok(self.of(v).and_then(|p| p.apart(len)))
+    }
+
+    fn concat(&mut self, graph: &Graph, node: NodeId, axis: usize) -> Result<()> {
+        let whole = Value { node, port: 0 };
+        let args = graph.args(node);
+        for (&v, (offset, runs)) in args.iter().zip(operands(graph, node, axis)?) {
+            let origin = self.origin(v);
+            let once = args.iter().filter(|a| self.origin(**a) == origin).count() == 1;
+            if graph.dense(v)?.is_empty() || !once || self.is_bound(origin) {
+                continue;
+            }
+            let place = Place { whole, offset, runs };
+            let Some(moved) = self.nested(graph, origin, place)? else { continue };
+            let mut fits = self.accepts(graph, origin, place, node)?;
+            for (member, place, of) in &moved {
+                fits = fits && self.accepts(graph, *member, *place, *of)?;
+            }
+            if fits {
+                self.places.insert(origin, place);
+                let mut inside = vec![(origin, node)];
+                for (member, place, of) in moved {
+                    self.places.insert(member, place);
+                    inside.push((member, of));
+                }
+                self.members.entry(whole).or_default().extend(inside);
+            }
+        }
+        Ok(())
+    }
+
+    /// Where what lies in a concatenation would lie if that lay in a larger one, and the concatenation that each
+    /// value is an operand of; `None` if their runs do not nest.
+    fn nested(&self, graph: &Graph, v: Value, outer: Place) -> Result<Option<Vec<(Value, Place, NodeId)>>> {
+        let len = graph.dense(v)?.len();
+        let mut moved = vec![];
+        for &(member, of) in self.members.get(&v).into_iter().flatten() {
+            let Some(Place { offset, runs, .. }) = self.places.get(&member).copied() else { continue };
+            let Some(place) = outer.within(len, (offset, runs), graph.dense(member)?.len()) else { return Ok(None) };
+            moved.push((member, place, of));
+        }
+        Ok(Some(moved))
+    }
+
+    /// Whether the step that computes a value and all that read it can find it there. It is an operand of the
+    /// concatenation `of`.
+    fn accepts(&self, graph: &Graph, v: Value, place: Place, of: NodeId) -> Result<bool> {
+        let own = std::iter::once((v.node, v));
+        let readers = self.readers.get(&v).into_iter().flatten().copied().filter(|(node, _)| *node != of);
+        for (node, seen) in own.chain(readers) {
+            let fits = match graph.node(node).kind {
+                NodeKind::Prim(Prim::Concat { axis }) if node == v.node => self.holds(graph, node, axis, place)?,
+                NodeKind::Prim(Prim::Concat { axis }) => {
+                    self.copies(graph, node, axis, self.of(Value { node, port: 0 }), Some((v, place)))?
+                }
+                _ => addresses(graph, node, seen, node == v.node, place.runs)?,
+            };
+            if !fits {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a concatenation can be made in a place, its copied operands copied there.
+    fn holds(&self, graph: &Graph, node: NodeId, axis: usize, place: Place) -> Result<bool> {
+        self.copies(graph, node, axis, Some(place), None)
+    }
+
+    /// Whether the operands of a concatenation in a place can be copied there, of which one is moved.
+    fn copies(
+        &self,
+        graph: &Graph,
+        node: NodeId,
+        axis: usize,
+        place: Option<Place>,
+        moved: Option<(Value, Place)>,
+    ) -> Result<bool> {
+        let len = graph.dense(Value { node, port: 0 })?.len();
+        for (v, at) in graph.args(node).into_iter().zip(operands(graph, node, axis)?) {
+            let size = graph.dense(v)?.len();
+            let to = match place {
+                Some(place) => place.within(len, at, size),
+                None => Some(Place { whole: Value { node, port: 0 }, offset: at.0, runs: at.1 }),
+            };
+            let Some(to) = to else { return Ok(false) };
+            let from = match moved {
+                Some((moved, place)) if moved == self.origin(v) => Some(place),
+                _ => self.of(v),
+            };
+            let (from, to) = (from.and_then(|p| p.apart(size)), to.apart(size));
+            if from.zip(to).is_some_and(|(from, to)| from.run != to.run) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Whether a node can read, or write, a value that lies in these runs.
+fn addresses(graph: &Graph, node: NodeId, v: Value, writes: bool, runs: Runs) -> Result<bool> {
+    let ty = graph.dense(v)?;
+    let apart = runs.run < ty.len() && runs.run < runs.stride;
+    Ok(match &graph.node(node).kind {
+        NodeKind::Fused(fused) if apart => {
+            let library = match fused.class {
+                FusionClass::Contract => library_form(&fused.body)?.filter(|library| packs(graph, node, library)),
+                // Its operands and its result are dense.
+                FusionClass::Attention => return Ok(false),
+                _ => None,
+            };
+            let positions: Vec<usize> = match writes {
+                true => vec![],
+                false => (0..graph.args(node).len()).filter(|i| graph.args(node)[*i] == v).collect(),
+            };
+            match library {
+                Some(library) => {
+                    let read = positions.iter().all(|i| match library.operands().contains(i) {
+                        true => library.laid_out(*i, runs).is_some(),
+                        false => runs.fits(&ty.dims),
+                    });
+                    // An operand may be read by the epilogue as well.
+                    let result = !writes || library.result_laid_out(runs).is_some();
+                    read && result && (writes || runs.fits(&ty.dims))
+                }
+                None => runs.fits(&ty.dims),
+            }
+        }
+        NodeKind::Fused(_) => true,
+        NodeKind::Prim(Prim::View(_)) => !apart || runs.fits(&ty.dims),
+        NodeKind::Prim(Prim::Kernel(_)) => !apart,
+        _ => false,
+    })
+}
+
+impl Library {
+    /// The positions of the operands.
+    fn operands(&self) -> [usize; 2] {
+        match self {
+            Library::Gemm { a, b, .. } | Library::Conv { a, b, .. } => [*a, *b],
+        }
+    }
+
+    /// The call with an operand in runs; `None` if the library cannot read it so.
+    pub(super) fn laid_out(&self, operand: usize, runs: Runs) -> Option<Library> {
+        let mut call = self.clone();
+        match &mut call {
+            Library::Gemm { gemm, a, b } => {
+                let c = &mut gemm.call;
+                if *a == operand {
+                    c.a = runs.matrix(&c.a, &c.batch, [c.m, c.k])?;
+                }
+                if *b == operand {
+                    c.b = runs.matrix(&c.b, &c.batch, [c.k, c.n])?;
+                }
+            }
+            Library::Conv { conv, a, b } => {
+                let sides = match conv.pass {
+                    ConvPass::Packed | ConvPass::Forward => [(*a, Some(0)), (*b, None)],
+                    ConvPass::DataGradient => [(*a, Some(1)), (*b, None)],
+                    ConvPass::FilterGradient => [(*a, Some(0)), (*b, Some(1))],
+                };
+                for (_, side) in sides.into_iter().filter(|(position, _)| *position == operand) {
+                    let side = side?;
+                    conv.images[side] = images(conv.image_sizes()[side], runs)?;
+                }
+            }
+        }
+        Some(call)
+    }
+
+    /// The call with its result in runs; `None` if the library cannot write it so.
+    pub(super) fn result_laid_out(&self, runs: Runs) -> Option<Library> {
+        let mut call = self.clone();
+        match &mut call {
+            Library::Gemm { gemm, .. } => {
+                let c = &mut gemm.call;
+                c.c = runs.matrix(&c.c, &c.batch, [c.m, c.n])?;
+                // Rows stay contiguous.
+                (c.c.col_stride == 1).then_some(())?;
+            }
+            Library::Conv { conv, .. } => {
+                let side = match conv.pass {
+                    ConvPass::Packed | ConvPass::Forward => 1,
+                    ConvPass::DataGradient => 0,
+                    ConvPass::FilterGradient => return None,
+                };
+                conv.images[side] = images(conv.image_sizes()[side], runs)?;
+            }
+        }
+        Some(call)
+    }
+}
+
+/// The distance of images of that many elements, if a run is one.
+fn images(size: u64, runs: Runs) -> Option<u64> {
+    (runs.run == size).then_some(runs.stride)
+}

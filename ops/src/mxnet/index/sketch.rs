@@ -1,0 +1,61 @@
+//! Count sketches: sums of signed features that a hash sends to one place.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::op::{NodeCtx, OpDef, OpError};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::{DType, Dim};
+
+use crate::compose::{cast, compute_type, reshape};
+use crate::def::{Define, FLOATS, composite, define, operand, rule};
+use crate::mxnet::support::Describe;
+use crate::rules::rank_in;
+use crate::views::Build;
+
+fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
+    let (x, places, signs) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+    let (ty, out) = (b.ty(x)?, &cx.outputs[0]);
+    let axis = ty.rank() - 1;
+    let (n, extent) = (ty.dims[axis], out.dims[axis]);
+    let wide = compute_type(ty.dtype);
+    let (x, signs) = (cast(b, x, wide)?, cast(b, signs, wide)?);
+    let signs = reshape(b, signs, &[n])?;
+    let signed = b.call("mul", &[x, signs])?;
+    let places = reshape(b, places, &[n])?;
+    let places =
+        b.map_as(&[places], DType::I64, &[n], |_, a| super::in_range(&a[0].cast(DType::I64), extent, false))?;
+    let params =
+        Params::new().with("axis", ParamValue::Int(axis as i64)).with("extent", ParamValue::Int(extent as i64));
+    let sums = b.op("scatter_sum", &[signed, places], params)?;
+    cast(b, sums, out.dtype)
+}
+
+pub fn count_sketch() -> OpDef {
+    let infer = rule(|cx| {
+        cx.same_dtype(0, 0)?;
+        let Some(mut dims) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
+        let features = dims.pop().unwrap_or(Dim::Const(1));
+        for i in [1, 2] {
+            let Some(given) = rank_in(cx, i, 1..=2)? else { continue };
+            cx.unify_dims(given[given.len() - 1], features, "the number of features")?;
+            if given.len() == 2 {
+                cx.unify_dims(given[0], Dim::Const(1), "the rows of hashes and signs")?;
+            }
+        }
+        match cx.params.int("out_dim") {
+            Some(n) if n > 0 => cx.set_output_dims(0, dims.into_iter().chain([Dim::Const(n as u64)])),
+            n => Err(OpError(format!("parameter `out_dim` is {}, expected at least 1", n.unwrap_or(0)))),
+        }
+    });
+    let doc = "Count sketches along the last axis: out[…, h[i]] += s[i]·data[…, i]. Hashes h beyond `out_dim` count as \
+               the last place.";
+    define("mx_count_sketch", doc, composite(body), infer)
+        .group("data", FLOATS)
+        .operand("h", FLOATS)
+        .group("s", FLOATS)
+        .required("out_dim", ParamKind::Int, "places of a sketch")
+        .ignored(&[("processing_batch_size", ParamValue::Int(32))])
+        .ulp(2.0)
+        .named(&["_contrib_count_sketch"])
+}

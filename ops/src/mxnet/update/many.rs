@@ -1,0 +1,207 @@
+//! Steps of gradient descent of many weights in one operator.
+//!
+//! Operands go weight by weight: the weight, its gradient, and what the rule keeps for it. The next weights are the
+//! results that users see; those of the states follow.
+
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, ResultCount};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::prim::View;
+use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{DType, Dim};
+
+use super::entry::{HALVES, clip_param};
+use crate::compose::{cast, compute_type};
+use crate::def::{Define, FLOATS, define, rule};
+use crate::mxnet::support::{Describe, agree_shapes};
+use crate::views::Build;
+
+/// One of the entries.
+#[derive(Clone, Copy)]
+struct Form {
+    own: &'static str,
+    name: &'static str,
+    momentum: bool,
+    /// With a master copy of 16-bit weights.
+    mp: bool,
+    /// Learning rates and weight decays are two more operands.
+    preloaded: bool,
+}
+
+impl Form {
+    /// The entry that steps one weight.
+    fn single(self) -> &'static str {
+        match (self.mp, self.momentum) {
+            (false, false) => "update_sgd",
+            (false, true) => "update_sgd_mom",
+            (true, false) => "update_mp_sgd",
+            (true, true) => "update_mp_sgd_mom",
+        }
+    }
+
+    /// What is kept for one weight.
+    fn states(self) -> usize {
+        usize::from(self.momentum) + usize::from(self.mp)
+    }
+
+    /// Operands of one weight.
+    fn group(self) -> usize {
+        2 + self.states()
+    }
+
+    /// States by operand, with the results that are their next values.
+    fn pairs(self, n: usize) -> Vec<(usize, usize)> {
+        let state = |i: usize| (i / self.states() * self.group() + 2 + i % self.states(), n + i);
+        (0..n * self.states()).map(state).collect()
+    }
+
+    fn shapes(self, cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+        let n = weights(cx.params);
+        let needed = n * self.group() + if self.preloaded { 2 } else { 0 };
+        if cx.input_count() != needed || !(n..=n * (1 + self.states())).contains(&cx.output_count()) {
+            return Err(OpError(format!("{n} weights need {needed} operands, {} are given", cx.input_count())));
+        }
+        if !self.preloaded {
+            for name in ["lrs", "wds"] {
+                let given = cx.params.floats(name).map_or(0, <[f64]>::len);
+                if given != n {
+                    return Err(OpError(format!("parameter `{name}` has {given} numbers, expected {n}")));
+                }
+            }
+        }
+        let results = cx.output_count();
+        let pairs = self.pairs(n);
+        for i in 0..n {
+            let first = i * self.group();
+            let operands: Vec<usize> = (first..first + self.group()).collect();
+            let next = pairs.iter().filter(|(o, r)| operands.contains(o) && *r < results).map(|(_, r)| *r);
+            let next: Vec<usize> = [i].into_iter().chain(next).collect();
+            agree_shapes(cx, &operands, &next)?;
+            if let Some(dtype) = cx.input(first).dtype.or(cx.input(first + 1).dtype) {
+                if !(if self.mp { HALVES } else { FLOATS }).contains(&dtype) {
+                    return Err(OpError(format!("weight {i} is {dtype}, which this operator does not step")));
+                }
+                let kept = if self.mp { DType::F32 } else { dtype };
+                let of = |at: usize| if at < 2 { dtype } else { kept };
+                (0..self.group()).try_for_each(|at| cx.set_input_dtype(first + at, of(at)))?;
+                next.iter().try_for_each(|&r| cx.set_output_dtype(r, if r < n { dtype } else { kept }))?;
+            }
+        }
+        for i in n * self.group()..needed {
+            cx.set_input_dtype(i, DType::F32)?;
+            cx.set_input_shape(i, tensorc_ir::Shape::Ranked([Dim::Const(n as u64)].into_iter().collect()))?;
+        }
+        Ok(())
+    }
+
+    /// Learning rate and weight decay of a weight, in the type computed in.
+    fn numbers(
+        self,
+        b: &mut Builder<'_>,
+        params: &Params,
+        args: &[Value],
+        i: usize,
+        dtype: DType,
+    ) -> Result<[Value; 2]> {
+        let mut found = [args[0]; 2];
+        for (nth, (slot, name)) in found.iter_mut().zip(["lrs", "wds"]).enumerate() {
+            *slot = if self.preloaded {
+                let list = args[weights(params) * self.group() + nth];
+                let one = b.view(list, View { map: vec![Index::constant(i as i64)], fill: None }, &[])?;
+                cast(b, one, dtype)?
+            } else {
+                let value = params.floats(name).and_then(|list| list.get(i)).copied().unwrap_or(0.0);
+                b.scalar(Scalar::from_f64(dtype, value))
+            };
+        }
+        Ok(found)
+    }
+
+    fn expand(self, b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
+        let args: Vec<Value> = args.iter().copied().flatten().collect();
+        let n = weights(cx.params);
+        let mut params = Params::new();
+        for name in ["rescale_grad", "clip_gradient", "momentum"] {
+            if let Some(value) = cx.params.float(name) {
+                params.set(name, ParamValue::Float(value));
+            }
+        }
+        let (mut next, mut kept) = (vec![], vec![]);
+        for i in 0..n {
+            let group = &args[i * self.group()..(i + 1) * self.group()];
+            let wide = compute_type(b.ty(group[0])?.dtype);
+            let numbers = self.numbers(b, cx.params, &args, i, wide)?;
+            let operands: Vec<Option<Value>> = group.iter().chain(&numbers).copied().map(Some).collect();
+            let made = b.op_multi(self.single(), &operands, params.clone(), 1 + self.states())?;
+            next.push(made[0]);
+            kept.extend_from_slice(&made[1..]);
+        }
+        next.append(&mut kept);
+        next.truncate(cx.outputs.len());
+        Ok(next)
+    }
+
+    fn entry(self) -> OpDef {
+        let doc = match (self.momentum, self.mp) {
+            (false, false) => "Steps of gradient descent: weight and gradient by turns.",
+            (true, false) => "Steps of gradient descent with momentum: weight, gradient and momentum by turns.",
+            (false, true) => "Steps of gradient descent of 16-bit weights: weight, gradient and f32 weight by turns.",
+            (true, true) => {
+                "Steps of gradient descent with momentum of 16-bit weights: weight, gradient, momentum and f32 weight \
+                 by turns."
+            }
+        };
+        let body = Compute::Composite(Box::new(move |b, cx, args| self.expand(b, cx, args)));
+        let def = define(self.own, doc, body, rule(move |cx| self.shapes(cx))).operand("data", FLOATS).variadic();
+        let def = match self.preloaded {
+            true => def,
+            false => def.required("lrs", ParamKind::Floats, "learning rates").required(
+                "wds",
+                ParamKind::Floats,
+                "weight decays",
+            ),
+        };
+        let def = match self.momentum {
+            true => def.param("momentum", ParamValue::Float(0.0), "share of the last step that is repeated"),
+            false => def,
+        };
+        def.param("rescale_grad", ParamValue::Float(1.0), "factor of the gradients")
+            .edit(|d| d.params.push(clip_param()))
+            .param("num_weights", ParamValue::Int(1), "number of weights")
+            .within(1.0, 1e4)
+            .outputs(1, usize::from(u16::MAX))
+            .results(|p| ResultCount { visible: weights(p), listed: weights(p) })
+            .states_by(move |p| self.pairs(weights(p)))
+            .not_differentiable("it is a step of an optimizer")
+            .named(&[self.name])
+    }
+}
+
+fn weights(params: &Params) -> usize {
+    params.int("num_weights").unwrap_or(1).clamp(1, 10_000) as usize
+}
+
+pub fn ops() -> Vec<OpDef> {
+    let form = |name: [&'static str; 2], momentum: bool, mp: bool, preloaded: bool| {
+        Form { own: name[0], name: name[1], momentum, mp, preloaded }.entry()
+    };
+    macro_rules! named {
+        ($name:literal) => {
+            [concat!("mx_", $name), $name]
+        };
+    }
+    vec![
+        form(named!("multi_sgd_update"), false, false, false),
+        form(named!("multi_sgd_mom_update"), true, false, false),
+        form(named!("multi_mp_sgd_update"), false, true, false),
+        form(named!("multi_mp_sgd_mom_update"), true, true, false),
+        form(named!("preloaded_multi_sgd_update"), false, false, true),
+        form(named!("preloaded_multi_sgd_mom_update"), true, false, true),
+        form(named!("preloaded_multi_mp_sgd_update"), false, true, true),
+        form(named!("preloaded_multi_mp_sgd_mom_update"), true, true, true),
+    ]
+}

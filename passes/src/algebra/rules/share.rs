@@ -1,0 +1,234 @@
+//! Products that share an operand become one, and maps of its parts one map.
+
+use std::collections::HashMap;
+
+use egg::Id;
+use tensorc_ir::DType;
+use tensorc_ir::index::Index;
+use tensorc_ir::prim::{Contraction, Prim};
+use tensorc_ir::scalar::ScalarFn;
+
+use super::view::{slice, slices};
+use super::{Domain, Equal};
+use crate::algebra::space::{Args, Space, Term};
+
+/// Most products that become one.
+const MOST: usize = 16;
+
+/// What products must have in common: the shared operand and its side, the contraction and the shape of the weights
+/// with the merged axis taken out, and that axis of both.
+#[derive(PartialEq, Eq, Hash)]
+struct Kind {
+    shared: Id,
+    side: usize,
+    contraction: Contraction,
+    weights: Vec<u64>,
+    dtype: DType,
+    axes: (usize, usize),
+}
+
+struct Product {
+    class: Id,
+    term: Term,
+    weights: Id,
+    extent: u64,
+}
+
+/// `x·V, x·W = slices of x·concat(V, W)`.
+pub(super) fn products(space: &mut Space) -> Vec<Equal> {
+    merge_products(space, Domain::Float)
+}
+
+pub(super) fn products_int(space: &mut Space) -> Vec<Equal> {
+    merge_products(space, Domain::Integer)
+}
+
+fn merge_products(space: &mut Space, domain: Domain) -> Vec<Equal> {
+    let mut kinds: HashMap<Kind, usize> = HashMap::new();
+    let mut groups: Vec<(usize, usize, usize, Contraction, Id, Vec<Product>)> = vec![];
+    for (class, terms) in space.snapshot() {
+        for term in terms {
+            let Some((Prim::Contract(c), ty)) = space.of(&term) else { continue };
+            if !domain.holds(ty) || space.is_constant(class) {
+                continue;
+            }
+            let args = [0, 1].map(|i| space.find(term.args()[i]));
+            for side in [0, 1] {
+                let (shared, weights) = (args[side], args[1 - side]);
+                if space.is_constant(shared) || !space.is_constant(weights) {
+                    continue;
+                }
+                let Some((v, axis)) = merged_axis(c, side, space.dims(weights)) else { continue };
+                let mut kind = Kind {
+                    shared,
+                    side,
+                    contraction: (**c).clone(),
+                    weights: space.dims(weights).to_vec(),
+                    dtype: ty.dtype,
+                    axes: (v, axis),
+                };
+                kind.contraction.extents[v] = 0;
+                kind.weights[axis] = 0;
+                let at = *kinds.entry(kind).or_insert(groups.len());
+                if at == groups.len() {
+                    groups.push((side, v, axis, (**c).clone(), shared, vec![]));
+                }
+                let product = Product { class, term: term.clone(), weights, extent: c.extents[v] };
+                let members = &mut groups[at].5;
+                if members.len() < MOST && members.iter().all(|m| m.weights != weights && m.class != class) {
+                    members.push(product);
+                }
+            }
+        }
+    }
+    let mut found = vec![];
+    for (side, v, axis, c, shared, members) in groups {
+        if members.len() > 1 {
+            found.extend(merged(space, side, (v, axis), c, shared, members));
+        }
+    }
+    found
+}
+
+/// The axis of the result and that of the weights along which products can be put side by side.
+fn merged_axis(c: &Contraction, side: usize, weights: &[u64]) -> Option<(usize, usize)> {
+    let (shared, own) = if side == 0 { (&c.lhs, &c.rhs) } else { (&c.rhs, &c.lhs) };
+    (0..c.out_rank).rev().find_map(|v| {
+        let var = v as u32;
+        let mut axes = (0..own.len()).filter(|a| own[*a].mentions(var));
+        let axis = axes.next()?;
+        let step = own[axis].coefficient(var)?;
+        let (lo, hi) = own[axis].sub(&Index::var(var).scale(step)).interval(&c.extents[..]);
+        let outermost = step >= 1 && lo >= 0 && hi < step && weights[axis] == step as u64 * c.extents[v];
+        let free = axes.next().is_none() && !shared.iter().any(|m| m.mentions(var));
+        (outermost && free && c.extents[v] > 0).then_some((v, axis))
+    })
+}
+
+fn merged(
+    space: &mut Space,
+    side: usize,
+    (v, axis): (usize, usize),
+    mut c: Contraction,
+    shared: Id,
+    members: Vec<Product>,
+) -> Vec<Equal> {
+    space.look_at(members[0].class);
+    let weights: Args = members.iter().map(|m| m.weights).collect();
+    let Some(weights) = space.concat(&weights, axis).filter(|w| space.is_constant(*w)) else { return vec![] };
+    c.extents[v] = members.iter().map(|m| m.extent).sum();
+    let (l, r) = if side == 0 { (shared, weights) } else { (weights, shared) };
+    let product = space.contract(c, l, r);
+    let mut start = 0;
+    let part = |m: Product| {
+        let new = slice(space, product, v, start, m.extent);
+        start += m.extent;
+        Equal { class: m.class, term: m.term, new }
+    };
+    members.into_iter().map(part).collect()
+}
+
+/// A map of one slice and constants.
+struct Part {
+    class: Id,
+    term: Term,
+    start: u64,
+    extent: u64,
+    constants: Vec<Id>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct MapKind {
+    source: Id,
+    axis: usize,
+    body: ScalarFn,
+    /// Which operand the slice is.
+    variable: usize,
+    /// Shapes of the others, 0 where they follow the slice.
+    shapes: Vec<Vec<u64>>,
+}
+
+/// `f(slice x, V), f(slice x, W) = slices of f(x, concat(V, W))`, if the slices make up all of `x`.
+pub(super) fn maps(space: &mut Space) -> Vec<Equal> {
+    let mut kinds: HashMap<MapKind, usize> = HashMap::new();
+    let mut groups: Vec<(Id, usize, ScalarFn, usize, Vec<Part>)> = vec![];
+    for (class, terms) in space.snapshot() {
+        for term in terms {
+            let Some((kind, part)) = map_of_slice(space, class, &term) else { continue };
+            let (source, axis, body, variable) = (kind.source, kind.axis, kind.body.clone(), kind.variable);
+            let at = *kinds.entry(kind).or_insert(groups.len());
+            if at == groups.len() {
+                groups.push((source, axis, body, variable, vec![]));
+            }
+            groups[at].4.push(part);
+        }
+    }
+    let mut found = vec![];
+    for (source, axis, body, variable, mut parts) in groups {
+        parts.sort_by_key(|p| p.start);
+        parts.dedup_by_key(|p| p.start);
+        let mut next = 0;
+        let whole = parts.iter().all(|p| std::mem::replace(&mut next, p.start + p.extent) == p.start);
+        if whole && next == space.dims(source)[axis] && parts.len() > 1 {
+            found.extend(one_map(space, source, axis, body, variable, parts).unwrap_or_default());
+        }
+    }
+    found
+}
+
+fn map_of_slice(space: &Space, class: Id, term: &Term) -> Option<(MapKind, Part)> {
+    let (Prim::Map(f), ty) = space.of(term)? else { return None };
+    let args = term.args();
+    let mut varying = (0..args.len()).filter(|i| !space.is_constant(args[*i]));
+    let variable = varying.next().filter(|_| varying.next().is_none())?;
+    if f.outputs.len() != 1 || f.uses_coord() || space.dims(args[variable]) != ty.dims {
+        return None;
+    }
+    let own = slices(space, args[variable]).into_iter().next()?;
+    let extent = ty.dims[own.axis];
+    let constants: Vec<Id> =
+        args.iter().enumerate().filter(|(i, _)| *i != variable).map(|(_, a)| space.find(*a)).collect();
+    let shape = |c: &Id| {
+        let mut dims = space.dims(*c).to_vec();
+        let lead = ty.rank() - dims.len();
+        if let Some(n) =
+            own.axis.checked_sub(lead).and_then(|i| dims.get_mut(i)).filter(|n| **n == extent && extent != 1)
+        {
+            *n = 0;
+        }
+        dims
+    };
+    let shapes = constants.iter().map(shape).collect();
+    let kind = MapKind { source: space.find(own.source), axis: own.axis, body: (**f).clone(), variable, shapes };
+    Some((kind, Part { class, term: term.clone(), start: own.start, extent, constants }))
+}
+
+fn one_map(
+    space: &mut Space,
+    source: Id,
+    axis: usize,
+    body: ScalarFn,
+    variable: usize,
+    parts: Vec<Part>,
+) -> Option<Vec<Equal>> {
+    space.look_at(parts[0].class);
+    let dims = space.dims(source).to_vec();
+    let mut args: Args = Args::new();
+    for i in 0..parts[0].constants.len() {
+        let each: Args = parts.iter().map(|p| p.constants[i]).collect();
+        let rank = space.dims(each[0]).len();
+        let along = axis.checked_sub(dims.len() - rank).filter(|at| space.dims(each[0])[*at] != 1);
+        args.push(match along {
+            Some(at) => space.concat(&each, at)?,
+            None if each.iter().all(|c| *c == each[0]) => each[0],
+            None => return None,
+        });
+    }
+    if !args.iter().all(|a| space.is_constant(*a)) {
+        return None;
+    }
+    args.insert(variable, source);
+    let whole = space.map(body, &args, &dims)?;
+    let part = |p: Part| Equal { class: p.class, term: p.term, new: slice(space, whole, axis, p.start, p.extent) };
+    Some(parts.into_iter().map(part).collect())
+}

@@ -1,0 +1,318 @@
+//! The e-graph of a region: its language, what is known of each class, and constructors that keep views in one
+//! form (neighbours composed, identities dropped).
+//!
+//! A class is a tensor, an e-node a primitive with one result. Primitives and their types are interned outside
+//! the e-graph, so that e-nodes stay small.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use egg::{Analysis, DidMerge, EGraph, Id, Language};
+use smallvec::SmallVec;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::prim::{Contraction, Prim, Reduction, View};
+use tensorc_ir::scalar::{Scalar, ScalarFn};
+use tensorc_ir::views::{compose, in_bounds};
+use tensorc_ir::{DenseType, TensorData};
+
+use crate::fold_constants::folds;
+use crate::manager::Options;
+
+pub(super) type Args = SmallVec<[Id; 4]>;
+
+/// One way to get a tensor.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Term {
+    /// It is there, by position in the table of leaves.
+    Given(u32),
+    /// A primitive, by position in its table, and its operands.
+    Prim(u32, Args),
+}
+
+impl Language for Term {
+    type Discriminant = (bool, u32);
+
+    fn discriminant(&self) -> (bool, u32) {
+        match self {
+            Term::Given(i) => (false, *i),
+            Term::Prim(i, _) => (true, *i),
+        }
+    }
+
+    fn matches(&self, other: &Term) -> bool {
+        self.discriminant() == other.discriminant() && self.children().len() == other.children().len()
+    }
+
+    fn children(&self) -> &[Id] {
+        match self {
+            Term::Given(_) => &[],
+            Term::Prim(_, args) => args,
+        }
+    }
+
+    fn children_mut(&mut self) -> &mut [Id] {
+        match self {
+            Term::Given(_) => &mut [],
+            Term::Prim(_, args) => args,
+        }
+    }
+}
+
+impl Term {
+    pub fn args(&self) -> &[Id] {
+        self.children()
+    }
+}
+
+/// A tensor that is not computed in the region.
+#[derive(Clone, Debug)]
+pub(super) enum Leaf {
+    /// A value of the graph.
+    Value(Value),
+    /// A constant that a rule made.
+    New(TensorData),
+}
+
+/// What holds for every form of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub ty: Arc<DenseType>,
+    /// It is computed while compiling.
+    pub constant: bool,
+}
+
+/// The tables behind e-nodes, and the analysis that keeps [`Facts`].
+pub(super) struct Known {
+    pub leaves: Vec<(Leaf, Facts)>,
+    pub prims: Vec<(Prim, Arc<DenseType>)>,
+    interned: HashMap<(Prim, Arc<DenseType>), u32>,
+    options: Options,
+}
+
+pub(super) type Terms = EGraph<Term, Known>;
+
+impl Analysis<Term> for Known {
+    type Data = Facts;
+
+    fn make(egraph: &mut Terms, term: &Term, _: Id) -> Facts {
+        match term {
+            Term::Given(i) => egraph.analysis.leaves[*i as usize].1.clone(),
+            Term::Prim(i, args) => {
+                let (prim, ty) = &egraph.analysis.prims[*i as usize];
+                let constant = args.iter().all(|a| egraph[*a].data.constant) && {
+                    let inputs: SmallVec<[&DenseType; 4]> = args.iter().map(|a| &*egraph[*a].data.ty).collect();
+                    folds(prim, &inputs, &[ty], &egraph.analysis.options)
+                };
+                Facts { ty: ty.clone(), constant }
+            }
+        }
+    }
+
+    fn merge(&mut self, to: &mut Facts, from: Facts) -> DidMerge {
+        let constant = to.constant || from.constant;
+        let changed = DidMerge(constant != to.constant, constant != from.constant);
+        to.constant = constant;
+        changed
+    }
+}
+
+/// Where an e-node comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    /// Position of the rule that made it.
+    pub rule: usize,
+    /// The class that the rule was applied to.
+    pub site: Id,
+}
+
+/// An e-graph with its bookkeeping.
+pub(super) struct Space {
+    pub egraph: Terms,
+    /// E-nodes that rules made, with the operands they had then.
+    pub origins: Vec<(Term, Origin)>,
+    /// What is at work.
+    pub at_work: Option<Origin>,
+}
+
+impl Space {
+    pub fn new(options: Options) -> Space {
+        let known = Known { leaves: vec![], prims: vec![], interned: HashMap::new(), options };
+        Space { egraph: Terms::new(known), origins: vec![], at_work: None }
+    }
+
+    /// Tells which class the rule at work looks at.
+    pub fn look_at(&mut self, site: Id) {
+        self.at_work = self.at_work.map(|o| Origin { site, ..o });
+    }
+
+    pub fn leaf(&mut self, leaf: Leaf, ty: DenseType, constant: bool) -> Id {
+        let leaves = &mut self.egraph.analysis.leaves;
+        leaves.push((leaf, Facts { ty: Arc::new(ty), constant }));
+        let term = Term::Given(leaves.len() as u32 - 1);
+        self.egraph.add(term)
+    }
+
+    /// A constant of a rule's own.
+    pub fn constant(&mut self, data: TensorData) -> Id {
+        let same = |(leaf, _): &(Leaf, Facts)| matches!(leaf, Leaf::New(d) if *d == data);
+        match self.egraph.analysis.leaves.iter().position(same) {
+            Some(i) => self.egraph.add(Term::Given(i as u32)),
+            None => {
+                let ty = data.ty.clone();
+                self.leaf(Leaf::New(data), ty, true)
+            }
+        }
+    }
+
+    /// A primitive as it is.
+    pub fn prim(&mut self, prim: Prim, ty: DenseType, args: &[Id]) -> Id {
+        let known = &mut self.egraph.analysis;
+        let key = (prim, Arc::new(ty));
+        let i = match known.interned.get(&key) {
+            Some(i) => *i,
+            None => {
+                known.prims.push(key.clone());
+                let i = known.prims.len() as u32 - 1;
+                known.interned.insert(key, i);
+                i
+            }
+        };
+        let term = Term::Prim(i, args.iter().map(|a| self.egraph.find(*a)).collect());
+        if let Some(origin) = self.at_work
+            && self.egraph.lookup(term.clone()).is_none()
+        {
+            self.origins.push((term.clone(), origin));
+        }
+        self.egraph.add(term)
+    }
+
+    pub fn find(&self, id: Id) -> Id {
+        self.egraph.find(id)
+    }
+
+    pub fn ty(&self, id: Id) -> &DenseType {
+        &self.egraph[id].data.ty
+    }
+
+    pub fn dims(&self, id: Id) -> &[u64] {
+        &self.ty(id).dims
+    }
+
+    pub fn is_constant(&self, id: Id) -> bool {
+        self.egraph[id].data.constant
+    }
+
+    pub fn of(&self, term: &Term) -> Option<(&Prim, &DenseType)> {
+        match term {
+            Term::Prim(i, _) => self.egraph.analysis.prims.get(*i as usize).map(|(p, ty)| (p, &**ty)),
+            Term::Given(_) => None,
+        }
+    }
+
+    /// The primitives that compute a class, with operands.
+    pub fn forms(&self, id: Id) -> Vec<(Prim, Args)> {
+        let form = |term: &Term| Some((self.of(term)?.0.clone(), term.children().iter().copied().collect()));
+        self.egraph[id].nodes.iter().filter_map(form).collect()
+    }
+
+    pub fn contractions(&self, id: Id) -> Vec<(Arc<Contraction>, [Id; 2])> {
+        let form = |term: &Term| match (self.of(term)?.0, term.children()) {
+            (Prim::Contract(c), [l, r]) => Some((c.clone(), [*l, *r])),
+            _ => None,
+        };
+        self.egraph[id].nodes.iter().filter_map(form).collect()
+    }
+
+    pub fn maps(&self, id: Id) -> Vec<(Arc<ScalarFn>, Args)> {
+        let form = |term: &Term| match self.of(term)?.0 {
+            Prim::Map(f) => Some((f.clone(), term.children().iter().copied().collect())),
+            _ => None,
+        };
+        self.egraph[id].nodes.iter().filter_map(form).collect()
+    }
+
+    pub fn views(&self, id: Id) -> Vec<(Arc<View>, Id)> {
+        let form = |term: &Term| match self.of(term)?.0 {
+            Prim::View(v) => Some((v.clone(), term.children()[0])),
+            _ => None,
+        };
+        self.egraph[id].nodes.iter().filter_map(form).collect()
+    }
+
+    /// The classes with their e-nodes, in the order of classes.
+    pub fn snapshot(&self) -> BTreeMap<Id, Vec<Term>> {
+        self.egraph.classes().map(|c| (c.id, c.nodes.clone())).collect()
+    }
+
+    /// The class of a contraction, if it is there already.
+    pub fn known_contract(&self, c: &Arc<Contraction>, lhs: Id, rhs: Id) -> Option<Id> {
+        let ty = DenseType::new(self.ty(lhs).dtype, &c.extents[..c.out_rank]);
+        let i = self.egraph.analysis.interned.get(&(Prim::Contract(c.clone()), Arc::new(ty)))?;
+        self.egraph.lookup(Term::Prim(*i, [lhs, rhs].into_iter().collect()))
+    }
+
+    pub fn contract(&mut self, c: Contraction, lhs: Id, rhs: Id) -> Id {
+        let ty = DenseType::new(self.ty(lhs).dtype, &c.extents[..c.out_rank]);
+        self.prim(Prim::Contract(Arc::new(c)), ty, &[lhs, rhs])
+    }
+
+    /// A view, composed with views behind it; nothing if it changes nothing.
+    pub fn view(&mut self, arg: Id, map: Vec<Index>, fill: Option<Scalar>, dims: &[u64]) -> Id {
+        let (mut arg, mut view) = (self.find(arg), View { map, fill });
+        // A class may hold a view of itself.
+        let mut passed = vec![];
+        loop {
+            let from = self.dims(arg).to_vec();
+            view.fill = view.fill.filter(|_| !in_bounds(&view.map, &from, dims));
+            if view.is_identity(&from, dims) {
+                return arg;
+            }
+            passed.push(arg);
+            let behind = self.views(arg).into_iter().find_map(|(first, source)| {
+                let source = self.find(source);
+                let both = compose(&first, self.dims(source), &view, &from, dims)?;
+                (!passed.contains(&source)).then_some((source, both))
+            });
+            let Some(next) = behind else { break };
+            (arg, view) = next;
+        }
+        let ty = DenseType::new(self.ty(arg).dtype, dims);
+        self.prim(Prim::View(Arc::new(view)), ty, &[arg])
+    }
+
+    /// An element-wise function with one result of shape `dims`, to which all operands broadcast.
+    pub fn map(&mut self, f: ScalarFn, args: &[Id], dims: &[u64]) -> Option<Id> {
+        let (f, used) = f.without_unused();
+        let args: Args = used.iter().filter_map(|i| args.get(*i).copied()).collect();
+        let dtype = *f.output_dtypes().first()?;
+        if f.is_identity() && self.dims(args[0]) == dims {
+            return Some(args[0]);
+        }
+        Some(self.prim(Prim::Map(Arc::new(f)), DenseType::new(dtype, dims), &args))
+    }
+
+    pub fn concat(&mut self, args: &[Id], axis: usize) -> Option<Id> {
+        let mut ty = self.ty(*args.first()?).clone();
+        ty.dims[axis] = args.iter().map(|a| self.dims(*a)[axis]).sum();
+        Some(match args {
+            [one] => *one,
+            _ => self.prim(Prim::Concat { axis }, ty, args),
+        })
+    }
+
+    pub fn reduce(&mut self, r: Reduction, args: &[Id]) -> Option<Id> {
+        let dims = r.output_dims(self.dims(*args.first()?));
+        let ty = DenseType::new(*r.finish.output_dtypes().first()?, &dims);
+        Some(self.prim(Prim::Reduce(Arc::new(r)), ty, args))
+    }
+}
+
+/// The shape that operands of these shapes broadcast to together.
+pub(super) fn broadcast<'a>(shapes: impl IntoIterator<Item = &'a [u64]>) -> Vec<u64> {
+    shapes.into_iter().fold(vec![], |out: Vec<u64>, dims| {
+        let rank = out.len().max(dims.len());
+        let at = |dims: &[u64], i: usize| (i + dims.len()).checked_sub(rank).map_or(1, |i| dims[i]);
+        (0..rank).map(|i| if at(&out, i) == 1 { at(dims, i) } else { at(&out, i) }).collect()
+    })
+}

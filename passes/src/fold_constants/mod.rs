@@ -1,0 +1,80 @@
+//! Constant folding of primitives, under a byte and work allowance. `fast` has what whole weights go through.
+
+mod fast;
+
+use tensorc_ir::DenseType;
+use tensorc_ir::TensorData;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::interp::eval_prim;
+use tensorc_ir::prim::Prim;
+
+use crate::infer::replace_by_constants;
+use crate::manager::{Options, Pass, PassCx};
+
+/// Evaluates primitives over constants.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FoldConstants;
+
+/// Elementary steps the interpreter may spend on one node; beyond, the node stays for run time.
+const WORK_LIMIT: u64 = 4 << 20;
+
+impl Pass for FoldConstants {
+    fn name(&self) -> &'static str {
+        "fold-constants"
+    }
+
+    fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
+        let mut changed = false;
+        for node in graph.order() {
+            changed |= fold_node(graph, node, cx)?;
+        }
+        changed |= graph.remove_dead() > 0;
+        Ok(changed)
+    }
+}
+
+/// Replaces one primitive by its value if all operands are constants and the result stays small.
+pub(crate) fn fold_node(graph: &mut Graph, node: NodeId, cx: &PassCx<'_>) -> Result<bool> {
+    let NodeKind::Prim(prim) = &graph.node(node).kind else { return Ok(false) };
+    let args = graph.args(node);
+    let Some(inputs) = args.iter().map(|v| graph.constant(*v)).collect::<Option<Vec<&TensorData>>>() else {
+        return Ok(false);
+    };
+    let ports = 0..graph.node(node).types.len() as u16;
+    let outputs = ports.map(|port| graph.dense(Value { node, port })).collect::<Result<Vec<_>>>()?;
+    let types: Vec<&DenseType> = inputs.iter().map(|d| &d.ty).collect();
+    if !folds(prim, &types, &outputs.iter().collect::<Vec<_>>(), &cx.options) {
+        return Ok(false);
+    }
+    let results = match fast::eval(prim, &inputs, &outputs) {
+        Some(data) => vec![data],
+        None => eval_prim(prim, &inputs, &outputs, cx.registry.math()).map_err(|d| d.at(&graph.node(node).name))?,
+    };
+    replace_by_constants(graph, node, &results);
+    Ok(true)
+}
+
+/// Whether a primitive of constants of these types is computed: it is not too much work, and the results are not
+/// much larger than the operands.
+pub(crate) fn folds(prim: &Prim, inputs: &[&DenseType], outputs: &[&DenseType], options: &Options) -> bool {
+    let bytes = |types: &[&DenseType]| types.iter().map(|t| t.bytes()).fold(0, u64::saturating_add);
+    let opaque = matches!(prim, Prim::Extern(_));
+    let fits = bytes(outputs) <= bytes(inputs).saturating_add(options.fold_bytes);
+    !opaque && fits && (work(prim, inputs, outputs) <= WORK_LIMIT || fast::is_fast(prim, inputs, outputs))
+}
+
+/// About how many scalar steps the interpreter takes.
+fn work(prim: &Prim, inputs: &[&DenseType], outputs: &[&DenseType]) -> u64 {
+    let out: u64 = outputs.iter().map(|t| t.len()).sum();
+    match prim {
+        Prim::Map(f) => out.saturating_mul(f.nodes.len() as u64),
+        Prim::Reduce(r) => {
+            let elements: u64 = inputs.first().map_or(0, |t| t.len());
+            elements.saturating_mul((r.map.nodes.len() + r.combine.nodes.len()) as u64)
+        }
+        Prim::Contract(c) => c.extents.iter().fold(1u64, |a, &e| a.saturating_mul(e)).saturating_mul(4),
+        Prim::View(_) | Prim::Gather(_) | Prim::Concat { .. } => out.saturating_mul(2),
+        Prim::Kernel(_) | Prim::Extern(_) => out.saturating_mul(64),
+    }
+}

@@ -1,0 +1,91 @@
+//! Buffers that are parts of others lie in them, and what is written part by part is written once.
+//!
+//! Written parts of a whole have no element in common. So a whole, or a part of it, is written as soon
+//! as written parts have as many elements in common with it as it has.
+
+use tensorc_abi::{Arg, Buffer, BufferId, Home, Part, Plan, Step};
+
+use super::super::error::PlanError;
+use super::{byte_size, uses};
+
+/// A part has whole runs that lie in a buffer of its type and home, which is no part and no weight.
+pub(super) fn check_buffer(plan: &Plan, buffer: &Buffer) -> Result<(), PlanError> {
+    let Some(part) = buffer.part else { return Ok(()) };
+    let whole = plan.buffers.get(part.of.0 as usize);
+    let name = whole.map_or_else(|| format!("buffer {}", part.of.0), |whole| whole.name.clone());
+    let len = byte_size(buffer).unwrap_or(0) / buffer.dtype.size() as u64;
+    let fits = |whole: &Buffer| {
+        let room = byte_size(whole).unwrap_or(0) / whole.dtype.size() as u64;
+        let end = part.offset.checked_add(part.span(len));
+        whole.part.is_none()
+            && whole.home == buffer.home
+            && !matches!(whole.home, Home::Weight(_))
+            && whole.dtype == buffer.dtype
+            && end.is_some_and(|end| end <= room)
+    };
+    let runs = part.run > 0 && len.is_multiple_of(part.run) && part.stride >= part.run;
+    match runs && whole.is_some_and(fits) {
+        true => Ok(()),
+        false => Err(PlanError::Part { buffer: buffer.name.clone(), whole: name }),
+    }
+}
+
+/// A step reads nothing of what it writes through another part, or through the whole.
+pub(super) fn check_step(plan: &Plan, step: &Step) -> Result<(), PlanError> {
+    let all: Vec<Arg> = uses(&step.op);
+    for written in all.iter().filter(|arg| arg.writes) {
+        let other = all.iter().find(|arg| arg.buffer != written.buffer && plan.overlap(arg.buffer, written.buffer));
+        if let Some(other) = other {
+            let buffer = plan.buffer(other.buffer).name.clone();
+            return Err(PlanError::InPlace { step: step.name.clone(), buffer });
+        }
+    }
+    Ok(())
+}
+
+/// What has been written so far.
+pub(super) struct Written {
+    direct: Vec<bool>,
+    /// The written parts of each whole.
+    parts: Vec<Vec<BufferId>>,
+}
+
+impl Written {
+    pub(super) fn new(plan: &Plan) -> Written {
+        let count = plan.buffers.len();
+        Written { direct: vec![false; count], parts: vec![vec![]; count] }
+    }
+
+    pub(super) fn write(&mut self, plan: &Plan, step: &Step, id: BufferId) -> Result<(), PlanError> {
+        let at = id.0 as usize;
+        let whole = plan.whole(id);
+        let clash = match whole == id {
+            true => self.parts[at].first().copied(),
+            false if self.direct[whole.0 as usize] => Some(whole),
+            false => self.parts[whole.0 as usize].iter().copied().find(|p| *p != id && plan.overlap(*p, id)),
+        };
+        if let Some(other) = clash {
+            let name = |id: BufferId| plan.buffer(id).name.clone();
+            return Err(PlanError::PartsOverlap { step: step.name.clone(), first: name(id), second: name(other) });
+        }
+        if whole != id && !self.direct[at] {
+            self.parts[whole.0 as usize].push(id);
+        }
+        self.direct[at] = true;
+        Ok(())
+    }
+
+    /// Whether all of a buffer has been written, as it is, as a part of something or part by part.
+    pub(super) fn holds(&self, plan: &Plan, id: BufferId) -> bool {
+        let whole = plan.whole(id);
+        if self.direct[id.0 as usize] || self.direct[whole.0 as usize] {
+            return true;
+        }
+        let buffer = plan.buffer(id);
+        let all = Part { of: whole, offset: 0, run: buffer.len().max(1), stride: buffer.len().max(1) };
+        let this = buffer.part.unwrap_or(all);
+        let parts = self.parts[whole.0 as usize].iter().map(|p| plan.buffer(*p));
+        let inside = parts.map(|b| b.part.map_or(0, |part| this.common(buffer.len(), &part, b.len())));
+        inside.sum::<u64>() == buffer.len()
+    }
+}

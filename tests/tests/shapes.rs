@@ -1,0 +1,54 @@
+//! Symbolic sizes: a model is planned once for each combination of shapes, and a shape that comes again runs what
+//! is there.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tensorc::ir::text::parse_module;
+use tensorc::{Compiler, Options};
+
+use crate::support::compare::{data, tensor};
+use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{DType, DenseType, TensorData};
+
+static PLANNED: AtomicUsize = AtomicUsize::new(0);
+
+/// Called by no other test's compiler.
+fn count(phase: &str) {
+    if phase == "lower" {
+        PLANNED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+const NET: &str = "tensorc-ir 1
+graph @main(%x: f32[?rows, 3]) {
+  %a = tanh(%x)
+  %b = softmax(%x)
+  %j = concat(%a, %b) {axis = 1}
+  %y = softmax(%j)
+  return %y
+}
+";
+
+#[test]
+fn each_shape_is_planned_once() {
+    let compiler =
+        Compiler::new(Options { threads: Some(1), progress: Some(count), poison: true, ..Options::default() }).unwrap();
+    let graph = parse_module(NET, compiler.registry()).unwrap().graphs.remove(0);
+    let model = compiler.model(graph);
+    let run = |rows: u64| {
+        let x = TensorData::from_fn(DenseType::new(DType::F32, &[rows, 3]), |i| Scalar::f32(i as f32 / 8.0));
+        let outputs = model.run(&[("x", tensor(&x))]).unwrap();
+        data(&outputs[0].1)
+    };
+    let before = PLANNED.load(Ordering::Relaxed);
+    let planned = || PLANNED.load(Ordering::Relaxed) - before;
+    let first = [run(4), run(7)];
+    assert_eq!(planned(), 2);
+    assert_eq!(first.each_ref().map(|y| y.ty.dims[0]), [4, 7]);
+    for _ in 0..3 {
+        assert_eq!([run(4), run(7)], first);
+    }
+    assert_eq!(planned(), 2, "a shape that was there was planned again");
+    run(5);
+    assert_eq!(planned(), 3);
+}
