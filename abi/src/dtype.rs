@@ -1,11 +1,13 @@
 //! Element types shared by the compiler and the run time.
 
+#[cfg(feature = "plan")]
 use serde::{Deserialize, Serialize};
 
 /// Element type of a tensor.
 ///
 /// Every type is stored little-endian; `Bool` takes one byte holding 0 or 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 #[repr(u8)]
 pub enum DType {
     F32 = 0,
@@ -91,8 +93,8 @@ impl DType {
     }
 }
 
-impl std::fmt::Display for DType {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl core::fmt::Display for DType {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(self.name())
     }
 }

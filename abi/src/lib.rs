@@ -3,18 +3,28 @@
 //! Plain data only: element types, the compiled [`Plan`], the calling convention of generated
 //! kernels and the parameters of library kernels. Neither half depends on the other; both depend
 //! on this crate.
+//!
+//! Without the feature `plan` it is what the kernel library needs, and neither allocates nor needs the
+//! standard library.
+#![cfg_attr(not(feature = "plan"), no_std)]
 
 mod dtype;
+#[cfg(feature = "plan")]
 mod external;
 pub mod library;
+#[cfg(feature = "plan")]
 mod part;
+#[cfg(feature = "plan")]
 pub mod plan;
 
 pub use dtype::DType;
+#[cfg(feature = "plan")]
 pub use external::{ExternCall, ExternError, ExternFn};
-pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Conv2d, ConvLayout, ConvPass, MatrixLayout};
+pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Conv2d, ConvLayout, ConvPass, MatrixLayout, Packing};
+#[cfg(feature = "plan")]
 pub use part::Part;
-pub use plan::{Arg, Buffer, BufferId, Epilogue, Home, KernelId, Packing, Plan, Step, StepOp, Weight};
+#[cfg(feature = "plan")]
+pub use plan::{Arg, Buffer, BufferId, Epilogue, Home, KernelId, Plan, Step, StepOp, Weight};
 
 /// Entry point of every generated kernel.
 ///

@@ -2,6 +2,7 @@
 //!
 //! All strides and offsets count elements of the operand's type, not bytes.
 
+#[cfg(feature = "plan")]
 use serde::{Deserialize, Serialize};
 
 /// Number of batch dimensions a [`BatchedGemm`] iterates over; unused ones have extent 1.
@@ -9,7 +10,8 @@ pub const GEMM_BATCH_RANK: usize = 3;
 
 /// Where the element (batch, row, column) of a matrix operand lies:
 /// `offset + Σ batch[i]·batch_strides[i] + row·row_stride + col·col_stride`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 pub struct MatrixLayout {
     pub offset: i64,
     pub batch_strides: [i64; GEMM_BATCH_RANK],
@@ -23,7 +25,8 @@ pub struct MatrixLayout {
 /// blocking depends on the shape alone, so results do not depend on the number of threads.
 /// `c.col_stride` must be 1. With [`BatchedGemm::b_packed`] the operand B is one matrix shared by
 /// all batches, in the packed form of the kernel library, and `b` is ignored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 pub struct BatchedGemm {
     pub batch: [u64; GEMM_BATCH_RANK],
     pub m: u64,
@@ -43,7 +46,8 @@ pub struct BatchedGemm {
 /// where a gradient is computed. Tensors hold less than 2³¹ elements and are contiguous, but the images
 /// of `x` and `y` may lie apart ([`Conv2d::images`]). The sum runs over ascending i, r, s; with blocked x
 /// over ascending blocks of i, then r, s, then i in the block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 pub struct Conv2d {
     pub batch: u64,
     pub groups: u64,
@@ -69,7 +73,8 @@ pub const CHANNEL_BLOCK: u64 = 16;
 
 /// How x and y of a convolution lie in memory. A *blocked* tensor holds its channels in blocks of
 /// [`CHANNEL_BLOCK`], `[n, channels / 16, h, w, 16]`, so that what one filter tap reads of a pixel is a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 pub enum ConvLayout {
     /// Both NCHW.
     #[default]
@@ -81,7 +86,8 @@ pub enum ConvLayout {
 }
 
 /// What is computed of a convolution, and from which two operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 pub enum ConvPass {
     /// y of x and filters in the packed form of the kernel library ([`crate::Packing::Conv`]).
     Packed,
@@ -185,7 +191,8 @@ impl Conv2d {
 /// ascending blocks of [`Attention::TILE_COLS`], and what was accumulated is scaled whenever the maximum
 /// grows. The order of additions depends on the shape alone. A row of scores that are all -∞ has weights
 /// 0, and so no result: NaN, or 0 if `empty_is_zero`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 pub struct Attention {
     pub batch: [u64; GEMM_BATCH_RANK],
     pub queries: u64,
@@ -223,6 +230,19 @@ impl Attention {
         let scores = self.batch[0] * self.batch[1] * self.batch[2] * self.queries * self.keys;
         2 * scores * (self.depth + self.size)
     }
+}
+
+/// The layout a weight is stored in at run time. Packed forms are private to the kernel library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
+pub enum Packing {
+    /// Row-major, as in the graph.
+    Plain,
+    /// The right operand of a [`BatchedGemm`]: element (row, col) of the k×n matrix at
+    /// `offset + row·row_stride + col·col_stride` of the constant.
+    GemmB { k: u64, n: u64, offset: i64, row_stride: i64, col_stride: i64 },
+    /// Filters `[groups·out_channels, in_channels, kh, kw]` of the given convolution.
+    Conv(Conv2d),
 }
 
 /// Index parameters of an epilogue kernel, in order.

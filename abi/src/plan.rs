@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Attention, BatchedGemm, Conv2d, DType, Part};
+use crate::{Attention, BatchedGemm, Conv2d, DType, Packing, Part};
 
 /// Position of a buffer in [`Plan::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -150,18 +150,6 @@ pub struct Weight {
     /// Position of the constant in the module's constant table.
     pub constant: u32,
     pub packing: Packing,
-}
-
-/// The layout a weight is stored in at run time. Packed forms are private to the kernel library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Packing {
-    /// Row-major, as in the graph.
-    Plain,
-    /// The right operand of a [`BatchedGemm`]: element (row, col) of the k×n matrix at
-    /// `offset + row·row_stride + col·col_stride` of the constant.
-    GemmB { k: u64, n: u64, offset: i64, row_stride: i64, col_stride: i64 },
-    /// Filters `[groups·out_channels, in_channels, kh, kw]` of the given convolution.
-    Conv(Conv2d),
 }
 
 /// A use of a buffer by a step.

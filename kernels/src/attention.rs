@@ -5,7 +5,7 @@
 //! epilogue, turned into weights and multiplied with the values, while it is in the nearest caches. For few
 //! queries packing would cost more than it saves: keys and values are read once, where they lie.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use tensorc_abi::library::epilogue_scalars;
 use tensorc_abi::{Attention, MatrixLayout};
@@ -145,7 +145,7 @@ pub unsafe fn attention_run_with(
         // SAFETY: the scratch memory begins with room for the tile and the arguments.
         unsafe {
             *pointers = tile.cast();
-            std::ptr::copy_nonoverlapping(call.args, pointers.add(1), count);
+            core::ptr::copy_nonoverlapping(call.args, pointers.add(1), count);
         }
         EpilogueCall { f: call.f, args: pointers }
     });
@@ -211,9 +211,9 @@ impl Run<'_> {
         let longest = s.queries.longest();
         // SAFETY: the parts of scratch hold the task's queries; blocks are inside the operands.
         unsafe {
-            std::slice::from_raw_parts_mut(self.memory.sums, rows * s.size).fill(0.0);
-            std::slice::from_raw_parts_mut(self.memory.state, rows).fill(f32::NEG_INFINITY);
-            std::slice::from_raw_parts_mut(self.memory.state.add(longest), rows).fill(0.0);
+            core::slice::from_raw_parts_mut(self.memory.sums, rows * s.size).fill(0.0);
+            core::slice::from_raw_parts_mut(self.memory.state, rows).fill(f32::NEG_INFINITY);
+            core::slice::from_raw_parts_mut(self.memory.state.add(longest), rows).fill(0.0);
             let tiles = Split::by(rows, ROWS);
             (0..tiles.parts()).for_each(|t| self.take_queries(tiles.range(t)));
             for j0 in (0..s.keys).step_by(COLS) {
@@ -244,7 +244,7 @@ impl Run<'_> {
         unsafe {
             if s.few {
                 for row in tile.clone() {
-                    let dst = std::slice::from_raw_parts_mut(
+                    let dst = core::slice::from_raw_parts_mut(
                         self.memory.queries.add(row * s.query_stride()),
                         s.query_stride(),
                     );
@@ -269,7 +269,7 @@ impl Run<'_> {
                     pad: rows.len(),
                 });
                 if scale != 1.0 {
-                    std::slice::from_raw_parts_mut(dst, rows.len() * s.depth).iter_mut().for_each(|x| *x *= scale);
+                    core::slice::from_raw_parts_mut(dst, rows.len() * s.depth).iter_mut().for_each(|x| *x *= scale);
                 }
             }
         }
@@ -423,7 +423,7 @@ impl Run<'_> {
             for (i, row) in rows.enumerate() {
                 let factor = *m.step.add(i);
                 if factor != 1.0 && keys.start > 0 {
-                    std::slice::from_raw_parts_mut(m.sums.add(row * s.size), s.size)
+                    core::slice::from_raw_parts_mut(m.sums.add(row * s.size), s.size)
                         .iter_mut()
                         .for_each(|x| *x *= factor);
                 }
@@ -497,8 +497,8 @@ impl Run<'_> {
                     ldc: s.size as isize,
                 });
             }
-            let block = std::slice::from_raw_parts(m.few, rows.len() * s.size);
-            let sums = std::slice::from_raw_parts_mut(m.sums.add(rows.start * s.size), rows.len() * s.size);
+            let block = core::slice::from_raw_parts(m.few, rows.len() * s.size);
+            let sums = core::slice::from_raw_parts_mut(m.sums.add(rows.start * s.size), rows.len() * s.size);
             sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += *x);
         }
     }
@@ -513,9 +513,9 @@ impl Run<'_> {
             // SAFETY: the row is the task's, in scratch and in the result.
             let (sum, from, to) = unsafe {
                 let sum = *m.state.add(s.queries.longest() + row);
-                let from = std::slice::from_raw_parts(m.sums.add(row * s.size), s.size);
+                let from = core::slice::from_raw_parts(m.sums.add(row * s.size), s.size);
                 let to = self.out.offset((self.queries.start + row) as isize * self.call.out.row_stride as isize);
-                (sum, from, std::slice::from_raw_parts_mut(to, s.size))
+                (sum, from, core::slice::from_raw_parts_mut(to, s.size))
             };
             let empty = self.call.empty_is_zero && (sum == 0.0 || sum.is_nan());
             let scale = 1.0 / sum;

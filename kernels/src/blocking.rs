@@ -6,7 +6,7 @@
 //! Accumulators are reloaded from C between k blocks, so an element of C is always one chain of
 //! fused multiply-adds over ascending k, whatever the blocking.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use crate::tiers::{Ahead, LANES, MR, NR, Tier, Tile};
 

@@ -1,6 +1,6 @@
 //! Calls of generated code on finished blocks of the output.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use tensorc_abi::KernelFn;
 use tensorc_abi::library::{GEMM_BATCH_RANK, epilogue_scalars};

@@ -1,6 +1,6 @@
 //! Batched matrix products: how one is cut into tasks, and how a task is executed.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use tensorc_abi::{BatchedGemm, MatrixLayout};
 
@@ -88,7 +88,8 @@ impl Schedule {
             let fewest_rows = rows.parts().div_ceil(most_rows);
             let by_cols = want.div_ceil((batches * fewest_rows).max(1)).min((panels / 4).max(1));
             let cols = panels.div_ceil(TASK_COL_PANELS).max(by_cols);
-            let by_rows = (want as f64 / (batches * cols).max(1) as f64).round() as usize;
+            let parts = (batches * cols).max(1);
+            let by_rows = (2 * want + parts) / (2 * parts);
             let by_rows = by_rows.min((rows.parts() / 4).max(1));
             (Split::into(rows.parts(), fewest_rows.max(by_rows)), Split::into(panels, cols), 1)
         };

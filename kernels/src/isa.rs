@@ -1,7 +1,5 @@
 //! Instruction-set tiers and their run-time detection.
 
-use std::sync::OnceLock;
-
 /// Instruction set a kernel is written for.
 ///
 /// Every tier computes the same bits: the sum order of the kernels does not depend on the vector
@@ -16,6 +14,12 @@ pub enum Isa {
     Portable,
 }
 
+// What the machine has, asked once; the answers are kept in atomics.
+#[cfg(target_arch = "x86_64")]
+cpufeatures::new!(avx512, "avx512f", "avx2", "fma");
+#[cfg(target_arch = "x86_64")]
+cpufeatures::new!(avx2, "avx2", "fma");
+
 impl Isa {
     /// Every tier, fastest first.
     pub const ALL: [Isa; 3] = [Isa::Avx512, Isa::Avx2, Isa::Portable];
@@ -24,13 +28,9 @@ impl Isa {
     pub fn is_available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => {
-                is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx2")
-                    && is_x86_feature_detected!("fma")
-            }
+            Isa::Avx512 => avx512::get(),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Isa::Avx2 => avx2::get(),
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx512 | Isa::Avx2 => false,
             Isa::Portable => true,
@@ -38,8 +38,7 @@ impl Isa {
     }
 }
 
-/// The fastest tier of this machine, detected once.
+/// The fastest tier of this machine.
 pub fn isa() -> Isa {
-    static BEST: OnceLock<Isa> = OnceLock::new();
-    *BEST.get_or_init(|| Isa::ALL.into_iter().find(|isa| isa.is_available()).unwrap_or(Isa::Portable))
+    Isa::ALL.into_iter().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
 }

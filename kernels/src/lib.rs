@@ -12,11 +12,15 @@
 //! nothing; the two differ for weights that are not finite.
 //!
 //! Attention ([`tensorc_abi::Attention`]) has an order of its own, equally the same in all tiers.
+//!
+//! Nothing here allocates or needs the standard library: kernels become part of programs compiled ahead of time.
+#![no_std]
 
 mod attention;
 mod blocking;
 pub mod conv;
 mod epilogue;
+mod fused;
 mod gemm;
 mod isa;
 pub mod math64;

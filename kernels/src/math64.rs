@@ -78,7 +78,7 @@ wrappers! {
 
 /// The distribution function of the normal distribution, `erfc(-x/√2)/2`.
 fn ndtr(x: f64) -> f64 {
-    libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2) * 0.5
+    libm::erfc(-x * core::f64::consts::FRAC_1_SQRT_2) * 0.5
 }
 
 /// `libm::fmaf`: a fused multiply-add for generated code on machines without the instruction.

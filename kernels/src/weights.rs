@@ -48,7 +48,7 @@ pub unsafe fn pack(packing: &Packing, src: *const u8, dst: &mut [f32]) {
 /// As for [`pack`], and if the tier is not available.
 pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [f32]) {
     let len = packed_len(packing);
-    assert!(dst.len() >= len, "packed form takes {len} elements, not {}", dst.len());
+    assert!(dst.len() >= len, "memory shorter than the packed form");
     if len == 0 {
         return;
     }
@@ -79,7 +79,7 @@ pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [
             let shape = Shape::forward(call);
             if conv::is_planar(call) {
                 // SAFETY: the constant has `len` elements, and so has `dst`; bytes need no alignment.
-                unsafe { std::ptr::copy_nonoverlapping(src.cast::<u8>(), dst.as_mut_ptr().cast(), len * 4) };
+                unsafe { core::ptr::copy_nonoverlapping(src.cast::<u8>(), dst.as_mut_ptr().cast(), len * 4) };
                 return;
             }
             let k = shape.depth();

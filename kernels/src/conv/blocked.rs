@@ -6,7 +6,7 @@
 //! filters stay in the first-level cache; between chunks y holds it. A panel of filters is read from
 //! beginning to end for each band of rows, x under the band from the second-level cache.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use tensorc_abi::{Conv2d, ConvLayout};
 
@@ -178,12 +178,12 @@ impl Worker<'_> {
             for row in first_row..first_row + height as isize {
                 // SAFETY: a row of scratch is `width` pixels, the inner ones of which are in the image.
                 unsafe {
-                    let line = std::slice::from_raw_parts_mut(dst, width * channels);
+                    let line = core::slice::from_raw_parts_mut(dst, width * channels);
                     let (before, rest) = line.split_at_mut(left * channels);
                     let (middle, after) = rest.split_at_mut(inside * channels);
                     if (0..shape.input[0] as isize).contains(&row) {
                         let src = x.add((block * shape.plane() + row as usize * shape.input[1]) * channels);
-                        std::ptr::copy_nonoverlapping(src, middle.as_mut_ptr(), middle.len());
+                        core::ptr::copy_nonoverlapping(src, middle.as_mut_ptr(), middle.len());
                     } else {
                         middle.fill(0.0);
                     }

@@ -1,7 +1,7 @@
 //! Depthwise convolutions over blocked channels: all channels of a block at once, taps outside the image
 //! left out.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use tensorc_abi::Conv2d;
 
@@ -38,6 +38,51 @@ impl Schedule {
     pub(super) fn tasks(&self) -> usize {
         if self.shape.is_empty() { 0 } else { self.runs.parts() * self.bands.parts() }
     }
+
+    /// Runs of pixels of a row with the same filter columns: the first of these and the last fall from pixel
+    /// to pixel.
+    fn most_columns(&self) -> usize {
+        self.shape.output[1].min(2 * self.shape.kernel[1] + 1)
+    }
+
+    /// Elements of scratch one thread needs: for [`Columns`].
+    pub(super) fn scratch(&self) -> usize {
+        if self.shape.is_empty() { 0 } else { self.most_columns() * size_of::<Columns>() / size_of::<f32>() }
+    }
+}
+
+/// Neighbouring pixels of a row whose taps in the image are of the same filter columns.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Columns {
+    pixels: [u32; 2],
+    taps: [u32; 2],
+}
+
+impl Columns {
+    /// Fills the scratch with those of a row.
+    ///
+    /// # Safety
+    /// `memory` has [`Schedule::scratch`] elements, which nothing else uses.
+    unsafe fn of<'s>(schedule: &Schedule, memory: *mut f32) -> &'s [Columns] {
+        let memory: *mut Columns = memory.cast();
+        let mut count = 0;
+        for q in 0..schedule.shape.output[1] {
+            let taps = taps(&schedule.shape, 1, q);
+            let next = Columns { pixels: [q as u32, q as u32 + 1], taps: [taps.start as u32, taps.end as u32] };
+            // SAFETY: there are at most `most_columns` runs, and the scratch is aligned for four bytes.
+            unsafe {
+                if count > 0 && (*memory.add(count - 1)).taps == next.taps {
+                    (*memory.add(count - 1)).pixels[1] = next.pixels[1];
+                } else {
+                    memory.add(count).write(next);
+                    count += 1;
+                }
+            }
+        }
+        // SAFETY: so many have been written.
+        unsafe { core::slice::from_raw_parts(memory, count) }
+    }
 }
 
 /// Filter rows or columns `first..end` of output position `at` whose taps lie in the image.
@@ -56,17 +101,15 @@ pub(super) unsafe fn run(
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
     tasks: Range<usize>,
+    scratch: *mut f32,
 ) {
+    if tasks.is_empty() {
+        return;
+    }
     let Schedule { shape, blocks, .. } = schedule;
     let width = shape.output[1];
-    let mut columns: Vec<(Range<usize>, Range<usize>)> = vec![];
-    for q in 0..if tasks.is_empty() { 0 } else { width } {
-        let taps = taps(shape, 1, q);
-        match columns.last_mut() {
-            Some((pixels, same)) if *same == taps => pixels.end = q + 1,
-            _ => columns.push((q..q + 1, taps)),
-        }
-    }
+    // SAFETY: the scratch is as long as the schedule says.
+    let columns = unsafe { Columns::of(schedule, scratch) };
     for task in tasks {
         let band = schedule.bands.range(task % schedule.bands.parts());
         for block in schedule.runs.range(task / schedule.bands.parts()) {
@@ -74,7 +117,7 @@ pub(super) unsafe fn run(
             let mut finished = band.start;
             for p in band.clone() {
                 // SAFETY: the row is one of y, and its taps lie in the image.
-                unsafe { row(tier, shape, tensors, (block / blocks, block % blocks), p, &columns) };
+                unsafe { row(tier, shape, tensors, (block / blocks, block % blocks), p, columns) };
                 if p + 1 == band.end || (p + 1 - finished) * width * LANES >= EPILOGUE_ELEMENTS {
                     // SAFETY: the rows are finished; the epilogue fits by the caller's contract.
                     unsafe { EpilogueCall::finish(epilogue, batch, finished * width..(p + 1) * width, 0..LANES) };
@@ -95,7 +138,7 @@ unsafe fn row(
     tensors: Tensors,
     (image, block): (usize, usize),
     p: usize,
-    columns: &[(Range<usize>, Range<usize>)],
+    columns: &[Columns],
 ) {
     let rows = taps(shape, 0, p);
     let w = tensors.right.wrapping_add(block * shape.taps() * LANES);
@@ -103,7 +146,8 @@ unsafe fn row(
     let y =
         tensors.result.wrapping_add(image * shape.images[1] + (block * shape.pixels() + p * shape.output[1]) * LANES);
     let line = (p * shape.strides[0] + rows.start * shape.dilations[0]).wrapping_sub(shape.pads[0]);
-    for (pixels, taps) in columns {
+    for run in columns {
+        let [pixels, taps] = [run.pixels, run.taps].map(|[start, end]| start as usize..end as usize);
         let column = (pixels.start * shape.strides[1] + taps.start * shape.dilations[1]).wrapping_sub(shape.pads[1]);
         let first = line.wrapping_mul(shape.input[1]).wrapping_add(column);
         let strip = DepthStrip {

@@ -4,7 +4,7 @@
 //! Neither matrix lies in memory as the tiles want it. Both are transposed into scratch, a block of
 //! pixels at a time.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use tensorc_abi::Conv2d;
 

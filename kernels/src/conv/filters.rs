@@ -1,6 +1,6 @@
 //! The filter matrix of a convolution or data gradient as panels of rows.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use tensorc_abi::{Conv2d, ConvPass};
 

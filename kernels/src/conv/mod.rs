@@ -15,7 +15,7 @@ mod planar;
 mod shape;
 mod windows;
 
-use std::ops::Range;
+use core::ops::Range;
 
 use tensorc_abi::{Conv2d, ConvLayout, ConvPass};
 
@@ -81,7 +81,8 @@ pub fn conv_tasks(call: &Conv2d) -> u64 {
 pub fn conv_scratch(call: &Conv2d) -> usize {
     let elements = match way(call) {
         Way::Correlate => correlate::Schedule::new(call).scratch(),
-        Way::Planar | Way::BlockedDepthwise => 0,
+        Way::Planar => planar::scratch(&Shape::forward(call)),
+        Way::BlockedDepthwise => blocked_depthwise::Schedule::new(call).scratch(),
         Way::Windows => windows::Schedule::new(call).scratch(),
         Way::Blocked => blocked::Schedule::new(call).scratch(),
     };
@@ -137,11 +138,12 @@ pub unsafe fn conv_run_with(
             Way::Correlate => {
                 correlate::run(tier, &correlate::Schedule::new(call), tensors, epilogue, tasks, scratch.cast());
             }
-            Way::Planar => planar::run(tier, &Shape::forward(call), tensors, epilogue, tasks),
+            Way::Planar => planar::run(tier, &Shape::forward(call), tensors, epilogue, tasks, scratch.cast()),
             Way::Windows => windows::run(tier, &windows::Schedule::new(call), tensors, epilogue, tasks, scratch.cast()),
             Way::Blocked => blocked::run(tier, &blocked::Schedule::new(call), tensors, epilogue, tasks, scratch.cast()),
             Way::BlockedDepthwise => {
-                blocked_depthwise::run(tier, &blocked_depthwise::Schedule::new(call), tensors, epilogue, tasks);
+                let schedule = blocked_depthwise::Schedule::new(call);
+                blocked_depthwise::run(tier, &schedule, tensors, epilogue, tasks, scratch.cast());
             }
         }
     }

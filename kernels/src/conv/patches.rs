@@ -1,6 +1,6 @@
 //! Fetches panels of the patch matrix (implicit im2col) out of images.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use super::Shape;
 use crate::tiers::{LANES, NR, Panel, Segment, Tier, Window};
@@ -24,7 +24,7 @@ impl Columns {
     pub(super) fn by_image(&self, cols: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>, usize)> {
         let this = self.clone();
         let mut next = cols.start;
-        std::iter::from_fn(move || {
+        core::iter::from_fn(move || {
             let start = next;
             let (image, pixel) = this.at(start);
             next = cols.end.min(start + this.pixels.end - pixel);
@@ -68,7 +68,7 @@ pub(super) unsafe fn fetch(
     // Planes a multiple of 2 KiB apart share sets of the first-level cache: few are read at a time,
     // so that the lines one filter tap brings in are still there for the next.
     let together = if shape.plane().is_multiple_of(512) { 8 } else { channels.len().max(1) };
-    let vectors: [_; NR / LANES] = std::array::from_fn(|v| {
+    let vectors: [_; NR / LANES] = core::array::from_fn(|v| {
         let start = cols.start + v * LANES;
         segments(shape, columns, start..cols.end.min(start + LANES), image)
     });

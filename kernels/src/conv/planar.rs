@@ -1,7 +1,7 @@
 //! Convolutions whose output channels read one input channel each: depthwise ones and those with a
 //! small channel multiplier. They are computed plane by plane, without packing.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use tensorc_abi::{Conv2d, ConvPass};
 
@@ -49,6 +49,15 @@ pub(super) fn tasks(shape: &Shape) -> usize {
     schedule.planes.parts() * schedule.bands.parts()
 }
 
+/// Elements of scratch one thread needs: for what [`DepthwiseShape`] lists of columns.
+pub(super) fn scratch(shape: &Shape) -> usize {
+    if shape.is_empty() {
+        return 0;
+    }
+    let masks = shape.output[1].div_ceil(LANES) * shape.kernel[1];
+    2 * shape.kernel[1] + masks.div_ceil(2)
+}
+
 /// The packed filters are those of the graph.
 ///
 /// # Safety
@@ -59,12 +68,14 @@ pub(super) unsafe fn run(
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
     tasks: Range<usize>,
+    scratch: *mut f32,
 ) {
     if tasks.is_empty() {
         return;
     }
     let schedule = Schedule::new(shape);
-    let common = common(shape);
+    // SAFETY: the scratch is as long as `scratch` says.
+    let common = unsafe { common(shape, scratch) };
     let channels = shape.groups * shape.out_channels;
     for task in tasks {
         let rows = schedule.bands.range(task % schedule.bands.parts());
@@ -95,22 +106,31 @@ pub(super) unsafe fn run(
     }
 }
 
-/// The geometry every plane shares.
-fn common(shape: &Shape) -> DepthwiseShape {
+/// The geometry every plane shares; what it lists by column is put into the scratch.
+///
+/// # Safety
+/// `memory` has [`scratch`] elements, which nothing else uses.
+unsafe fn common<'s>(shape: &Shape, memory: *mut f32) -> DepthwiseShape<'s> {
     let step = shape.strides[1];
-    let columns: Vec<(usize, usize)> = (0..shape.kernel[1])
-        .map(|s| {
-            let shift = s * shape.dilations[1];
-            let first = shape.pads[1].saturating_sub(shift).div_ceil(step);
-            let end = (shape.input[1] + shape.pads[1]).saturating_sub(shift).div_ceil(step);
-            (first, end.min(shape.output[1]))
-        })
-        .collect();
-    let mut masks = Vec::with_capacity(shape.output[1].div_ceil(LANES) * shape.kernel[1]);
-    for start in (0..shape.output[1]).step_by(LANES) {
-        for &(first, end) in &columns {
-            let lanes = (0..LANES).filter(|lane| (first..end).contains(&(start + lane)));
-            masks.push(lanes.fold(0u16, |mask, lane| mask | 1 << lane));
+    let width = shape.kernel[1];
+    // SAFETY: the scratch is aligned for four bytes and holds both lists, one behind the other; all bytes of
+    // them are written before they are read as integers.
+    let (columns, masks) = unsafe {
+        memory.write_bytes(0, scratch(shape));
+        let columns = core::slice::from_raw_parts_mut(memory.cast::<[u32; 2]>(), width);
+        let masks = memory.add(2 * width).cast::<u16>();
+        (columns, core::slice::from_raw_parts_mut(masks, shape.output[1].div_ceil(LANES) * width))
+    };
+    for (s, column) in columns.iter_mut().enumerate() {
+        let shift = s * shape.dilations[1];
+        let first = shape.pads[1].saturating_sub(shift).div_ceil(step);
+        let end = (shape.input[1] + shape.pads[1]).saturating_sub(shift).div_ceil(step);
+        *column = [first as u32, end.min(shape.output[1]) as u32];
+    }
+    for (v, masks) in masks.chunks_exact_mut(width.max(1)).enumerate() {
+        for (mask, &[first, end]) in masks.iter_mut().zip(&*columns) {
+            let lanes = (0..LANES).filter(|lane| (first as usize..end as usize).contains(&(v * LANES + lane)));
+            *mask = lanes.fold(0u16, |mask, lane| mask | 1 << lane);
         }
     }
     DepthwiseShape {
@@ -120,15 +140,15 @@ fn common(shape: &Shape) -> DepthwiseShape {
         strides: shape.strides,
         dilations: shape.dilations,
         pads: shape.pads,
-        inside: inside(&columns),
+        inside: inside(columns),
         columns,
         masks,
     }
 }
 
 /// The vectors of output columns that no filter column takes out of the image.
-fn inside(columns: &[(usize, usize)]) -> Range<usize> {
-    let first = columns.iter().map(|c| c.0).max().unwrap_or(0).div_ceil(LANES);
-    let end = columns.iter().map(|c| c.1).min().unwrap_or(0) / LANES;
+fn inside(columns: &[[u32; 2]]) -> Range<usize> {
+    let first = columns.iter().map(|c| c[0] as usize).max().unwrap_or(0).div_ceil(LANES);
+    let end = columns.iter().map(|c| c[1] as usize).min().unwrap_or(0) / LANES;
     first..end.max(first)
 }

@@ -5,7 +5,7 @@
 //! several small images, or of a phase of a gradient, are computed side by side in scratch and then
 //! moved to their places.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use tensorc_abi::{Conv2d, ConvPass};
 
@@ -371,7 +371,7 @@ impl Worker<'_> {
                 let src = from.base.wrapping_offset(row as isize * from.ld).wrapping_add(col);
                 if (down, across) == (1, 1) {
                     // SAFETY: the pixels of this plane are the task's, and the stage holds them.
-                    unsafe { std::ptr::copy_nonoverlapping(src, result.add(pixels.start), pixels.len()) };
+                    unsafe { core::ptr::copy_nonoverlapping(src, result.add(pixels.start), pixels.len()) };
                     continue;
                 }
                 let mut pixel = pixels.start;

@@ -2,6 +2,7 @@
 //!
 //! One body for all tiers, in the order of 16 lanes, vectorised by the compiler under the features of each.
 
+use crate::fused::Fused;
 use crate::vmath;
 
 use super::LANES;
@@ -66,12 +67,12 @@ fn larger(a: f32, b: f32) -> f32 {
 /// # Safety
 /// The arguments describe memory as [`Scores`] says.
 #[inline(always)]
-unsafe fn weigh_rows(s: &Scores) {
+unsafe fn weigh_rows(s: &Scores, fused: impl Fused) {
     let whole = s.cols.next_multiple_of(LANES);
     // SAFETY: rows are writable up to `whole`, and the state has an element for each.
     let (row, max, sum, factor, weight) = unsafe {
-        let state = |p: *mut f32| std::slice::from_raw_parts_mut(p, s.rows);
-        let row = |i: usize| std::slice::from_raw_parts_mut(s.tile.add(i * s.ld), whole);
+        let state = |p: *mut f32| core::slice::from_raw_parts_mut(p, s.rows);
+        let row = |i: usize| core::slice::from_raw_parts_mut(s.tile.add(i * s.ld), whole);
         (row, state(s.max), state(s.sum), state(s.factor), state(s.weight))
     };
     // Until the sums are known, the shifts are where they will be.
@@ -93,9 +94,9 @@ unsafe fn weigh_rows(s: &Scores) {
             max[i] = new;
         }
     }
-    factor.iter_mut().for_each(|x| *x = vmath::exp(*x));
+    factor.iter_mut().for_each(|x| *x = vmath::exp(fused, *x));
     for (i, shift) in shift.iter().enumerate() {
-        row(i).iter_mut().for_each(|x| *x = vmath::exp(*x - *shift));
+        row(i).iter_mut().for_each(|x| *x = vmath::exp(fused, *x - *shift));
     }
     let weight = shift;
     for i in 0..s.rows {
@@ -106,23 +107,23 @@ unsafe fn weigh_rows(s: &Scores) {
             }
         }
         weight[i] = fold(lanes, |a, b| a + b);
-        sum[i] = sum[i].mul_add(factor[i], weight[i]);
+        sum[i] = fused.mul_add(sum[i], factor[i], weight[i]);
     }
 }
 
 /// # Safety
 /// The arguments describe memory as [`Dots`] says.
 #[inline(always)]
-unsafe fn dot_products(d: &Dots) {
+unsafe fn dot_products(d: &Dots, fused: impl Fused) {
     const M: usize = 4;
     for i0 in (0..d.m).step_by(M) {
         // SAFETY: passed on from the caller.
         unsafe {
             match d.m - i0 {
-                1 => rows_of_dots::<1>(d, i0),
-                2 => rows_of_dots::<2>(d, i0),
-                3 => rows_of_dots::<3>(d, i0),
-                _ => rows_of_dots::<M>(d, i0),
+                1 => rows_of_dots::<1>(d, fused, i0),
+                2 => rows_of_dots::<2>(d, fused, i0),
+                3 => rows_of_dots::<3>(d, fused, i0),
+                _ => rows_of_dots::<M>(d, fused, i0),
             }
         }
     }
@@ -131,7 +132,7 @@ unsafe fn dot_products(d: &Dots) {
 /// # Safety
 /// As for [`dot_products`], with rows `i0..i0 + M` present.
 #[inline(always)]
-unsafe fn rows_of_dots<const M: usize>(d: &Dots, i0: usize) {
+unsafe fn rows_of_dots<const M: usize>(d: &Dots, fused: impl Fused, i0: usize) {
     let whole = d.depth / LANES * LANES;
     for j in 0..d.n {
         let mut sums = [[0.0f32; LANES]; M];
@@ -142,7 +143,7 @@ unsafe fn rows_of_dots<const M: usize>(d: &Dots, i0: usize) {
                 for (i, sum) in sums.iter_mut().enumerate() {
                     let left = d.a.add((i0 + i) * d.lda + at).cast::<Lanes>().read_unaligned();
                     for l in 0..LANES {
-                        sum[l] = left[l].mul_add(right[l], sum[l]);
+                        sum[l] = fused.mul_add(left[l], right[l], sum[l]);
                     }
                 }
             };
@@ -151,7 +152,7 @@ unsafe fn rows_of_dots<const M: usize>(d: &Dots, i0: usize) {
             }
             if whole < d.depth {
                 let mut right = [0.0; LANES];
-                std::ptr::copy_nonoverlapping(b.add(whole), right.as_mut_ptr(), d.depth - whole);
+                core::ptr::copy_nonoverlapping(b.add(whole), right.as_mut_ptr(), d.depth - whole);
                 part(whole, right);
             }
             for (i, sum) in sums.iter().enumerate() {
@@ -163,7 +164,7 @@ unsafe fn rows_of_dots<const M: usize>(d: &Dots, i0: usize) {
 
 /// The bodies under the features of a tier.
 macro_rules! tier {
-    ($name:ident $(, $features:literal)?) => {
+    ($name:ident, $fused:expr $(, $features:literal)?) => {
         pub(super) mod $name {
             use super::{Dots, Scores};
 
@@ -172,7 +173,7 @@ macro_rules! tier {
             $(#[target_feature(enable = $features)])?
             pub(in super::super) unsafe fn weigh(s: &Scores) {
                 // SAFETY: passed on from the caller.
-                unsafe { super::weigh_rows(s) }
+                unsafe { super::weigh_rows(s, $fused) }
             }
 
             /// # Safety
@@ -180,14 +181,14 @@ macro_rules! tier {
             $(#[target_feature(enable = $features)])?
             pub(in super::super) unsafe fn dots(d: &Dots) {
                 // SAFETY: passed on from the caller.
-                unsafe { super::dot_products(d) }
+                unsafe { super::dot_products(d, $fused) }
             }
         }
     };
 }
 
 #[cfg(target_arch = "x86_64")]
-tier!(avx512, "avx512f,avx2,fma");
+tier!(avx512, crate::fused::Fma::new(), "avx512f,avx2,fma");
 #[cfg(target_arch = "x86_64")]
-tier!(avx2, "avx2,fma");
-tier!(portable);
+tier!(avx2, crate::fused::Fma::new(), "avx2,fma");
+tier!(portable, crate::fused::Baseline);

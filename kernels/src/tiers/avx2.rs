@@ -1,6 +1,6 @@
 //! Kernels for AVX2 with FMA: a 6×16 register tile over the common packed layout.
 
-use std::arch::x86_64::*;
+use core::arch::x86_64::*;
 
 use super::{NR, Panel, Skinny, Tier, Tile, Window, attention, avx2_blocked, avx2_depthwise, portable, spread};
 

@@ -1,7 +1,7 @@
 //! Convolutions over blocked channels for AVX2: a block of channels is two vectors, six pixels of which
 //! are kept as accumulators.
 
-use std::arch::x86_64::*;
+use core::arch::x86_64::*;
 
 use super::{DepthStrip, LANES, Strip};
 

@@ -1,6 +1,8 @@
 //! Depthwise convolution for AVX2: eight output columns in a vector, four output rows at a time.
 
-use std::arch::x86_64::*;
+use core::arch::x86_64::*;
+
+use crate::fused::Fma;
 
 use super::avx2::{bit_mask, lane_mask};
 use super::{Depthwise, LANES, portable, spread};
@@ -22,7 +24,7 @@ pub(super) unsafe fn depthwise(d: &Depthwise<'_>) {
             ([2, 2], [1, 1], [3, 3]) => square::<2, 3, 9>(d),
             ([1, 1], [1, 1], [5, 5]) => square::<1, 5, 8>(d),
             ([2, 2], [1, 1], [5, 5]) => square::<2, 5, 11>(d),
-            _ => portable::depthwise(d),
+            _ => portable::depthwise(d, Fma::new()),
         }
     }
 }
@@ -72,7 +74,7 @@ unsafe fn square_at<const STEP: usize, const K: usize, const LINES: usize, const
     d: &Depthwise<'_>,
     filter: &[[__m256; K]; K],
     lines: &[Option<*const f32>; LINES],
-    rows: std::ops::Range<usize>,
+    rows: core::ops::Range<usize>,
     half: usize,
 ) {
     let g = d.shape;

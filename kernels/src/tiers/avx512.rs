@@ -5,7 +5,7 @@
 //! the last full vector are *tails*: their accumulators hold rows in lanes (A as the vector, B
 //! broadcast), which costs one multiply-add instead of twelve.
 
-use std::arch::x86_64::*;
+use core::arch::x86_64::*;
 
 use super::avx512_data::first;
 use super::{LANES, NR, Skinny, Tier, Tile, attention, avx512_blocked, avx512_data, avx512_depthwise};

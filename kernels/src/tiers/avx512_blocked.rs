@@ -3,7 +3,7 @@
 //! Up to 14 pixels by two blocks of output channels are kept as accumulators. With the distance of
 //! pixels known at compile time, one address register reaches all pixels of a row.
 
-use std::arch::x86_64::*;
+use core::arch::x86_64::*;
 
 use super::{DepthStrip, LANES, STRIP_PIXELS, Strip};
 

@@ -1,6 +1,6 @@
 //! AVX-512 kernels that only move data: packing and implicit im2col.
 
-use std::arch::x86_64::*;
+use core::arch::x86_64::*;
 
 use super::{LANES, NR, Panel, Window, portable, spread};
 

@@ -1,6 +1,8 @@
 //! Depthwise convolution for AVX-512: sixteen output columns in a vector, four output rows at a time.
 
-use std::arch::x86_64::*;
+use core::arch::x86_64::*;
+
+use crate::fused::Fma;
 
 use super::avx512_data::{even, first};
 use super::{Depthwise, DepthwiseShape, LANES, portable, spread};
@@ -22,7 +24,7 @@ pub(super) unsafe fn depthwise(d: &Depthwise<'_>) {
             ([2, 2], [1, 1], [5, 5]) => square::<2, 5, 11>(d),
             ([_, 1], ..) => bands::<1>(d),
             ([_, 2], ..) => bands::<2>(d),
-            _ => portable::depthwise(d),
+            _ => portable::depthwise(d, Fma::new()),
         }
     }
 }
@@ -72,7 +74,7 @@ unsafe fn square_at<const STEP: usize, const K: usize, const LINES: usize, const
     d: &Depthwise<'_>,
     filter: &[[__m512; K]; K],
     lines: &[Option<*const f32>; LINES],
-    rows: std::ops::Range<usize>,
+    rows: core::ops::Range<usize>,
     v: usize,
 ) {
     let g = d.shape;
@@ -144,7 +146,7 @@ unsafe fn bands<const STEP: usize>(d: &Depthwise<'_>) {
 /// As [`super::Tier`], with rows `p..p + ROWS` inside `d.rows` and the column stride `STEP`.
 #[target_feature(enable = "avx512f")]
 unsafe fn band<const ROWS: usize, const STEP: usize>(d: &Depthwise<'_>, p: usize) {
-    let g: &DepthwiseShape = d.shape;
+    let g: &DepthwiseShape<'_> = d.shape;
     let width = g.kernel[1];
     for v in 0..g.output[1].div_ceil(LANES) {
         let masks = &g.masks[v * width..(v + 1) * width];

@@ -65,7 +65,7 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    pub(crate) const NOTHING: Ahead = Ahead { first: std::ptr::null(), step: 0, rows: 0 };
+    pub(crate) const NOTHING: Ahead = Ahead { first: core::ptr::null(), step: 0, rows: 0 };
 
     /// Neighbouring elements.
     pub(crate) fn elements(first: *const f32, len: usize) -> Ahead {
@@ -184,12 +184,12 @@ pub(crate) struct Depthwise<'a> {
     /// Output plane.
     pub y: *mut f32,
     /// Output rows to compute.
-    pub rows: std::ops::Range<usize>,
-    pub shape: &'a DepthwiseShape,
+    pub rows: core::ops::Range<usize>,
+    pub shape: &'a DepthwiseShape<'a>,
 }
 
 /// What all planes of a depthwise convolution have in common.
-pub(crate) struct DepthwiseShape {
+pub(crate) struct DepthwiseShape<'a> {
     pub input: [usize; 2],
     pub output: [usize; 2],
     pub kernel: [usize; 2],
@@ -197,11 +197,11 @@ pub(crate) struct DepthwiseShape {
     pub dilations: [usize; 2],
     pub pads: [usize; 2],
     /// For filter column s, the half-open range of output columns whose tap lies in the image.
-    pub columns: Vec<(usize, usize)>,
+    pub columns: &'a [[u32; 2]],
     /// Lanes in the image of output vector v at filter column s, at `[v·kernel[1] + s]`.
-    pub masks: Vec<u16>,
+    pub masks: &'a [u16],
     /// Output vectors all of whose lanes are in the image at every filter column.
-    pub inside: std::ops::Range<usize>,
+    pub inside: core::ops::Range<usize>,
 }
 
 /// Most output pixels of a [`Strip`].
@@ -282,7 +282,7 @@ pub(crate) struct Tier {
 /// # Panics
 /// If this machine cannot execute the tier.
 pub(crate) fn tier(isa: Isa) -> &'static Tier {
-    assert!(isa == crate::isa() || isa.is_available(), "this machine does not have the tier {isa:?}");
+    assert!(isa == crate::isa() || isa.is_available(), "this machine does not have the tier");
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => &avx512::TIER,

@@ -1,6 +1,8 @@
 //! Kernels in plain Rust, for any machine; other tiers inline the same bodies under their own
 //! target features where vectorisation by the compiler is good enough.
 
+use crate::fused::{Baseline, Fused};
+
 use super::{Depthwise, LANES, NR, Panel, Skinny, Tier, Tile, Window, attention, portable_blocked};
 
 pub(super) static TIER: Tier = Tier {
@@ -8,7 +10,7 @@ pub(super) static TIER: Tier = Tier {
     skinny,
     panel,
     fetch,
-    depthwise,
+    depthwise: baseline_depthwise,
     strip: portable_blocked::strip,
     depth_strip: portable_blocked::depth_strip,
     weigh: attention::portable::weigh,
@@ -48,7 +50,7 @@ unsafe fn block(t: &Tile, i0: usize, rows: usize, j0: usize, cols: usize) {
             let (a, b) = (t.a.offset(i0 as isize * t.a_row + k as isize * t.a_step), t.b.add(k * t.ldb + j0));
             for (i, row) in acc.iter_mut().enumerate().take(rows) {
                 for (j, sum) in row.iter_mut().enumerate().take(cols) {
-                    *sum = (*a.offset(i as isize * t.a_row)).mul_add(*b.add(j), *sum);
+                    *sum = Baseline.mul_add(*a.offset(i as isize * t.a_row), *b.add(j), *sum);
                 }
             }
         }
@@ -62,8 +64,7 @@ unsafe fn block(t: &Tile, i0: usize, rows: usize, j0: usize, cols: usize) {
 
 /// # Safety
 /// As [`Tier`].
-#[inline(always)]
-pub(super) unsafe fn skinny(s: &Skinny) {
+unsafe fn skinny(s: &Skinny) {
     for i in 0..s.m {
         for j0 in (0..s.n).step_by(NR) {
             let cols = NR.min(s.n - j0);
@@ -76,16 +77,16 @@ pub(super) unsafe fn skinny(s: &Skinny) {
                     let row = b.offset(k as isize * s.b_row);
                     if cols == NR {
                         for (j, sum) in acc.iter_mut().enumerate() {
-                            *sum = a.mul_add(*row.add(j), *sum);
+                            *sum = Baseline.mul_add(a, *row.add(j), *sum);
                         }
                     } else {
                         for (j, sum) in acc.iter_mut().enumerate().take(cols) {
-                            *sum = a.mul_add(*row.add(j), *sum);
+                            *sum = Baseline.mul_add(a, *row.add(j), *sum);
                         }
                     }
                 }
                 let c = s.c.offset(i as isize * s.ldc).add(j0);
-                std::ptr::copy_nonoverlapping(acc.as_ptr(), c, cols);
+                core::ptr::copy_nonoverlapping(acc.as_ptr(), c, cols);
             }
         }
     }
@@ -145,7 +146,7 @@ pub(super) unsafe fn fetch(f: &Window<'_>) {
             // SAFETY: the destination has a row of NR elements for each tap of each channel.
             unsafe {
                 let dst = f.dst.add((channel * f.taps() + tap) * NR);
-                std::ptr::copy_nonoverlapping(lanes.as_ptr(), dst, LANES);
+                core::ptr::copy_nonoverlapping(lanes.as_ptr(), dst, LANES);
             }
         }
     }
@@ -153,19 +154,27 @@ pub(super) unsafe fn fetch(f: &Window<'_>) {
 
 /// # Safety
 /// As [`Tier`].
+unsafe fn baseline_depthwise(d: &Depthwise<'_>) {
+    // SAFETY: passed on from the caller.
+    unsafe { depthwise(d, Baseline) }
+}
+
+/// # Safety
+/// As [`Tier`].
 #[inline(always)]
-pub(super) unsafe fn depthwise(d: &Depthwise<'_>) {
+pub(super) unsafe fn depthwise(d: &Depthwise<'_>, fused: impl Fused) {
     let g = d.shape;
     for p in d.rows.clone() {
         // SAFETY: p is an output row.
-        let y = unsafe { std::slice::from_raw_parts_mut(d.y.add(p * g.output[1]), g.output[1]) };
+        let y = unsafe { core::slice::from_raw_parts_mut(d.y.add(p * g.output[1]), g.output[1]) };
         y.fill(0.0);
         for r in 0..g.kernel[0] {
             let ih = (p * g.strides[0] + r * g.dilations[0]).wrapping_sub(g.pads[0]);
             if ih >= g.input[0] {
                 continue;
             }
-            for (s, &(first, last)) in g.columns.iter().enumerate() {
+            for (s, columns) in g.columns.iter().enumerate() {
+                let [first, last] = columns.map(|column| column as usize);
                 if first >= last {
                     continue;
                 }
@@ -176,11 +185,11 @@ pub(super) unsafe fn depthwise(d: &Depthwise<'_>) {
                     let x = d.x.add(ih * g.input[1] + column);
                     if g.strides[1] == 1 {
                         for (q, sum) in y[first..last].iter_mut().enumerate() {
-                            *sum = (*x.add(q)).mul_add(w, *sum);
+                            *sum = fused.mul_add(*x.add(q), w, *sum);
                         }
                     } else {
                         for (q, sum) in y[first..last].iter_mut().enumerate() {
-                            *sum = (*x.add(q * g.strides[1])).mul_add(w, *sum);
+                            *sum = fused.mul_add(*x.add(q * g.strides[1]), w, *sum);
                         }
                     }
                 }

@@ -1,5 +1,7 @@
 //! Convolutions over blocked channels without assumptions about the machine.
 
+use crate::fused::{Baseline, Fused};
+
 use super::{DepthStrip, LANES, Strip};
 
 impl Strip {
@@ -21,7 +23,6 @@ impl Strip {
 
 /// # Safety
 /// As [`super::Tier`].
-#[inline(always)]
 pub(super) unsafe fn strip(t: &Strip) {
     // SAFETY: passed on from the caller.
     unsafe { t.each_pixel(pixel) };
@@ -34,7 +35,7 @@ unsafe fn pixel(t: &Strip) {
         let mut acc = [0.0f32; LANES];
         // SAFETY: all addresses are of elements that the strip names.
         unsafe {
-            let y = std::slice::from_raw_parts_mut(t.y.add(v * t.y_block), LANES);
+            let y = core::slice::from_raw_parts_mut(t.y.add(v * t.y_block), LANES);
             if t.continued {
                 acc.copy_from_slice(y);
             }
@@ -46,7 +47,7 @@ unsafe fn pixel(t: &Strip) {
                     for c in 0..t.channels {
                         let value = *x.add(c);
                         for (j, sum) in acc.iter_mut().enumerate() {
-                            *sum = value.mul_add(*w.add(j), *sum);
+                            *sum = Baseline.mul_add(value, *w.add(j), *sum);
                         }
                         w = w.wrapping_add(t.vectors * LANES);
                     }
@@ -59,7 +60,6 @@ unsafe fn pixel(t: &Strip) {
 
 /// # Safety
 /// As [`super::Tier`].
-#[inline(always)]
 pub(super) unsafe fn depth_strip(t: &DepthStrip) {
     for p in 0..t.pixels {
         let mut acc = [0.0f32; LANES];
@@ -70,11 +70,11 @@ pub(super) unsafe fn depth_strip(t: &DepthStrip) {
                     let x = t.x.add(p * t.step + r * t.tap[0] + s * t.tap[1]);
                     let w = t.w.add(r * t.w_row + s * LANES);
                     for (j, sum) in acc.iter_mut().enumerate() {
-                        *sum = (*x.add(j)).mul_add(*w.add(j), *sum);
+                        *sum = Baseline.mul_add(*x.add(j), *w.add(j), *sum);
                     }
                 }
             }
-            std::ptr::copy_nonoverlapping(acc.as_ptr(), t.y.add(p * LANES), LANES);
+            core::ptr::copy_nonoverlapping(acc.as_ptr(), t.y.add(p * LANES), LANES);
         }
     }
 }

@@ -8,6 +8,7 @@
 mod generated;
 
 use crate::Isa;
+use crate::fused::Fused;
 
 /// A function applied in place to `len` consecutive elements.
 ///
@@ -28,7 +29,7 @@ const VECTOR: usize = 16;
 #[inline(always)]
 unsafe fn strip(data: *mut f32, len: i64, f: impl Fn(f32) -> f32) {
     // SAFETY: the caller's promise.
-    let data = unsafe { std::slice::from_raw_parts_mut(data, len.max(0) as usize) };
+    let data = unsafe { core::slice::from_raw_parts_mut(data, len.max(0) as usize) };
     let (whole, tail) = data.split_at_mut(data.len() / TURN * TURN);
     for x in whole {
         *x = f(*x);
@@ -46,8 +47,8 @@ unsafe fn strip(data: *mut f32, len: i64, f: impl Fn(f32) -> f32) {
 
 /// `exp` as the library defines it.
 #[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
-    generated::exp(x)
+pub(crate) fn exp(fused: impl Fused, x: f32) -> f32 {
+    generated::exp(fused, x)
 }
 
 /// Defines the strips of each function and the table that finds them.
@@ -56,24 +57,33 @@ macro_rules! strips {
         $(
             mod $f {
                 use super::{generated, strip};
+                use crate::fused::Baseline;
+                #[cfg(target_arch = "x86_64")]
+                use crate::fused::Fma;
 
                 #[cfg(target_arch = "x86_64")]
                 #[target_feature(enable = "avx512f,avx2,fma")]
                 pub(super) unsafe extern "C" fn avx512(data: *mut f32, len: i64) {
                     // SAFETY: the caller's promise.
-                    unsafe { strip(data, len, generated::$f) }
+                    unsafe {
+                        let fused = Fma::new();
+                        strip(data, len, |x| generated::$f(fused, x))
+                    }
                 }
 
                 #[cfg(target_arch = "x86_64")]
                 #[target_feature(enable = "avx2,fma")]
                 pub(super) unsafe extern "C" fn avx2(data: *mut f32, len: i64) {
                     // SAFETY: the caller's promise.
-                    unsafe { strip(data, len, generated::$f) }
+                    unsafe {
+                        let fused = Fma::new();
+                        strip(data, len, |x| generated::$f(fused, x))
+                    }
                 }
 
                 pub(super) unsafe extern "C" fn portable(data: *mut f32, len: i64) {
                     // SAFETY: the caller's promise.
-                    unsafe { strip(data, len, generated::$f) }
+                    unsafe { strip(data, len, |x| generated::$f(Baseline, x)) }
                 }
             }
         )*

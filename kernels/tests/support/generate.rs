@@ -8,6 +8,8 @@ const HEADER: &str = "\
 //! library's expressions: set `TENSORC_GENERATE` and run that test to write it again.
 #![allow(clippy::all, reason = \"generated\")]
 #![cfg_attr(rustfmt, rustfmt::skip)]
+
+use crate::fused::{Fused, sqrt};
 ";
 
 /// The functions of one argument whose every value has 32 bits.
@@ -22,7 +24,7 @@ const WIDTH: usize = 116;
 pub fn file(library: &dyn MathLibrary) -> String {
     let mut out = String::from(HEADER);
     for (f, body) in functions(library) {
-        out += &format!("\n#[inline(always)]\npub(super) fn {}(x: f32) -> f32 {{\n", f.name());
+        out += &format!("\n#[inline(always)]\npub(super) fn {}(fused: impl Fused, x: f32) -> f32 {{\n", f.name());
         let mut line = String::from("   ");
         for (i, node) in body.nodes.iter().enumerate() {
             let ScalarNode::Op(op, args) = node else { continue };
@@ -67,12 +69,8 @@ fn expression(op: ScalarOp, from: DType, args: &[String]) -> String {
         ScalarOp::Neg if float => format!("-{}", args[0]),
         ScalarOp::Not => format!("!{}", args[0]),
         ScalarOp::Abs if float => call("abs"),
-        ScalarOp::Sqrt => call("sqrt"),
-        ScalarOp::Floor => call("floor"),
-        ScalarOp::Ceil => call("ceil"),
-        ScalarOp::Trunc => call("trunc"),
-        ScalarOp::Round => call("round_ties_even"),
-        ScalarOp::Fma => call("mul_add"),
+        ScalarOp::Sqrt => format!("sqrt({})", args[0]),
+        ScalarOp::Fma => format!("fused.mul_add({})", args.join(", ")),
         ScalarOp::Add if float => infix("+"),
         ScalarOp::Sub if float => infix("-"),
         ScalarOp::Mul if float => infix("*"),
