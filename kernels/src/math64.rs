@@ -8,12 +8,14 @@ macro_rules! wrappers {
     (unary: $($one:ident = $f:path),* ; binary: $($two:ident = $g:path),* $(;)?) => {
         $(
             #[doc = concat!("`", stringify!($f), "`.")]
+            #[cfg_attr(feature = "c-names", unsafe(no_mangle))]
             pub extern "C" fn $one(x: f64) -> f64 {
                 $f(x)
             }
         )*
         $(
             #[doc = concat!("`", stringify!($g), "`.")]
+            #[cfg_attr(feature = "c-names", unsafe(no_mangle))]
             pub extern "C" fn $two(x: f64, y: f64) -> f64 {
                 $g(x, y)
             }
@@ -82,11 +84,13 @@ fn ndtr(x: f64) -> f64 {
 }
 
 /// `libm::fmaf`: a fused multiply-add for generated code on machines without the instruction.
+#[cfg_attr(feature = "c-names", unsafe(no_mangle))]
 pub extern "C" fn tc_fma_f32(x: f32, y: f32, z: f32) -> f32 {
     libm::fmaf(x, y, z)
 }
 
 /// The exact remainder of C's `fmodf`.
+#[cfg_attr(feature = "c-names", unsafe(no_mangle))]
 pub extern "C" fn tc_fmod_f32(x: f32, y: f32) -> f32 {
     libm::fmodf(x, y)
 }
