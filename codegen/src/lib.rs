@@ -3,3 +3,4 @@
 pub mod cranelift;
 pub mod emit;
 pub mod lower;
+pub mod target;

@@ -28,7 +28,7 @@ const LEAST_SLICES: u64 = 32;
 const LONGEST: usize = 4;
 /// Chains replaced.
 const ROUNDS: usize = 12;
-/// A round that does not lower the peak below this share of it is the last, in percent.
+/// Slices are kept if they lower the peak below this share of it, in percent.
 const ENOUGH: u64 = 98;
 
 /// Clusters looked at in all trials together.
@@ -61,24 +61,27 @@ impl Pass for SliceBatch {
             return Ok(false);
         }
         let mut changed = false;
-        let (mut peak, mut at) = estimate::fused_peak(graph)?;
+        let (mut kept, mut at) = estimate::fused_peak(graph)?;
+        // Several places may need nearly as much memory as the peak: only when all are sliced, it sinks.
+        let (mut peak, mut current) = (kept, None);
         let mut work = 0;
         for _ in 0..ROUNDS {
             let Some(middle) = at.filter(|_| peak >= LEAST_SLICES * least && work < WORK) else { break };
             let mut best: Option<(u64, Option<NodeId>, Graph)> = None;
-            for trial in trials(graph, middle, least)? {
+            for trial in trials(current.as_ref().unwrap_or(graph), middle, least)? {
                 work += trial.node_ids().len();
                 let (lower, next) = estimate::fused_peak(&trial)?;
                 if best.as_ref().is_none_or(|(least, ..)| lower < *least) {
                     best = Some((lower, next, trial));
                 }
             }
-            match best {
-                Some((lower, next, trial)) if lower * 100 < peak * ENOUGH => {
-                    (peak, at, *graph) = (lower, next, trial);
-                    changed = true;
-                }
-                _ => break,
+            let Some((lower, next, trial)) = best.filter(|(lower, ..)| *lower < peak) else { break };
+            (peak, at) = (lower, next);
+            if lower * 100 < kept * ENOUGH {
+                (kept, *graph, current) = (lower, trial, None);
+                changed = true;
+            } else {
+                current = Some(trial);
             }
         }
         Ok(changed)
@@ -110,9 +113,9 @@ fn link(graph: &Graph, node: NodeId) -> Result<Option<DenseType>> {
     }
 }
 
-/// Graphs in which a chain with the node is sliced.
+/// Graphs in which a chain with the node is sliced. Only its last cluster may have several results.
 fn trials(graph: &Graph, middle: NodeId, least: u64) -> Result<Vec<Graph>> {
-    if !matches!(graph.node(middle).kind, NodeKind::Fused(_)) || graph.node(middle).types.len() != 1 {
+    if !matches!(graph.node(middle).kind, NodeKind::Fused(_)) {
         return Ok(vec![]);
     }
     let Some(batch) = graph.dense(Value { node: middle, port: 0 })?.dims.first().copied().filter(|b| *b > 1) else {
@@ -137,7 +140,7 @@ fn trials(graph: &Graph, middle: NodeId, least: u64) -> Result<Vec<Graph>> {
         let last = nodes[nodes.len() - 1];
         let after = graph.uses(last).first().map(|(user, ..)| *user);
         match (link(graph, last)?, after) {
-            (Some(_), Some(after)) if graph.node(after).types.len() == 1 => nodes.push(after),
+            (Some(_), Some(after)) => nodes.push(after),
             _ => break,
         }
     }
@@ -154,6 +157,10 @@ fn trials(graph: &Graph, middle: NodeId, least: u64) -> Result<Vec<Graph>> {
 }
 
 impl Chain<'_> {
+    fn results(&self, node: NodeId) -> impl Iterator<Item = Value> + use<> {
+        (0..self.graph.node(node).types.len() as u16).map(move |port| Value { node, port })
+    }
+
     /// The graph with this chain sliced, if it can be.
     fn sliced(&self) -> Result<Option<Graph>> {
         let mut read = vec![];
@@ -174,7 +181,7 @@ impl Chain<'_> {
             clusters.push((node, batched, Fused { class: fused.class, body: Box::new(body) }));
         }
         let mut graph = self.graph.clone();
-        let mut parts = vec![];
+        let mut last = vec![];
         for slice in 0..self.batch / size {
             let mut before: Option<(NodeId, Value)> = None;
             for (node, batched, fused) in &clusters {
@@ -186,18 +193,19 @@ impl Chain<'_> {
                         _ => v,
                     });
                 }
-                let v = Value { node: *node, port: 0 };
-                let name = self.graph.node(*node).name.clone();
-                let id = graph.add_fused(name, fused.clone(), &args, &[first(&self.graph.dense(v)?, size)]);
+                let types = self.results(*node).map(|v| Ok(first(&self.graph.dense(v)?, size)));
+                let types = types.collect::<Result<Vec<_>>>()?;
+                let id = graph.add_fused(self.graph.node(*node).name.clone(), fused.clone(), &args, &types);
                 before = Some((*node, Value { node: id, port: 0 }));
             }
-            parts.extend(before.map(|(_, v)| v));
+            last.extend(before.map(|(_, v)| v.node));
         }
-        let Some(&last) = self.nodes.last() else { return Ok(None) };
-        let v = Value { node: last, port: 0 };
-        let name = self.graph.node(last).name.clone();
-        let joined = graph.add_prim(name, Prim::Concat { axis: 0 }, &parts, &[self.graph.dense(v)?]);
-        graph.replace_uses(v, Value { node: joined, port: 0 });
+        for v in self.nodes.last().into_iter().flat_map(|node| self.results(*node)) {
+            let parts: Vec<Value> = last.iter().map(|node| Value { node: *node, port: v.port }).collect();
+            let name = self.graph.node(v.node).name.clone();
+            let joined = graph.add_prim(name, Prim::Concat { axis: 0 }, &parts, &[self.graph.dense(v)?]);
+            graph.replace_uses(v, Value { node: joined, port: 0 });
+        }
         graph.remove_dead();
         Ok(Some(graph))
     }
