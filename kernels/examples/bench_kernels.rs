@@ -1,7 +1,7 @@
 //! Prints the speed of the library kernels on one thread, in GFLOP/s and as a share of the
 //! machine's measured multiply-add peak.
 //!
-//! `cargo run --release -p tensorc-kernels --example bench_kernels [FILTER [avx512|avx2|portable]]`
+//! `cargo run --release -p tensorc-kernels --example bench_kernels [FILTER [avx512|avx2|neon|portable]]`
 
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,7 @@ fn peak(isa: Isa) -> f64 {
     match isa {
         Isa::Avx512 => (ROUNDS * 12 * 32) as f64 / best(|| multiply_adds!("zmm", ROUNDS)),
         Isa::Avx2 => (ROUNDS * 12 * 16) as f64 / best(|| multiply_adds!("ymm", ROUNDS)),
-        Isa::Portable => f64::NAN,
+        Isa::Neon | Isa::Portable => f64::NAN,
     }
 }
 
@@ -251,6 +251,7 @@ fn main() {
     let isa = match args.next().as_deref() {
         Some("avx512") => Isa::Avx512,
         Some("avx2") => Isa::Avx2,
+        Some("neon") => Isa::Neon,
         Some("portable") => Isa::Portable,
         _ => isa(),
     };

@@ -10,6 +10,8 @@ pub enum Isa {
     Avx512,
     /// AVX2 with FMA: 16 vector registers of 8 lanes.
     Avx2,
+    /// NEON: 32 vector registers of 4 lanes.
+    Neon,
     /// Any machine. Fused multiply-adds may be library calls.
     Portable,
 }
@@ -22,7 +24,7 @@ cpufeatures::new!(avx2, "avx2", "fma");
 
 impl Isa {
     /// Every tier, fastest first.
-    pub const ALL: [Isa; 3] = [Isa::Avx512, Isa::Avx2, Isa::Portable];
+    pub const ALL: [Isa; 4] = [Isa::Avx512, Isa::Avx2, Isa::Neon, Isa::Portable];
 
     /// Whether this machine can execute the tier.
     pub fn is_available(self) -> bool {
@@ -33,6 +35,7 @@ impl Isa {
             Isa::Avx2 => avx2::get(),
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx512 | Isa::Avx2 => false,
+            Isa::Neon => cfg!(target_arch = "aarch64"),
             Isa::Portable => true,
         }
     }

@@ -94,9 +94,13 @@ unsafe fn weigh_rows(s: &Scores, fused: impl Fused) {
             max[i] = new;
         }
     }
-    factor.iter_mut().for_each(|x| *x = vmath::exp(fused, *x));
+    for x in factor.iter_mut() {
+        *x = vmath::exp(fused, *x);
+    }
     for (i, shift) in shift.iter().enumerate() {
-        row(i).iter_mut().for_each(|x| *x = vmath::exp(fused, *x - *shift));
+        for x in row(i) {
+            *x = vmath::exp(fused, *x - *shift);
+        }
     }
     let weight = shift;
     for i in 0..s.rows {
@@ -139,25 +143,39 @@ unsafe fn rows_of_dots<const M: usize>(d: &Dots, fused: impl Fused, i0: usize) {
         // SAFETY: whole parts of the row are read, and what is left of it; rows of A are padded.
         unsafe {
             let b = d.b.offset(j as isize * d.ldb);
-            let mut part = |at: usize, right: Lanes| {
-                for (i, sum) in sums.iter_mut().enumerate() {
-                    let left = d.a.add((i0 + i) * d.lda + at).cast::<Lanes>().read_unaligned();
-                    for l in 0..LANES {
-                        sum[l] = fused.mul_add(left[l], right[l], sum[l]);
-                    }
-                }
-            };
+            let a = d.a.add(i0 * d.lda);
             for at in (0..whole).step_by(LANES) {
-                part(at, b.add(at).cast::<Lanes>().read_unaligned());
+                add_products(&mut sums, a.add(at), d.lda, b.add(at).cast::<Lanes>().read_unaligned(), fused);
             }
             if whole < d.depth {
                 let mut right = [0.0; LANES];
                 core::ptr::copy_nonoverlapping(b.add(whole), right.as_mut_ptr(), d.depth - whole);
-                part(whole, right);
+                add_products(&mut sums, a.add(whole), d.lda, right, fused);
             }
             for (i, sum) in sums.iter().enumerate() {
                 *d.c.add((i0 + i) * d.ldc + j) = fold(*sum, |a, b| a + b);
             }
+        }
+    }
+}
+
+/// Adds the products of a part of each row of A with the same part of a row of B.
+///
+/// # Safety
+/// Each of M rows has a whole part.
+#[inline(always)]
+unsafe fn add_products<const M: usize>(
+    sums: &mut [Lanes; M],
+    a: *const f32,
+    lda: usize,
+    right: Lanes,
+    fused: impl Fused,
+) {
+    for (i, sum) in sums.iter_mut().enumerate() {
+        // SAFETY: passed on from the caller.
+        let left = unsafe { a.add(i * lda).cast::<Lanes>().read_unaligned() };
+        for l in 0..LANES {
+            sum[l] = fused.mul_add(left[l], right[l], sum[l]);
         }
     }
 }

@@ -7,8 +7,6 @@ mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx2_blocked;
-#[cfg(target_arch = "x86_64")]
 mod avx2_depthwise;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -18,8 +16,16 @@ mod avx512_blocked;
 mod avx512_data;
 #[cfg(target_arch = "x86_64")]
 mod avx512_depthwise;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod narrow;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod narrow_blocked;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 mod portable_blocked;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod vector;
 
 use crate::Isa;
 
@@ -52,10 +58,12 @@ pub(crate) struct Tile {
     /// Whether each row of B is readable up to NR columns.
     pub padded: bool,
     /// What to fetch into the cache for later tiles.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AVX-512"))]
     pub ahead: Ahead,
 }
 
 /// Rows of at most [`NR`] elements that will be needed soon; their addresses need not be valid.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AVX-512"))]
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     pub first: *const f32,
@@ -199,8 +207,10 @@ pub(crate) struct DepthwiseShape<'a> {
     /// For filter column s, the half-open range of output columns whose tap lies in the image.
     pub columns: &'a [[u32; 2]],
     /// Lanes in the image of output vector v at filter column s, at `[v·kernel[1] + s]`.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for vectors with masks"))]
     pub masks: &'a [u16],
     /// Output vectors all of whose lanes are in the image at every filter column.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for vectors with masks"))]
     pub inside: core::ops::Range<usize>,
 }
 
@@ -236,6 +246,7 @@ pub(crate) struct Strip {
     /// 1 or 2.
     pub vectors: usize,
     /// Where to fetch into the cache what later strips need, 16 elements for each term; any address will do.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AVX-512"))]
     pub ahead: *const f32,
     /// Pixel i (in row-major order) of channel block v at `y[v·y_block + 16·i]`.
     pub y: *mut f32,
@@ -288,6 +299,8 @@ pub(crate) fn tier(isa: Isa) -> &'static Tier {
         Isa::Avx512 => &avx512::TIER,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => &avx2::TIER,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => &neon::TIER,
         _ => &portable::TIER,
     }
 }

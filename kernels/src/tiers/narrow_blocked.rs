@@ -1,18 +1,16 @@
-//! Convolutions over blocked channels for AVX2: a block of channels is two vectors, six pixels of which
-//! are kept as accumulators.
+//! Convolutions over blocked channels for tiers with vectors of four or eight lanes: a block of channels is `H`
+//! vectors, six pixels of which are kept as accumulators.
 
-use core::arch::x86_64::*;
-
+use super::vector::Vector;
 use super::{DepthStrip, LANES, Strip};
 
-const HALF: usize = LANES / 2;
 /// Most pixels computed together.
 const PIXELS: usize = 6;
 
 /// # Safety
-/// As [`super::Tier`].
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn strip(t: &Strip) {
+/// As [`super::Tier`], with vectors that fill a block.
+#[inline(always)]
+pub(super) unsafe fn strip<X: Vector, const H: usize>(t: &Strip) {
     for v in 0..t.vectors {
         for r in 0..t.rows {
             let parts = t.pixels.div_ceil(PIXELS);
@@ -21,12 +19,12 @@ pub(super) unsafe fn strip(t: &Strip) {
                 // SAFETY: the pixels and the channel block are of the strip.
                 unsafe {
                     match end - first {
-                        1 => pixels::<1>(t, v, r, first),
-                        2 => pixels::<2>(t, v, r, first),
-                        3 => pixels::<3>(t, v, r, first),
-                        4 => pixels::<4>(t, v, r, first),
-                        5 => pixels::<5>(t, v, r, first),
-                        _ => pixels::<6>(t, v, r, first),
+                        1 => pixels::<X, H, 1>(t, v, r, first),
+                        2 => pixels::<X, H, 2>(t, v, r, first),
+                        3 => pixels::<X, H, 3>(t, v, r, first),
+                        4 => pixels::<X, H, 4>(t, v, r, first),
+                        5 => pixels::<X, H, 5>(t, v, r, first),
+                        _ => pixels::<X, H, 6>(t, v, r, first),
                     }
                 }
             }
@@ -34,19 +32,33 @@ pub(super) unsafe fn strip(t: &Strip) {
     }
 }
 
+/// The vectors of a block.
+///
+/// # Safety
+/// The block can be read.
+#[inline(always)]
+unsafe fn load<X: Vector, const H: usize>(p: *const f32) -> [X; H] {
+    // SAFETY: H vectors are a block.
+    unsafe {
+        let mut block = [X::splat(0.0); H];
+        for (h, vector) in block.iter_mut().enumerate() {
+            *vector = X::load(p.wrapping_add(h * X::LANES));
+        }
+        block
+    }
+}
+
 /// # Safety
 /// As [`super::Tier`], with pixels `first..first + P` of row `r` and block `v` in the strip.
-#[target_feature(enable = "avx2,fma")]
-unsafe fn pixels<const P: usize>(t: &Strip, v: usize, r: usize, first: usize) {
-    let mut acc = [[_mm256_setzero_ps(); 2]; P];
+#[inline(always)]
+unsafe fn pixels<X: Vector, const H: usize, const P: usize>(t: &Strip, v: usize, r: usize, first: usize) {
     let y = t.y.wrapping_add(v * t.y_block + (r * t.pixels + first) * LANES);
     // SAFETY: all addresses are of elements that the strip names.
     unsafe {
+        let mut acc = [[X::splat(0.0); H]; P];
         if t.continued {
             for (p, pixel) in acc.iter_mut().enumerate() {
-                for (h, sum) in pixel.iter_mut().enumerate() {
-                    *sum = _mm256_loadu_ps(y.add(p * LANES + h * HALF));
-                }
+                *pixel = load::<X, H>(y.add(p * LANES));
             }
         }
         let mut w = t.w.wrapping_add(v * LANES);
@@ -56,11 +68,11 @@ unsafe fn pixels<const P: usize>(t: &Strip, v: usize, r: usize, first: usize) {
                 for s in 0..t.kernel[1] {
                     let mut x = line.wrapping_add(s * t.tap[1]);
                     for _ in 0..t.channels {
-                        let filter = [_mm256_loadu_ps(w), _mm256_loadu_ps(w.wrapping_add(HALF))];
+                        let filter = load::<X, H>(w);
                         for (p, pixel) in acc.iter_mut().enumerate() {
-                            let value = _mm256_set1_ps(*x.add(p * t.step));
+                            let value = X::splat(*x.add(p * t.step));
                             for (sum, filter) in pixel.iter_mut().zip(&filter) {
-                                *sum = _mm256_fmadd_ps(value, *filter, *sum);
+                                *sum = value.mul_add(*filter, *sum);
                             }
                         }
                         x = x.wrapping_add(1);
@@ -71,25 +83,25 @@ unsafe fn pixels<const P: usize>(t: &Strip, v: usize, r: usize, first: usize) {
         }
         for (p, pixel) in acc.iter().enumerate() {
             for (h, sum) in pixel.iter().enumerate() {
-                _mm256_storeu_ps(y.add(p * LANES + h * HALF), *sum);
+                sum.store(y.add(p * LANES + h * X::LANES));
             }
         }
     }
 }
 
 /// # Safety
-/// As [`super::Tier`].
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn depth_strip(t: &DepthStrip) {
+/// As [`super::Tier`], with vectors that fill a block.
+#[inline(always)]
+pub(super) unsafe fn depth_strip<X: Vector, const H: usize>(t: &DepthStrip) {
     let mut done = 0;
     // SAFETY: pixels done.. of the strip.
     unsafe {
         while t.pixels - done >= 4 {
-            depth_pixels::<4>(t, done);
+            depth_pixels::<X, H, 4>(t, done);
             done += 4;
         }
         while done < t.pixels {
-            depth_pixels::<1>(t, done);
+            depth_pixels::<X, H, 1>(t, done);
             done += 1;
         }
     }
@@ -97,26 +109,26 @@ pub(super) unsafe fn depth_strip(t: &DepthStrip) {
 
 /// # Safety
 /// As [`super::Tier`], with pixels `first..first + P` in the strip.
-#[target_feature(enable = "avx2,fma")]
-unsafe fn depth_pixels<const P: usize>(t: &DepthStrip, first: usize) {
-    let mut acc = [[_mm256_setzero_ps(); 2]; P];
+#[inline(always)]
+unsafe fn depth_pixels<X: Vector, const H: usize, const P: usize>(t: &DepthStrip, first: usize) {
     // SAFETY: all addresses are of elements that the strip names.
     unsafe {
+        let mut acc = [[X::splat(0.0); H]; P];
         for r in 0..t.kernel[0] {
             for s in 0..t.kernel[1] {
                 let x = t.x.wrapping_add(first * t.step + r * t.tap[0] + s * t.tap[1]);
-                for h in 0..2 {
-                    let filter = _mm256_loadu_ps(t.w.add(r * t.w_row + s * LANES + h * HALF));
+                for h in 0..H {
+                    let filter = X::load(t.w.add(r * t.w_row + s * LANES + h * X::LANES));
                     for (p, pixel) in acc.iter_mut().enumerate() {
-                        let value = _mm256_loadu_ps(x.add(p * t.step + h * HALF));
-                        pixel[h] = _mm256_fmadd_ps(value, filter, pixel[h]);
+                        let value = X::load(x.add(p * t.step + h * X::LANES));
+                        pixel[h] = value.mul_add(filter, pixel[h]);
                     }
                 }
             }
         }
         for (p, pixel) in acc.iter().enumerate() {
             for (h, sum) in pixel.iter().enumerate() {
-                _mm256_storeu_ps(t.y.add((first + p) * LANES + h * HALF), *sum);
+                sum.store(t.y.add((first + p) * LANES + h * X::LANES));
             }
         }
     }
