@@ -8,19 +8,7 @@
 use core::arch::x86_64::*;
 
 use super::avx512_data::first;
-use super::{LANES, NR, Skinny, Tier, Tile, attention, avx512_blocked, avx512_data, avx512_depthwise};
-
-pub(super) static TIER: Tier = Tier {
-    tile,
-    skinny,
-    panel: avx512_data::panel,
-    fetch: avx512_data::fetch,
-    depthwise: avx512_depthwise::depthwise,
-    strip: avx512_blocked::strip,
-    depth_strip: avx512_blocked::depth_strip,
-    weigh: attention::avx512::weigh,
-    dots: attention::avx512::dots,
-};
+use super::{LANES, NR, Skinny, Tile};
 
 type TileFn = unsafe fn(&Tile);
 
@@ -61,7 +49,7 @@ static STRIDED_NARROW: [TileFn; 12] = by_rows!(1, 0, false, false);
 
 /// # Safety
 /// As [`Tier`].
-unsafe fn tile(t: &Tile) {
+pub(super) unsafe fn tile(t: &Tile) {
     let tails = t.nr % LANES;
     // Three tails are computed as four.
     let table = if t.a_row != 1 {
@@ -219,7 +207,7 @@ unsafe fn store_column(c: *mut f32, ldc: isize, rows: usize, values: __m512) {
 /// # Safety
 /// As [`Tier`].
 #[target_feature(enable = "avx512f")]
-unsafe fn skinny(s: &Skinny) {
+pub(super) unsafe fn skinny(s: &Skinny) {
     // SAFETY: passed on from the caller.
     unsafe {
         match s.m {
