@@ -5,18 +5,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cranelift_codegen::Context;
-use cranelift_codegen::ir::{AbiParam, FuncRef, Signature, types};
 use cranelift_codegen::isa::OwnedTargetIsa;
-use cranelift_codegen::settings::{self, Configurable};
-use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
+use cranelift_frontend::FunctionBuilderContext;
 use cranelift_jit::{JITBuilder, JITModule};
-use cranelift_module::{FuncId, Linkage, Module, ModuleError};
+use cranelift_module::{FuncId, Linkage, Module};
 use tensorc_abi::KernelFn;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, Result};
 use tensorc_ir::kir::Kernel;
 
-use super::kernel::{Gen, internal};
+use super::function::{build, module_error};
+use super::isa::{Use, isa};
+use super::kernel::internal;
 use super::symbols;
+use crate::target::Target;
 
 /// Finds the address of a run-time library function by name.
 pub type Resolve<'a> = &'a dyn Fn(&str) -> Option<*const u8>;
@@ -108,15 +109,6 @@ impl JitModule {
     }
 }
 
-/// The kernel without what does not change its code.
-fn canonical(kernel: &Kernel) -> Kernel {
-    let mut kernel = kernel.clone();
-    kernel.name.clear();
-    kernel.vars.iter_mut().for_each(|v| v.name.clear());
-    kernel.buffers.iter_mut().for_each(|b| b.name.clear());
-    kernel
-}
-
 /// Compiles what the cache does not hold yet, on up to `threads` threads.
 ///
 /// `resolve` gives the addresses of run-time library functions (`tc_exp_f64`, `tc_fmod_f32`, …).
@@ -127,7 +119,7 @@ pub fn compile_kernels(
     cache: &KernelCache,
     resolve: Resolve<'_>,
 ) -> Result<JitModule> {
-    let keys: Vec<Kernel> = kernels.iter().map(canonical).collect();
+    let keys: Vec<Kernel> = kernels.iter().map(Kernel::canonical).collect();
     let mut missing: Vec<usize> = vec![];
     {
         let known = cache.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,13 +131,16 @@ pub fn compile_kernels(
         }
     }
     let mut addresses = BTreeMap::new();
+    for name in symbols::libcalls() {
+        addresses.extend(resolve(&name).map(|address| (name, address as usize)));
+    }
     for &i in &missing {
         for name in symbols::needed(&kernels[i]).into_keys() {
             let address = symbols::address(&name, resolve).map_err(|d| d.note(in_kernel(&kernels[i])))?;
             addresses.insert(name, address as usize);
         }
     }
-    let isa = host_isa(cache.verify)?;
+    let isa = isa(Target::native()?, Use::Jit, cache.verify)?;
     let share = missing.len().div_ceil(threads.max(1)).max(1);
     let chunks: Vec<&[usize]> = missing.chunks(share).collect();
     let results: Vec<Result<Vec<Entry>>> = match &chunks[..] {
@@ -185,10 +180,7 @@ fn compile_chunk(
     isa: &OwnedTargetIsa,
     addresses: &BTreeMap<String, usize>,
 ) -> Result<Vec<Entry>> {
-    let mut builder = JITBuilder::with_isa(isa.clone(), cranelift_module::default_libcall_names());
-    for (name, address) in symbols::fallbacks() {
-        builder.symbol(name, address);
-    }
+    let mut builder = JITBuilder::with_isa(isa.clone(), Box::new(symbols::libcall));
     for (name, address) in addresses {
         builder.symbol(name.as_str(), *address as *const u8);
     }
@@ -230,66 +222,6 @@ fn define_kernel(
     Ok(id)
 }
 
-/// Translates the kernel into `ctx`.
-fn build(
-    module: &mut JITModule,
-    kernel: &Kernel,
-    ctx: &mut Context,
-    builder_ctx: &mut FunctionBuilderContext,
-) -> Result<()> {
-    let call_conv = module.isa().default_call_conv();
-    let mut signature = Signature::new(call_conv);
-    signature.params = vec![AbiParam::new(types::I64); 2];
-    ctx.func.signature = signature;
-    let mut externals: BTreeMap<String, FuncRef> = BTreeMap::new();
-    for (name, prototype) in symbols::needed(kernel) {
-        let signature = prototype.signature(call_conv);
-        let id = module.declare_function(&name, Linkage::Import, &signature).map_err(module_error)?;
-        externals.insert(name, module.declare_func_in_func(id, &mut ctx.func));
-    }
-    let result = {
-        let builder = FunctionBuilder::new(&mut ctx.func, builder_ctx);
-        let mut translation = Gen::new(builder, kernel, &externals);
-        let result = translation.run();
-        if result.is_ok() {
-            translation.b.finalize(module.target_config());
-        }
-        result
-    };
-    if result.is_err() {
-        // A builder that was not finalized leaves its context unusable.
-        *builder_ctx = FunctionBuilderContext::new();
-    }
-    result
-}
-
-fn module_error(error: ModuleError) -> Diagnostic {
-    internal(format!("Cranelift: {error:?}"))
-}
-
-/// The host, with the instructions it has.
-///
-/// Kernels arrive scheduled; Cranelift's own optimizer moves pure operations away from their uses
-/// in unrolled bodies, which costs up to half of the speed in spills.
-fn host_isa(verify: bool) -> Result<OwnedTargetIsa> {
-    let mut flags = settings::builder();
-    let verify = if verify { "true" } else { "false" };
-    let values = [
-        ("opt_level", "none"),
-        ("is_pic", "false"),
-        ("use_colocated_libcalls", "false"),
-        ("enable_verifier", verify),
-        ("enable_probestack", "true"),
-        ("probestack_strategy", "inline"),
-    ];
-    for (name, value) in values {
-        flags.set(name, value).map_err(|e| internal(format!("Cranelift setting {name}: {e}")))?;
-    }
-    let builder = cranelift_native::builder()
-        .map_err(|e| Diagnostic::new(Code::Unsupported, format!("no code for this processor: {e}")))?;
-    builder.finish(settings::Flags::new(flags)).map_err(|e| internal(format!("Cranelift: {e}")))
-}
-
 /// Text of a kernel's code, for people and text tests.
 #[derive(Clone, Debug)]
 pub struct Dump {
@@ -303,8 +235,8 @@ pub struct Dump {
 
 /// The code that the kernel gets on this machine, checked by Cranelift's verifier.
 pub fn dump(kernel: &Kernel) -> Result<Dump> {
-    let isa = host_isa(true)?;
-    let builder = JITBuilder::with_isa(isa.clone(), cranelift_module::default_libcall_names());
+    let isa = isa(Target::native()?, Use::Jit, true)?;
+    let builder = JITBuilder::with_isa(isa.clone(), Box::new(symbols::libcall));
     let mut module = JITModule::new(builder);
     let mut ctx = module.make_context();
     build(&mut module, kernel, &mut ctx, &mut FunctionBuilderContext::new()).map_err(|d| d.note(in_kernel(kernel)))?;

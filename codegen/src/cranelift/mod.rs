@@ -1,11 +1,16 @@
-//! The Cranelift back end: KIR kernels to machine code in this process.
+//! The Cranelift back end: KIR kernels to machine code, in this process or as object files for a
+//! [`crate::target::Target`].
 //!
-//! Vectors are 128 bits wide; a vector loop of more lanes becomes several chunks. Every result is
+//! Vectors are 128 bits wide; a vector loop of more lanes becomes several chunks. On a
+//! target without vectors its iterations follow one another. Every result is
 //! bit-equal to [`tensorc_ir::scalar::ScalarOp::eval`], except for the payload of NaNs.
 
 mod analysis;
+mod bare;
+mod function;
 mod half;
 mod index;
+mod isa;
 mod jit;
 mod kernel;
 mod memory;
@@ -13,4 +18,5 @@ mod scalar;
 mod symbols;
 mod vector;
 
+pub use bare::emit_kernels;
 pub use jit::{Dump, JitModule, KernelCache, compile_kernels, dump};

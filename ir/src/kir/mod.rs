@@ -143,6 +143,15 @@ pub enum Stmt {
 }
 
 impl Kernel {
+    /// The kernel without names, which do not change what it does: equal ones get equal code.
+    pub fn canonical(&self) -> Kernel {
+        let mut kernel = self.clone();
+        kernel.name.clear();
+        kernel.vars.iter_mut().for_each(|v| v.name.clear());
+        kernel.buffers.iter_mut().for_each(|b| b.name.clear());
+        kernel
+    }
+
     /// The parallel loop's extent; 1 for a kernel without one.
     pub fn parallel_extent(&self) -> u64 {
         match self.body.first() {

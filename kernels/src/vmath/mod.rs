@@ -85,6 +85,20 @@ macro_rules! strips {
                     // SAFETY: the caller's promise.
                     unsafe { strip(data, len, |x| generated::$f(Baseline, x)) }
                 }
+
+                /// The strip for this machine, under its name.
+                #[cfg(feature = "c-names")]
+                #[unsafe(export_name = $symbol)]
+                unsafe extern "C" fn best(data: *mut f32, len: i64) {
+                    // SAFETY: the caller's promise; the tier is this machine's.
+                    match crate::isa() {
+                        #[cfg(target_arch = "x86_64")]
+                        crate::Isa::Avx512 => unsafe { avx512(data, len) },
+                        #[cfg(target_arch = "x86_64")]
+                        crate::Isa::Avx2 => unsafe { avx2(data, len) },
+                        _ => unsafe { portable(data, len) },
+                    }
+                }
             }
         )*
 

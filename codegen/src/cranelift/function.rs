@@ -1,0 +1,51 @@
+//! One kernel as a function of a module, in memory or in an object file.
+
+use std::collections::BTreeMap;
+
+use cranelift_codegen::Context;
+use cranelift_codegen::ir::{AbiParam, FuncRef, Signature, types};
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
+use cranelift_module::{Linkage, Module, ModuleError};
+use tensorc_ir::diag::{Diagnostic, Result};
+use tensorc_ir::kir::Kernel;
+
+use super::isa::has_vectors;
+use super::kernel::{Gen, internal};
+use super::symbols;
+
+/// Translates the kernel into `ctx`.
+pub(super) fn build(
+    module: &mut impl Module,
+    kernel: &Kernel,
+    ctx: &mut Context,
+    builder_ctx: &mut FunctionBuilderContext,
+) -> Result<()> {
+    let call_conv = module.isa().default_call_conv();
+    let mut signature = Signature::new(call_conv);
+    signature.params = vec![AbiParam::new(types::I64); 2];
+    ctx.func.signature = signature;
+    let mut externals: BTreeMap<String, FuncRef> = BTreeMap::new();
+    for (name, prototype) in symbols::needed(kernel) {
+        let signature = prototype.signature(call_conv);
+        let id = module.declare_function(&name, Linkage::Import, &signature).map_err(module_error)?;
+        externals.insert(name, module.declare_func_in_func(id, &mut ctx.func));
+    }
+    let result = {
+        let builder = FunctionBuilder::new(&mut ctx.func, builder_ctx);
+        let mut translation = Gen::new(builder, kernel, &externals, has_vectors(module.isa()));
+        let result = translation.run();
+        if result.is_ok() {
+            translation.b.finalize(module.target_config());
+        }
+        result
+    };
+    if result.is_err() {
+        // A builder that was not finalized leaves its context unusable.
+        *builder_ctx = FunctionBuilderContext::new();
+    }
+    result
+}
+
+pub(super) fn module_error(error: ModuleError) -> Diagnostic {
+    internal(format!("Cranelift: {error:?}"))
+}

@@ -1,0 +1,61 @@
+//! Instruction sets: a [`Target`] with Cranelift's settings.
+
+use cranelift_codegen::isa::{self, Builder, OwnedTargetIsa, TargetIsa};
+use cranelift_codegen::settings::{self, Configurable};
+use tensorc_ir::diag::{Code, Diagnostic, Result};
+
+use super::kernel::internal;
+use crate::target::{Level, Target};
+
+/// What code is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Memory of this process.
+    Jit,
+    /// Object files, whose code may lie anywhere.
+    Object,
+}
+
+/// The instruction set of a target.
+///
+/// Kernels arrive scheduled; Cranelift's own optimizer moves pure operations away from their uses
+/// in unrolled bodies, which costs up to half of the speed in spills.
+pub(super) fn isa(target: Target, usage: Use, verify: bool) -> Result<OwnedTargetIsa> {
+    let mut flags = settings::builder();
+    let yes = |is: bool| if is { "true" } else { "false" };
+    let values = [
+        ("opt_level", "none"),
+        ("is_pic", yes(usage == Use::Object)),
+        ("use_colocated_libcalls", "false"),
+        ("enable_verifier", yes(verify)),
+        ("enable_probestack", "true"),
+        ("probestack_strategy", "inline"),
+    ];
+    for (name, value) in values {
+        flags.set(name, value).map_err(|e| internal(format!("Cranelift setting {name}: {e}")))?;
+    }
+    let builder = builder(target)?;
+    builder.finish(settings::Flags::new(flags)).map_err(|e| internal(format!("Cranelift: {e}")))
+}
+
+fn builder(target: Target) -> Result<Builder> {
+    let unsupported = |why: &dyn std::fmt::Display| {
+        Diagnostic::new(Code::Unsupported, format!("no code for the target {target}: {why}"))
+    };
+    if target.level() == Level::Native {
+        return cranelift_native::builder().map_err(|why| unsupported(&why));
+    }
+    let mut builder = isa::lookup_by_name(target.triple()).map_err(|why| unsupported(&why))?;
+    let level = match target.level() {
+        Level::V3 => "x86-64-v3",
+        Level::V4 => "x86-64-v4",
+        Level::Baseline | Level::Native => return Ok(builder),
+    };
+    builder.enable(level).map_err(|e| internal(format!("Cranelift setting {level}: {e}")))?;
+    Ok(builder)
+}
+
+/// Whether there are vector types: on RISC-V only with the extension V, which RV64GC lacks.
+pub(super) fn has_vectors(isa: &dyn TargetIsa) -> bool {
+    isa.name() != "riscv64" || isa.isa_flags().iter().any(|f| f.name == "has_v" && f.as_bool() == Some(true))
+}
