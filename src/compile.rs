@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tensorc_abi::ExternFn;
+use tensorc_abi::{ExternFn, Plan};
 use tensorc_codegen::cranelift::compile_kernels;
 use tensorc_codegen::lower::{Joins, lower_with};
+use tensorc_ir::TensorData;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::lowered::Lowered;
 use tensorc_passes::manager::{Pass, PassCx, Timing};
@@ -89,23 +90,28 @@ pub(crate) fn plan(compiler: &Compiler, graph: &Graph, report: &mut Report) -> R
 }
 
 /// Compiles a graph of known types.
-pub(crate) fn compile(compiler: &Compiler, mut graph: Graph) -> Result<Compiled, Error> {
+pub(crate) fn compile(compiler: &Compiler, graph: Graph) -> Result<Compiled, Error> {
     let mut report = Report::default();
+    let lowered = lowered(compiler, graph, &mut report)?;
+    link(compiler, lowered, report)
+}
+
+/// Optimizes, lowers and plans a graph of known types.
+pub(crate) fn lowered(compiler: &Compiler, mut graph: Graph, report: &mut Report) -> Result<Lowered, Error> {
     let options = compiler.options().passes;
     let keeping = options.recompute.is_some().then(|| graph.clone());
-    let recomputes = optimize(compiler, options, &mut graph, &mut report)?;
-    let mut lowered = plan(compiler, &graph, &mut report)?;
+    let recomputes = optimize(compiler, options, &mut graph, report)?;
+    let mut lowered = plan(compiler, &graph, report)?;
     if let (true, Some(mut graph)) = (recomputes, keeping) {
         // What to recompute was chosen by an estimate; the plans have the last word.
         let options = tensorc_passes::Options { recompute: None, ..options };
-        optimize(compiler, options, &mut graph, &mut report)?;
-        let other = plan(compiler, &graph, &mut report)?;
+        optimize(compiler, options, &mut graph, report)?;
+        let other = plan(compiler, &graph, report)?;
         if other.plan.arena_bytes <= lowered.plan.arena_bytes {
             lowered = other;
         }
     }
-    drop(graph);
-    link(compiler, lowered, report)
+    Ok(lowered)
 }
 
 /// Generates code and packs weights.
@@ -117,24 +123,7 @@ fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Com
         Ok(Arc::new(compile_kernels(&kernels, threads, compiler.kernels(), &tensorc_kernels::symbol)?))
     })?;
     compiler.progress("pack weights");
-    let weights = report.timed(compiler, "pack-weights", || {
-        let slots: Vec<Mutex<Option<Result<WeightStorage, Error>>>> =
-            plan.weights.iter().map(|_| Mutex::default()).collect();
-        let pack = |i: usize| {
-            let weight = &plan.weights[i];
-            let data = &constants[weight.constant as usize];
-            let packed = pack_weight(&weight.packing, data.dtype(), data.bytes().clone());
-            let packed = packed.map_err(|source| Error::Weight { name: weight.name.clone(), source });
-            *slots[i].lock().unwrap_or_else(PoisonError::into_inner) = Some(packed);
-        };
-        let task = |_: usize, range: std::ops::Range<u64>| range.for_each(|i| pack(i as usize));
-        compiler
-            .pool()
-            .run(slots.len() as u64, 1, &task)
-            .map_err(|panic| Error::Internal(format!("packing weights: {panic}")))?;
-        let taken = slots.into_iter().map(|s| s.into_inner().unwrap_or_else(PoisonError::into_inner));
-        taken.map(|w| w.unwrap_or_else(|| Err(Error::Internal("a weight was not packed".into())))).collect()
-    })?;
+    let weights = report.timed(compiler, "pack-weights", || pack_weights(compiler, &plan, &constants))?;
     let entries = (0..code.len()).filter_map(|i| code.entry(i)).collect();
     let poison = compiler.options().poison;
     let executable = report.timed(compiler, "load", || {
@@ -144,9 +133,33 @@ fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Com
     Ok(Compiled { executable: Arc::new(executable), report })
 }
 
+/// Brings the constants into the layouts of a plan's weights, on all threads.
+pub(crate) fn pack_weights(
+    compiler: &Compiler,
+    plan: &Plan,
+    constants: &[TensorData],
+) -> Result<Vec<WeightStorage>, Error> {
+    let slots: Vec<Mutex<Option<Result<WeightStorage, Error>>>> =
+        plan.weights.iter().map(|_| Mutex::default()).collect();
+    let pack = |i: usize| {
+        let weight = &plan.weights[i];
+        let data = &constants[weight.constant as usize];
+        let packed = pack_weight(&weight.packing, data.dtype(), data.bytes().clone());
+        let packed = packed.map_err(|source| Error::Weight { name: weight.name.clone(), source });
+        *slots[i].lock().unwrap_or_else(PoisonError::into_inner) = Some(packed);
+    };
+    let task = |_: usize, range: std::ops::Range<u64>| range.for_each(|i| pack(i as usize));
+    compiler
+        .pool()
+        .run(slots.len() as u64, 1, &task)
+        .map_err(|panic| Error::Internal(format!("packing weights: {panic}")))?;
+    let taken = slots.into_iter().map(|s| s.into_inner().unwrap_or_else(PoisonError::into_inner));
+    taken.map(|w| w.unwrap_or_else(|| Err(Error::Internal("a weight was not packed".into())))).collect()
+}
+
 #[allow(unsafe_code, reason = "joining generated code with the run time is the one unsafe act of this crate")]
 fn link_executable(
-    plan: tensorc_abi::Plan,
+    plan: Plan,
     entries: Vec<tensorc_abi::KernelFn>,
     code: Arc<dyn std::any::Any + Send + Sync>,
     weights: Vec<WeightStorage>,

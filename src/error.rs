@@ -65,6 +65,12 @@ pub enum Error {
     Target { op: String, expected: String, found: String },
     #[error("`{op}` takes {expected} as {name}, {found} was given")]
     Operand { op: String, name: String, expected: String, found: String },
+    /// A model cannot be compiled ahead of time as asked, or the result cannot be used.
+    #[error("{0}")]
+    Artifact(String),
+    /// An extent is asked for that an input or dimension cannot have.
+    #[error("{0}")]
+    Shape(String),
     /// A symbol and what it is to be bound to do not fit.
     #[error("cannot bind: {0}")]
     Bind(String),

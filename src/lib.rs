@@ -15,6 +15,8 @@
 //! # }
 //! ```
 
+pub mod aot;
+pub mod binding;
 mod compile;
 mod compiler;
 mod error;
@@ -36,6 +38,7 @@ pub use tensor::Tensor;
 
 pub use tensorc_abi as abi;
 pub use tensorc_abi::DType;
+pub use tensorc_codegen as codegen;
 pub use tensorc_ir as ir;
 pub use tensorc_ir::graph::Graph;
 pub use tensorc_ops as ops;

@@ -11,11 +11,15 @@
 mod dtype;
 #[cfg(feature = "plan")]
 mod external;
+pub mod image;
 pub mod library;
 #[cfg(feature = "plan")]
 mod part;
 #[cfg(feature = "plan")]
 pub mod plan;
+#[cfg(feature = "plan")]
+pub mod seal;
+mod words;
 
 pub use dtype::DType;
 #[cfg(feature = "plan")]

@@ -55,7 +55,12 @@ fn run(target: Target, tools: &[String], calls: &[Call], folder: &Path) -> Vec<V
     std::fs::write(&table, text).unwrap();
     let driver = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/driver.c");
     let mut compile = Command::new(&tools[1]);
-    compile.args(["-O1", "-Wall", "-Werror", "-Wl,--gc-sections", driver]).arg(&table).arg(&code).arg(&tools[0]).args(["-lm", "-o"]);
+    compile
+        .args(["-O1", "-Wall", "-Werror", "-Wl,--gc-sections", driver])
+        .arg(&table)
+        .arg(&code)
+        .arg(&tools[0])
+        .args(["-lm", "-o"]);
     succeed(compile.arg(&program));
     let mut bytes: Vec<u8> = vec![];
     for (i, call) in calls.iter().enumerate() {

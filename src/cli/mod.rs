@@ -3,7 +3,7 @@
 
 mod arrays;
 mod bench;
-mod binding;
+mod compile;
 mod drawing;
 mod inspect;
 mod npz;
@@ -35,6 +35,8 @@ struct Cli {
 enum Command {
     /// Compile a model, run it once and show or save its outputs
     Run(run::RunArgs),
+    /// Compile a model ahead of time: an object, a library or a program
+    Compile(compile::AheadArgs),
     /// Measure compile time and latency
     Bench(bench::BenchArgs),
     /// Run passes over a model or text file and print the IR
@@ -130,6 +132,7 @@ pub fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Run(args) => run::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Compile(args) => compile::run(args),
         Command::Opt(args) => opt::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Ops(args) => operators::run(args),
@@ -139,7 +142,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("tensorc: {failure}");
-            let usage = failure.is::<Usage>();
+            let usage = failure.is::<Usage>() || matches!(failure.downcast_ref(), Some(tensorc::Error::Shape(_)));
             ExitCode::from(if usage { 2 } else { 1 })
         }
     }

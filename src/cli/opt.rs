@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use tensorc::Compiler;
 use tensorc::ir::diag::{Code, Diagnostic};
 use tensorc::ir::graph::{Graph, NodeKind};
 use tensorc::ir::kir::Kernel;
@@ -16,10 +15,11 @@ use tensorc::ir::{DenseType, Module};
 use tensorc::passes::cost;
 use tensorc::passes::pipeline::known_names;
 use tensorc::passes::{Pass, PassCx, Phase, Pipeline, PrintWhen, Rewrite, Timing, Unit, phase_passes, plan_memory};
+use tensorc::{Compiler, binding};
 use tensorc_codegen::lower::lower;
 
 use super::values::Comparison;
-use super::{CompileArgs, Failure, Usage, arrays, binding, print};
+use super::{CompileArgs, Failure, Usage, arrays, print};
 
 #[derive(Args)]
 pub struct OptArgs {
@@ -351,7 +351,7 @@ impl Job<'_> {
             typed = graph.clone();
         }
         binding::bind_open(&mut typed, OPEN_EXTENT)?;
-        binding::input_types(&typed)
+        Ok(binding::input_types(&typed)?)
     }
 
     /// Runs what is left of the default pipeline.

@@ -1,4 +1,4 @@
-//! The Cranelift back end: KIR kernels to machine code, in this process or as object files for a
+//! The Cranelift back end: KIR kernels to machine code, in this process or in object files for a
 //! [`crate::target::Target`].
 //!
 //! Vectors are 128 bits wide; a vector loop of more lanes becomes several chunks. On a
@@ -14,9 +14,11 @@ mod isa;
 mod jit;
 mod kernel;
 mod memory;
+mod object;
 mod scalar;
 mod symbols;
 mod vector;
 
 pub use bare::emit_kernels;
 pub use jit::{Dump, JitModule, KernelCache, compile_kernels, dump};
+pub use object::{MANIFEST_SECTION, ObjectModel, emit_object, entry_points};

@@ -302,6 +302,21 @@ fn estimated_ns(step: &Step) -> u64 {
     (step.flops / flops_per_ns).max(step.bytes / BYTES_PER_NS)
 }
 
+/// How a step is divided: its independent pieces of work (of a copy, bytes), and the least number worth handing to
+/// another thread. No pieces: there is nothing to do.
+pub fn division(plan: &Plan, step: &Step) -> (u64, u64) {
+    let library = |contraction| Library { contraction, epilogue: None, args: 0 }.tasks();
+    let tasks = match &step.op {
+        StepOp::Launch { extent, .. } => *extent,
+        StepOp::Copy { dst, .. } => plan.buffer(*dst).bytes(),
+        StepOp::Extern { .. } => 1,
+        StepOp::Gemm { call, .. } => library(Contraction::Gemm(*call)),
+        StepOp::Conv { call, .. } => library(Contraction::Conv(*call)),
+        StepOp::Attention { call, .. } => library(Contraction::Attention(*call)),
+    };
+    (tasks, least_grain(estimated_ns(step), tasks))
+}
+
 fn least_grain(ns: u64, tasks: u64) -> u64 {
     if ns < SERIAL_NS {
         return tasks;

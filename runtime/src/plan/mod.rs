@@ -20,6 +20,6 @@ pub use arena::SharedArena;
 pub use bindings::{Bindings, Needs, Phase};
 pub use context::Context;
 pub use error::{LoadError, PlanError, RunError, Side};
-pub use executable::Executable;
+pub use executable::{Executable, division};
 pub(crate) use verify::packing_fits;
 pub use verify::{PlanReport, verify};

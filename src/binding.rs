@@ -1,20 +1,20 @@
-//! Concrete shapes for the inputs of a graph, from `--shape` arguments.
+//! Concrete shapes for the inputs of a graph, by name of an input or of a dimension.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tensorc::ir::dim::Origin;
-use tensorc::ir::graph::{Graph, Value};
-use tensorc::ir::{DType, DenseType, Dim, DimId, Shape};
-use tensorc::passes::infer::bind_named;
+use tensorc_ir::dim::Origin;
+use tensorc_ir::graph::{Graph, Value};
+use tensorc_ir::{DType, DenseType, Dim, DimId, Shape};
+use tensorc_passes::infer::bind_named;
 
-use super::{Failure, Usage};
+use crate::Error;
 
 /// Binds inputs and named dimensions to the given extents.
 ///
 /// # Errors
 /// A name is neither an input nor a dimension of one, or the extents contradict the declared type.
-pub fn bind(graph: &mut Graph, given: &BTreeMap<String, Vec<u64>>) -> Result<(), Failure> {
+pub fn bind(graph: &mut Graph, given: &BTreeMap<String, Vec<u64>>) -> Result<(), Error> {
     for (name, extents) in given {
         if let Some(node) = graph.inputs().iter().copied().find(|n| *graph.node(*n).name == **name) {
             let dtype = graph.node(node).types[0].dtype.unwrap_or(DType::F32);
@@ -24,8 +24,8 @@ pub fn bind(graph: &mut Graph, given: &BTreeMap<String, Vec<u64>>) -> Result<(),
         let dim = open_dims(graph).into_iter().find(|(_, n)| **n == **name).map(|(id, _)| id);
         match (dim, &extents[..]) {
             (Some(id), [extent]) => set(graph, id, *extent, name)?,
-            (Some(_), _) => return Err(Usage(format!("--shape {name}: a dimension has one extent")).into()),
-            (None, _) => return Err(Usage(unknown(graph, name)).into()),
+            (Some(_), _) => return Err(Error::Shape(format!("--shape {name}: a dimension has one extent"))),
+            (None, _) => return Err(Error::Shape(unknown(graph, name))),
         }
     }
     Ok(())
@@ -35,11 +35,11 @@ pub fn bind(graph: &mut Graph, given: &BTreeMap<String, Vec<u64>>) -> Result<(),
 ///
 /// # Errors
 /// The rank of an input is unknown.
-pub fn bind_open(graph: &mut Graph, extent: u64) -> Result<Vec<String>, Failure> {
+pub fn bind_open(graph: &mut Graph, extent: u64) -> Result<Vec<String>, Error> {
     for &node in graph.inputs() {
         if graph.resolved(Value { node, port: 0 }).shape == Shape::Unranked {
             let name = &graph.node(node).name;
-            return Err(Usage(format!("the rank of input `{name}` is open: give --shape {name}=N,…")).into());
+            return Err(Error::Shape(format!("the rank of input `{name}` is open: give --shape {name}=N,…")));
         }
     }
     let open = open_dims(graph);
@@ -50,22 +50,22 @@ pub fn bind_open(graph: &mut Graph, extent: u64) -> Result<Vec<String>, Failure>
 }
 
 /// The types of the inputs, all bound; an unknown element type is f32.
-pub fn input_types(graph: &Graph) -> Result<Vec<DenseType>, Failure> {
+pub fn input_types(graph: &Graph) -> Result<Vec<DenseType>, Error> {
     let one = |&node| {
         let mut ty = graph.resolved(Value { node, port: 0 });
         ty.dtype.get_or_insert(DType::F32);
         let name = &graph.node(node).name;
-        ty.dense().ok_or_else(|| Usage(format!("the shape of input `{name}` is open: give --shape {name}=N,…")).into())
+        ty.dense().ok_or_else(|| Error::Shape(format!("the shape of input `{name}` is open: give --shape {name}=N,…")))
     };
     graph.inputs().iter().map(one).collect()
 }
 
-fn set(graph: &mut Graph, id: DimId, extent: u64, name: &str) -> Result<(), Failure> {
+fn set(graph: &mut Graph, id: DimId, extent: u64, name: &str) -> Result<(), Error> {
     graph
         .dims
         .unify(Dim::Sym(id), Dim::Const(extent), &Origin(name.into()))
         .map(drop)
-        .map_err(|c| Usage(format!("--shape {name}: expected {}, found {}", c.expected, c.found)).into())
+        .map_err(|c| Error::Shape(format!("--shape {name}: expected {}, found {}", c.expected, c.found)))
 }
 
 /// Open dimensions of the inputs with their names, in order of appearance.

@@ -1,0 +1,207 @@
+//! The image of a compiled model: what its executor reads, as a table of little-endian 64-bit words.
+//!
+//! A program that embeds a compiled model has no allocator to spare and no parser, so plans become tables that
+//! are read where they lie. The compiler writes them (`tensorc::aot`), the run-time library of artifacts
+//! (`rt/`) reads them; [`Image`] is both sides' description of the layout. Offsets count words from the start
+//! of the image. Texts are a length in bytes, then the bytes, padded with zeros.
+//!
+//! One image holds several *variants* of a model: plans for different extents of its dynamic dimensions.
+//! Weights are shared by all; their offsets count bytes in the model's one block of weights.
+
+/// First word of every image.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
+/// Version of the layout. Readers accept their own major version with any minor version up to their own.
+pub const VERSION: Version = Version { major: 1, minor: 0 };
+/// Most dimensions of a tensor in an image.
+pub const MAX_RANK: usize = 16;
+
+/// A version of a format: an older minor version of the same major one can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    pub major: u32,
+    pub minor: u32,
+}
+
+impl Version {
+    pub const fn word(self) -> u64 {
+        (self.major as u64) << 32 | self.minor as u64
+    }
+
+    pub const fn of_word(word: u64) -> Version {
+        Version { major: (word >> 32) as u32, minor: word as u32 }
+    }
+
+    /// Whether a reader of this version understands what a writer of another has written.
+    pub const fn reads(self, written: Version) -> bool {
+        self.major == written.major && written.minor <= self.minor
+    }
+}
+
+/// Positions in the header of an image.
+pub mod header {
+    pub const MAGIC: usize = 0;
+    pub const VERSION: usize = 1;
+    /// Words of the whole image.
+    pub const LEN: usize = 2;
+    /// [`super::checksum`] of the words from [`NAME`] on.
+    pub const CHECKSUM: usize = 3;
+    /// Offset of the model's name.
+    pub const NAME: usize = 4;
+    /// Bytes of the block of weights, and the two halves of its hash (XXH3, 128 bits).
+    pub const WEIGHTS: usize = 5;
+    /// Number of inputs, and the offset of their [`super::tensor`] records.
+    pub const INPUTS: usize = 8;
+    pub const OUTPUTS: usize = 10;
+    /// Number of dynamic dimensions, and the offset of their [`super::dim`] records.
+    pub const DIMS: usize = 12;
+    /// Number of variants, and the offset of the offsets of their [`super::variant`] records.
+    pub const VARIANTS: usize = 14;
+    /// Number of generated kernels.
+    pub const KERNELS: usize = 16;
+    pub const WORDS: usize = 17;
+}
+
+/// Positions in the record of an input or output.
+pub mod tensor {
+    pub const NAME: usize = 0;
+    pub const DTYPE: usize = 1;
+    pub const RANK: usize = 2;
+    pub const WORDS: usize = 3;
+}
+
+/// Positions in the record of a dynamic dimension.
+pub mod dim {
+    pub const NAME: usize = 0;
+    pub const MIN: usize = 1;
+    pub const MAX: usize = 2;
+    pub const WORDS: usize = 3;
+}
+
+/// Positions in the record of a variant.
+pub mod variant {
+    pub const ARENA_BYTES: usize = 0;
+    /// Number of steps, and the offset of their [`super::step`] records.
+    pub const STEPS: usize = 1;
+    /// Number of slots of the argument table, and the offset of their [`super::slot`] records.
+    pub const SLOTS: usize = 3;
+    /// Offset of the extents of all inputs, then all outputs, one after the other.
+    pub const SHAPES: usize = 5;
+    pub const WORDS: usize = 6;
+}
+
+/// Positions in the record of a slot: an address of the argument table.
+pub mod slot {
+    /// [`INPUT`], [`OUTPUT`], [`WEIGHTS`] or [`ARENA`].
+    pub const HOME: usize = 0;
+    /// Which input or output.
+    pub const INDEX: usize = 1;
+    /// Bytes from the start of it.
+    pub const OFFSET: usize = 2;
+    pub const WORDS: usize = 3;
+
+    pub const INPUT: u64 = 0;
+    pub const OUTPUT: u64 = 1;
+    pub const WEIGHTS: u64 = 2;
+    pub const ARENA: u64 = 3;
+}
+
+/// Positions in the record of a step.
+pub mod step {
+    /// [`KERNEL`], [`COPY`], [`GEMM`], [`CONV`] or [`ATTENTION`].
+    pub const KIND: usize = 0;
+    /// Offset of the name of the node it came from.
+    pub const NAME: usize = 1;
+    /// First of its consecutive slots.
+    pub const FIRST_SLOT: usize = 2;
+    /// Independent pieces of work; of a copy, bytes.
+    pub const TASKS: usize = 3;
+    /// Least number of tasks worth handing to a thread.
+    pub const GRAIN: usize = 4;
+    /// The kernel, or one more than the kernel of the epilogue and 0 if there is none.
+    pub const FUNCTION: usize = 5;
+    /// Number of arguments of the epilogue.
+    pub const ARGS: usize = 6;
+    /// Offset of the words of the call ([`crate::words`]) of a library kernel.
+    pub const CALL: usize = 7;
+    pub const WORDS: usize = 8;
+
+    pub const KERNEL: u64 = 0;
+    pub const COPY: u64 = 1;
+    pub const GEMM: u64 = 2;
+    pub const CONV: u64 = 3;
+    pub const ATTENTION: u64 = 4;
+}
+
+/// Why an image cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageError {
+    /// The first word, the length or the checksum is wrong.
+    Damaged,
+    /// The image was written by a compiler of another version.
+    Version(Version),
+}
+
+/// A checked image.
+#[derive(Clone, Copy)]
+pub struct Image<'w> {
+    words: &'w [u64],
+}
+
+/// FNV-1a over words: finds damage, not forgery.
+pub fn checksum(words: &[u64]) -> u64 {
+    words.iter().fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+impl<'w> Image<'w> {
+    /// Checks what an image says of itself.
+    ///
+    /// # Errors
+    /// It is damaged, or of a version that this reader does not know.
+    pub fn new(words: &'w [u64]) -> Result<Image<'w>, ImageError> {
+        if words.len() < header::WORDS || words[header::MAGIC] != MAGIC {
+            return Err(ImageError::Damaged);
+        }
+        let written = Version::of_word(words[header::VERSION]);
+        if !VERSION.reads(written) {
+            return Err(ImageError::Version(written));
+        }
+        let whole = usize::try_from(words[header::LEN]).ok().and_then(|len| words.get(..len));
+        let Some(words) = whole.filter(|w| w.len() >= header::WORDS) else { return Err(ImageError::Damaged) };
+        match checksum(&words[header::NAME..]) == words[header::CHECKSUM] {
+            true => Ok(Image { words }),
+            false => Err(ImageError::Damaged),
+        }
+    }
+
+    /// A word; 0 outside the image.
+    pub fn word(&self, at: usize) -> u64 {
+        self.words.get(at).copied().unwrap_or(0)
+    }
+
+    /// A word that counts or is an offset.
+    pub fn size(&self, at: usize) -> usize {
+        self.word(at) as usize
+    }
+
+    /// Some words of a record; `None` outside the image.
+    pub fn record<const N: usize>(&self, at: usize) -> Option<&'w [u64; N]> {
+        self.words.get(at..)?.first_chunk()
+    }
+
+    /// Words from a position on; none outside the image.
+    pub fn words(&self, at: usize, len: usize) -> &'w [u64] {
+        at.checked_add(len).and_then(|end| self.words.get(at..end)).unwrap_or(&[])
+    }
+
+    /// A text; empty if it is not in the image.
+    pub fn text(&self, at: usize) -> &'w str {
+        let bytes = self.size(at);
+        let words = self.words(at.saturating_add(1), bytes.div_ceil(8));
+        if words.len() * 8 < bytes {
+            return "";
+        }
+        // SAFETY: every bit pattern is a byte, and bytes need no alignment.
+        let (_, all, _) = unsafe { words.align_to::<u8>() };
+        core::str::from_utf8(&all[..bytes]).unwrap_or("")
+    }
+}

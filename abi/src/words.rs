@@ -1,0 +1,199 @@
+//! Calls of library kernels as words of 64 bits, as images of compiled models hold them ([`crate::image`]).
+
+use crate::{Attention, BatchedGemm, Conv2d, ConvLayout, ConvPass, MatrixLayout};
+
+/// Takes words one after the other; after the last, zeros.
+struct Take<'w>(core::slice::Iter<'w, u64>);
+
+impl Take<'_> {
+    fn word(&mut self) -> u64 {
+        self.0.next().copied().unwrap_or(0)
+    }
+
+    fn words<const N: usize>(&mut self) -> [u64; N] {
+        core::array::from_fn(|_| self.word())
+    }
+
+    fn layout(&mut self) -> MatrixLayout {
+        let [offset, b0, b1, b2, row, col] = self.words().map(|w| w as i64);
+        MatrixLayout { offset, batch_strides: [b0, b1, b2], row_stride: row, col_stride: col }
+    }
+}
+
+/// Puts words one after the other.
+struct Put<const N: usize> {
+    words: [u64; N],
+    at: usize,
+}
+
+impl<const N: usize> Put<N> {
+    const fn new() -> Put<N> {
+        Put { words: [0; N], at: 0 }
+    }
+
+    fn words<const M: usize>(mut self, words: [u64; M]) -> Put<N> {
+        self.words[self.at..self.at + M].copy_from_slice(&words);
+        self.at += M;
+        self
+    }
+
+    fn layout(self, l: &MatrixLayout) -> Put<N> {
+        let [b0, b1, b2] = l.batch_strides;
+        self.words([l.offset, b0, b1, b2, l.row_stride, l.col_stride].map(|w| w as u64))
+    }
+}
+
+impl BatchedGemm {
+    pub const WORDS: usize = 25;
+
+    pub fn to_words(&self) -> [u64; Self::WORDS] {
+        let put = Put::new().words(self.batch).words([self.m, self.n, self.k]);
+        put.layout(&self.a).layout(&self.b).layout(&self.c).words([self.b_packed.into()]).words
+    }
+
+    pub fn from_words(words: &[u64; Self::WORDS]) -> BatchedGemm {
+        let mut take = Take(words.iter());
+        let (batch, [m, n, k]) = (take.words(), take.words());
+        let (a, b, c) = (take.layout(), take.layout(), take.layout());
+        BatchedGemm { batch, m, n, k, a, b, c, b_packed: take.word() != 0 }
+    }
+}
+
+impl Conv2d {
+    pub const WORDS: usize = 20;
+
+    pub fn to_words(&self) -> [u64; Self::WORDS] {
+        let put = Put::new().words([self.batch, self.groups, self.in_channels, self.out_channels]);
+        let put = put.words(self.input).words(self.output).words(self.kernel).words(self.strides);
+        let put = put.words(self.dilations).words(self.pads).words(self.images);
+        put.words([self.pass.word(), self.layout.word()]).words
+    }
+
+    /// `None` if the words name no pass or layout.
+    pub fn from_words(words: &[u64; Self::WORDS]) -> Option<Conv2d> {
+        let mut take = Take(words.iter());
+        let [batch, groups, in_channels, out_channels] = take.words();
+        Some(Conv2d {
+            batch,
+            groups,
+            in_channels,
+            out_channels,
+            input: take.words(),
+            output: take.words(),
+            kernel: take.words(),
+            strides: take.words(),
+            dilations: take.words(),
+            pads: take.words(),
+            images: take.words(),
+            pass: ConvPass::from_word(take.word())?,
+            layout: ConvLayout::from_word(take.word())?,
+        })
+    }
+}
+
+impl ConvPass {
+    const fn word(self) -> u64 {
+        self as u64
+    }
+
+    fn from_word(word: u64) -> Option<ConvPass> {
+        ConvPass::ALL.into_iter().find(|pass| pass.word() == word)
+    }
+}
+
+impl ConvLayout {
+    const ALL: [ConvLayout; 3] = [ConvLayout::Planar, ConvLayout::ToBlocked, ConvLayout::Blocked];
+
+    const fn word(self) -> u64 {
+        self as u64
+    }
+
+    fn from_word(word: u64) -> Option<ConvLayout> {
+        ConvLayout::ALL.into_iter().find(|layout| layout.word() == word)
+    }
+}
+
+impl Attention {
+    pub const WORDS: usize = 34;
+
+    pub fn to_words(&self) -> [u64; Self::WORDS] {
+        let put = Put::new().words(self.batch).words([self.queries, self.keys, self.depth, self.size]);
+        let put = put.layout(&self.q).layout(&self.k).layout(&self.v).layout(&self.out);
+        put.words([self.scale.into(), self.shifted.into(), self.empty_is_zero.into()]).words
+    }
+
+    pub fn from_words(words: &[u64; Self::WORDS]) -> Attention {
+        let mut take = Take(words.iter());
+        let batch = take.words();
+        let [queries, keys, depth, size] = take.words();
+        let (q, k, v, out) = (take.layout(), take.layout(), take.layout(), take.layout());
+        let [scale, shifted, empty] = take.words();
+        let (shifted, empty_is_zero) = (shifted != 0, empty != 0);
+        Attention { batch, queries, keys, depth, size, q, k, v, out, scale: scale as u32, shifted, empty_is_zero }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_survive_the_way_into_words_and_back() {
+        let layout = |n: i64| MatrixLayout {
+            offset: n,
+            batch_strides: [n + 1, -n - 2, n + 3],
+            row_stride: n + 4,
+            col_stride: n + 5,
+        };
+        let gemm = BatchedGemm {
+            batch: [2, 3, 4],
+            m: 5,
+            n: 6,
+            k: 7,
+            a: layout(10),
+            b: layout(20),
+            c: layout(-30),
+            b_packed: true,
+        };
+        assert_eq!(BatchedGemm::from_words(&gemm.to_words()), gemm);
+        let attention = Attention {
+            batch: [2, 3, 4],
+            queries: 5,
+            keys: 6,
+            depth: 7,
+            size: 8,
+            q: layout(10),
+            k: layout(20),
+            v: layout(30),
+            out: layout(40),
+            scale: 0.125f32.to_bits(),
+            shifted: true,
+            empty_is_zero: false,
+        };
+        assert_eq!(Attention::from_words(&attention.to_words()), attention);
+        for pass in ConvPass::ALL {
+            for layout in ConvLayout::ALL {
+                let conv = Conv2d {
+                    batch: 1,
+                    groups: 2,
+                    in_channels: 3,
+                    out_channels: 4,
+                    input: [5, 6],
+                    output: [7, 8],
+                    kernel: [9, 10],
+                    strides: [11, 12],
+                    dilations: [13, 14],
+                    pads: [15, 16],
+                    images: [17, 18],
+                    pass,
+                    layout,
+                };
+                let words = conv.to_words();
+                assert_eq!(Conv2d::from_words(&words), Some(conv));
+                let mut wrong = words;
+                wrong[Conv2d::WORDS - 1] = 99;
+                assert_eq!(Conv2d::from_words(&wrong), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Object files: a compiled model as data and functions that a C program links with.
+//!
+//! The object defines a record of the model (`rt/src/model.rs` reads it), the kernels, and one function for every
+//! [`ENTRIES`] that passes the record on to the run-time library. Only these functions are visible to others.
+
+use cranelift_codegen::ir::{self, AbiParam, InstBuilder, Signature, Type, types};
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
+use cranelift_module::{DataDescription, DataId, FuncId, Linkage, Module};
+use cranelift_object::object::SectionKind;
+use cranelift_object::{ObjectBuilder, ObjectModule};
+use tensorc_ir::diag::{Diagnostic, Result};
+use tensorc_ir::kir::Kernel;
+
+use super::function::{build, module_error};
+use super::isa::{Use, isa};
+use super::kernel::internal;
+use super::symbols;
+use crate::target::Target;
+
+/// What a model's object holds.
+pub struct ObjectModel<'m> {
+    /// The beginning of all names in it: an identifier of C.
+    pub name: &'m str,
+    pub kernels: &'m [Kernel],
+    /// Plans as the run-time library reads them.
+    pub image: &'m [u64],
+    /// The block of weights, if it is to be inside.
+    pub weights: Option<&'m [u8]>,
+    /// Which of the library kernels for products, convolutions and attention are called.
+    pub libraries: [bool; 3],
+    /// Whether it has a `main`.
+    pub program: bool,
+    /// Makes what `tensorc inspect` shows, in a section that is not loaded, of the bytes of code of each kernel.
+    pub manifest: &'m dyn Fn(&[u64]) -> Vec<u8>,
+}
+
+/// Section of the manifest.
+pub const MANIFEST_SECTION: &str = ".tensorc.manifest";
+/// Alignment of weights, in bytes.
+const ALIGN: u64 = 64;
+
+/// The library kernels, in the order of [`ObjectModel::libraries`].
+const LIBRARIES: [&str; 3] = ["tc_rt_gemm", "tc_rt_conv", "tc_rt_attention"];
+
+/// A C function of a model, and what it passes on after the model.
+struct Entry {
+    /// Behind the model's name, and behind `tc_rt`.
+    suffix: &'static str,
+    params: &'static [Type],
+    result: Option<Type>,
+}
+
+const POINTER: Type = types::I64;
+
+const fn entry(suffix: &'static str, params: &'static [Type], result: Option<Type>) -> Entry {
+    Entry { suffix, params, result }
+}
+
+const ENTRIES: [Entry; 9] = [
+    entry("_memory_bytes", &[types::I32], Some(types::I64)),
+    entry("_init", &[POINTER, POINTER, types::I64, POINTER, POINTER], Some(types::I32)),
+    entry("_describe", &[POINTER, POINTER, POINTER], Some(types::I32)),
+    entry("_run", &[POINTER, POINTER, POINTER], Some(types::I32)),
+    entry("_error", &[POINTER], Some(POINTER)),
+    entry("_free", &[POINTER], None),
+    entry("_weights_open", &[POINTER, types::I32, POINTER], Some(types::I32)),
+    entry("_weights_view", &[POINTER, types::I64, types::I32, POINTER], Some(types::I32)),
+    entry("_weights_close", &[POINTER], None),
+];
+
+/// Suffixes of the C functions of a model.
+pub fn entry_points() -> impl Iterator<Item = &'static str> {
+    ENTRIES.iter().map(|entry| entry.suffix)
+}
+
+/// Makes the object of a model. Equal models give equal bytes.
+///
+/// # Errors
+/// The target has no code, or a kernel none on it.
+pub fn emit_object(model: &ObjectModel<'_>, target: Target) -> Result<Vec<u8>> {
+    let isa = isa(target, Use::Object, cfg!(debug_assertions))?;
+    let builder = ObjectBuilder::new(isa, model.name, Box::new(symbols::libcall));
+    let mut builder = builder.map_err(module_error)?;
+    // So that what a program does not use is left out.
+    builder.per_function_section(true).per_data_object_section(true).unwind_info(false);
+    let mut emitter =
+        Emitter { module: ObjectModule::new(builder), model, context: FunctionBuilderContext::new(), code: vec![] };
+    let record = emitter.record()?;
+    for entry in &ENTRIES {
+        let (name, callee) = (format!("{}{}", model.name, entry.suffix), format!("tc_rt{}", entry.suffix));
+        emitter.forward(&name, &callee, record, entry.params, entry.result)?;
+    }
+    if model.program {
+        emitter.forward("main", "tc_rt_main", record, &[types::I32, POINTER], Some(types::I32))?;
+    }
+    let manifest = (model.manifest)(&emitter.code);
+    let mut product = emitter.module.finish();
+    let section = product.object.add_section(vec![], MANIFEST_SECTION.into(), SectionKind::Other);
+    product.object.append_section_data(section, &manifest, 1);
+    product.emit().map_err(|e| internal(format!("object file: {e}")))
+}
+
+struct Emitter<'m> {
+    module: ObjectModule,
+    model: &'m ObjectModel<'m>,
+    context: FunctionBuilderContext,
+    /// Bytes of code of each kernel.
+    code: Vec<u64>,
+}
+
+impl Emitter<'_> {
+    fn data(&mut self, name: &str, description: &DataDescription) -> Result<DataId> {
+        let name = format!("{}_{name}", self.model.name);
+        let id = self.module.declare_data(&name, Linkage::Local, false, false).map_err(module_error)?;
+        self.module.define_data(id, description).map_err(module_error)?;
+        Ok(id)
+    }
+
+    fn bytes(&mut self, name: &str, bytes: Vec<u8>, align: u64) -> Result<DataId> {
+        let mut description = DataDescription::new();
+        description.define(bytes.into());
+        description.set_align(align);
+        self.data(name, &description)
+    }
+
+    fn kernel(&mut self, number: usize, kernel: &Kernel) -> Result<FuncId> {
+        let mut ctx = self.module.make_context();
+        build(&mut self.module, kernel, &mut ctx, &mut self.context)?;
+        let name = format!("{}_kernel{number}", self.model.name);
+        let id = self.module.declare_function(&name, Linkage::Local, &ctx.func.signature).map_err(module_error)?;
+        self.module.define_function(id, &mut ctx).map_err(module_error)?;
+        self.code.push(ctx.compiled_code().map_or(0, |code| code.code_buffer().len() as u64));
+        Ok(id)
+    }
+
+    /// The record of the model, as `Model` of the run-time library declares it.
+    fn record(&mut self) -> Result<DataId> {
+        let words: Vec<u8> = self.model.image.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let image = self.bytes("image", words, 8)?;
+        let mut table = DataDescription::new();
+        table.define(vec![0; 8 * self.model.kernels.len()].into());
+        table.set_align(8);
+        for (i, kernel) in self.model.kernels.iter().enumerate() {
+            let id = self.kernel(i, kernel).map_err(|d: Diagnostic| d.note(format!("in kernel `{}`", kernel.name)))?;
+            let function = self.module.declare_func_in_data(id, &mut table);
+            table.write_function_addr(8 * i as u32, function);
+        }
+        let kernels = self.data("kernels", &table)?;
+        let weights = self.model.weights.map(|weights| self.bytes("weights", weights.to_vec(), ALIGN)).transpose()?;
+        const FIELDS: usize = 4 + LIBRARIES.len();
+        let mut fields = [0u8; 8 * FIELDS];
+        fields[8..16].copy_from_slice(&(self.model.image.len() as u64).to_le_bytes());
+        let mut record = DataDescription::new();
+        record.define(fields.to_vec().into());
+        record.set_align(8);
+        let addresses = [(0, Some(image)), (2, Some(kernels)), (3, weights)];
+        for (field, id) in addresses.into_iter().filter_map(|(field, id)| Some((field, id?))) {
+            let value = self.module.declare_data_in_data(id, &mut record);
+            record.write_data_addr(8 * field, value, 0);
+        }
+        for (i, name) in LIBRARIES.iter().enumerate().filter(|(i, _)| self.model.libraries[*i]) {
+            let id = self.module.declare_data(name, Linkage::Import, false, false).map_err(module_error)?;
+            let value = self.module.declare_data_in_data(id, &mut record);
+            record.write_data_addr(8 * (4 + i as u32), value, 0);
+        }
+        self.data("model", &record)
+    }
+
+    /// Defines a visible function that calls another with the model in front of its own arguments.
+    fn forward(
+        &mut self,
+        name: &str,
+        callee: &str,
+        record: DataId,
+        params: &[Type],
+        result: Option<Type>,
+    ) -> Result<()> {
+        let mut own = Signature::new(self.module.isa().default_call_conv());
+        own.params = params.iter().map(|t| AbiParam::new(*t)).collect();
+        own.returns = result.into_iter().map(AbiParam::new).collect();
+        let mut inner = own.clone();
+        inner.params.insert(0, AbiParam::new(POINTER));
+        let callee = self.module.declare_function(callee, Linkage::Import, &inner).map_err(module_error)?;
+        let id = self.module.declare_function(name, Linkage::Export, &own).map_err(module_error)?;
+        let mut ctx = self.module.make_context();
+        ctx.func.signature = own;
+        let callee = self.module.declare_func_in_func(callee, &mut ctx.func);
+        let record = self.module.declare_data_in_func(record, &mut ctx.func);
+        let mut b = FunctionBuilder::new(&mut ctx.func, &mut self.context);
+        let block = b.create_block();
+        b.append_block_params_for_function_params(block);
+        b.switch_to_block(block);
+        b.seal_block(block);
+        let mut args: Vec<ir::Value> = vec![b.ins().symbol_value(POINTER, record)];
+        args.extend_from_slice(b.block_params(block));
+        let call = b.ins().call(callee, &args);
+        let results = b.inst_results(call).to_vec();
+        b.ins().return_(&results);
+        b.finalize(self.module.target_config());
+        self.module.define_function(id, &mut ctx).map_err(module_error)
+    }
+}

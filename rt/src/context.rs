@@ -1,0 +1,494 @@
+//! The memory of one run at a time, and the run.
+//!
+//! A context is one block of memory: this record, the table of arguments, scratch memory for every worker, the
+//! arena. Contexts of one model share its weights and nothing else.
+
+use core::mem::{align_of, size_of};
+
+use tensorc_abi::image::{Image, dim, header, slot, step, tensor, variant};
+use tensorc_abi::{Attention, BatchedGemm, Conv2d, DType};
+
+use crate::library::{Call, Library};
+use crate::message::Message;
+use crate::model::{Model, Tensor};
+use crate::pool::{Parallel, region};
+use crate::weights::{self, Weights};
+use crate::{Status, status};
+
+/// Alignment of a context's memory and of everything planned in it.
+const ALIGN: usize = 64;
+/// Scratch memory of different workers does not share pairs of cache lines.
+const LINE_PAIR: usize = 128;
+/// Bytes copied by one task of a copy.
+const COPY_BLOCK: u64 = 1 << 16;
+
+#[repr(C)]
+pub struct Context {
+    model: &'static Model,
+    image: Image<'static>,
+    weights: *const u8,
+    parallel: Parallel,
+    arguments: *mut *mut u8,
+    scratch: *mut u8,
+    scratch_stride: usize,
+    arena: *mut u8,
+    /// The variant that the table of arguments is for: the offset of its record, or 0.
+    bound: usize,
+    /// Whether the memory is ours to free.
+    owned: bool,
+    message: Message,
+}
+
+/// Where the parts of a context lie, in bytes from its start.
+struct Plan {
+    arguments: usize,
+    scratch: usize,
+    stride: usize,
+    arena: usize,
+    total: usize,
+}
+
+impl Plan {
+    /// The largest of all variants. `None` if a call in the image is none.
+    fn new(model: &'static Model, image: &Image<'static>, workers: usize) -> Option<Plan> {
+        let (mut slots, mut arena, mut stride) = (0, 0, 0);
+        for v in variants(image) {
+            slots = slots.max(image.size(v + variant::SLOTS));
+            arena = arena.max(image.size(v + variant::ARENA_BYTES));
+            for s in steps(image, v) {
+                if let Some((library, call)) = library_call(model, image, s)? {
+                    stride = stride.max((library.scratch)(&call)?);
+                }
+            }
+        }
+        let stride = stride.next_multiple_of(LINE_PAIR);
+        let arguments = size_of::<Context>().next_multiple_of(align_of::<*mut u8>());
+        let scratch = (arguments + slots * size_of::<*mut u8>()).next_multiple_of(LINE_PAIR);
+        let arena_at = scratch + stride.checked_mul(workers)?;
+        Some(Plan { arguments, scratch, stride, arena: arena_at, total: arena_at.checked_add(arena)? })
+    }
+}
+
+/// Offsets of the records of all variants.
+fn variants(image: &Image<'static>) -> impl Iterator<Item = usize> + use<> {
+    let (count, at, image) = (image.size(header::VARIANTS), image.size(header::VARIANTS + 1), *image);
+    (0..count).map(move |i| image.size(at + i))
+}
+
+/// Records of the steps of a variant.
+fn steps(image: &Image<'static>, at: usize) -> impl Iterator<Item = &'static [u64; step::WORDS]> + use<> {
+    let (count, first, image) = (image.size(at + variant::STEPS), image.size(at + variant::STEPS + 1), *image);
+    (0..count).map_while(move |i| image.record(first + i * step::WORDS))
+}
+
+/// The library kernel of a step, if it calls one; `None` if it lacks one.
+#[allow(clippy::option_option, reason = "a step without a library kernel and a damaged one differ")]
+fn library_call(
+    model: &'static Model,
+    image: &Image<'static>,
+    s: &[u64; step::WORDS],
+) -> Option<Option<(&'static Library, Call)>> {
+    let Some(kind) = s[step::KIND].checked_sub(step::GEMM) else { return Some(None) };
+    let library = model.library(kind as usize)?;
+    let len = *[BatchedGemm::WORDS, Conv2d::WORDS, Attention::WORDS].get(kind as usize)?;
+    let words = image.words(s[step::CALL] as usize, len);
+    let epilogue = match s[step::FUNCTION] {
+        0 => None,
+        function => Some(model.kernel(image, function - 1)?),
+    };
+    Some(Some((library, Call { words, epilogue, args: s[step::ARGS] as usize })))
+}
+
+/// Bytes of memory that a context for so many workers takes; 0 if the model is damaged.
+///
+/// # Safety
+/// `model` is what generated code hands over.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tc_rt_memory_bytes(model: &'static Model, workers: u32) -> u64 {
+    let plan = model.image().ok().and_then(|image| Plan::new(model, &image, workers.max(1) as usize));
+    plan.map_or(0, |plan| plan.total as u64)
+}
+
+/// Makes a context in the caller's memory, or in memory of its own if `memory` is null.
+///
+/// # Safety
+/// `model` is what generated code hands over; `out` is valid for a write; `memory` is null or `bytes` bytes that
+/// nobody else uses while the context lives; `weights` and `parallel` are null or valid, and outlive the context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tc_rt_init(
+    model: &'static Model,
+    out: *mut *mut Context,
+    memory: *mut u8,
+    bytes: u64,
+    weights: *const Weights,
+    parallel: *const Parallel,
+) -> Status {
+    // SAFETY: passed on from the caller.
+    match unsafe { init(model, memory, bytes, weights.as_ref(), parallel.as_ref()) } {
+        Ok(_) if out.is_null() => status::ARGUMENT,
+        Ok(context) => {
+            // SAFETY: not null, and valid by the caller's contract.
+            unsafe { *out = context };
+            status::OK
+        }
+        Err(status) => status,
+    }
+}
+
+unsafe fn init(
+    model: &'static Model,
+    memory: *mut u8,
+    bytes: u64,
+    weights: Option<&Weights>,
+    parallel: Option<&Parallel>,
+) -> Result<*mut Context, Status> {
+    let image = model.image()?;
+    let parallel = parallel.copied().unwrap_or(Parallel::NONE);
+    let plan = Plan::new(model, &image, parallel.workers()).ok_or(status::DAMAGED)?;
+    let weights = weights::base(model, &image, weights)?;
+    let owned = memory.is_null();
+    let base = if owned {
+        // SAFETY: the alignment divides the size.
+        unsafe { libc::aligned_alloc(LINE_PAIR, plan.total.next_multiple_of(LINE_PAIR)).cast::<u8>() }
+    } else {
+        memory
+    };
+    let fits = owned || bytes >= plan.total as u64;
+    if base.is_null() || !fits || !(base as usize).is_multiple_of(ALIGN) {
+        return Err(status::MEMORY);
+    }
+    let context = Context {
+        model,
+        image,
+        weights,
+        parallel,
+        arguments: base.wrapping_add(plan.arguments).cast(),
+        scratch: base.wrapping_add(plan.scratch),
+        scratch_stride: plan.stride,
+        arena: base.wrapping_add(plan.arena),
+        bound: 0,
+        owned,
+        message: Message::EMPTY,
+    };
+    // SAFETY: the memory is large enough for the plan, which begins with the context, and aligned.
+    unsafe { base.cast::<Context>().write(context) };
+    Ok(base.cast())
+}
+
+/// Ends a context. Memory of the caller's is the caller's again.
+///
+/// # Safety
+/// `context` is null or came from `tc_rt_init`, and is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tc_rt_free(_: &'static Model, context: *mut Context) {
+    // SAFETY: by the caller's contract.
+    if unsafe { context.as_ref() }.is_some_and(|context| context.owned) {
+        // SAFETY: it came from `aligned_alloc`.
+        unsafe { libc::free(context.cast()) };
+    }
+}
+
+/// What went wrong in the last call with this context, ended by a zero; empty if nothing did.
+///
+/// # Safety
+/// `context` came from `tc_rt_init`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tc_rt_error(_: &'static Model, context: *const Context) -> *const u8 {
+    // SAFETY: by the caller's contract.
+    unsafe { context.as_ref() }.map_or(status::text(status::ARGUMENT).as_ptr(), |context| context.message.as_ptr())
+}
+
+/// Gives the element types, shapes and sizes of the outputs for inputs of some shapes. Data is left alone, and
+/// the inputs need none.
+///
+/// # Safety
+/// `context` came from `tc_rt_init`; the arrays have an entry for every input and output of the model.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tc_rt_describe(
+    _: &'static Model,
+    context: *mut Context,
+    inputs: *const Tensor,
+    outputs: *mut Tensor,
+) -> Status {
+    // SAFETY: by the caller's contract.
+    let Some(context) = (unsafe { context.as_mut() }) else { return status::ARGUMENT };
+    // SAFETY: passed on from the caller.
+    let tensors = unsafe { context.tensors(inputs, outputs) };
+    let described = tensors.and_then(|(inputs, outputs)| {
+        let found = context.find(inputs)?;
+        context.describe(found, outputs);
+        Ok(())
+    });
+    described.err().unwrap_or(status::OK)
+}
+
+/// Runs the model: reads the inputs, fills the outputs. One call at a time with one context.
+///
+/// # Safety
+/// As `tc_rt_describe`, and every tensor's data is valid for its bytes; outputs overlap neither one another nor
+/// inputs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tc_rt_run(
+    _: &'static Model,
+    context: *mut Context,
+    inputs: *const Tensor,
+    outputs: *mut Tensor,
+) -> Status {
+    // SAFETY: by the caller's contract.
+    let Some(context) = (unsafe { context.as_mut() }) else { return status::ARGUMENT };
+    // SAFETY: passed on from the caller.
+    match unsafe { context.run(inputs, outputs) } {
+        Ok(()) => status::OK,
+        Err(status) => status,
+    }
+}
+
+impl Context {
+    /// The caller's tensors, as many as the model has.
+    ///
+    /// # Safety
+    /// As `tc_rt_describe`.
+    unsafe fn tensors<'t>(
+        &mut self,
+        inputs: *const Tensor,
+        outputs: *mut Tensor,
+    ) -> Result<(&'t [Tensor], &'t mut [Tensor]), Status> {
+        self.message.clear();
+        let [reads, writes] = [header::INPUTS, header::OUTPUTS].map(|at| self.image.size(at));
+        if (inputs.is_null() && reads > 0) || (outputs.is_null() && writes > 0) {
+            self.message.text("the tensors are null");
+            return Err(status::ARGUMENT);
+        }
+        let none = core::ptr::NonNull::<Tensor>::dangling().as_ptr();
+        let (inputs, outputs) = (if reads > 0 { inputs } else { none }, if writes > 0 { outputs } else { none });
+        // SAFETY: by the caller's contract.
+        Ok(unsafe { (core::slice::from_raw_parts(inputs, reads), core::slice::from_raw_parts_mut(outputs, writes)) })
+    }
+
+    /// The record of an input or output.
+    fn record(&self, side: usize, i: usize) -> [u64; tensor::WORDS] {
+        self.image.record(self.image.size(side + 1) + i * tensor::WORDS).copied().unwrap_or_default()
+    }
+
+    /// The extents of every input, then every output, of a variant.
+    fn shapes(&self, v: usize) -> Shapes {
+        Shapes { image: self.image, at: self.image.size(v + variant::SHAPES) }
+    }
+
+    /// The variant for inputs of these types.
+    fn find(&mut self, inputs: &[Tensor]) -> Result<usize, Status> {
+        for (i, given) in inputs.iter().enumerate() {
+            let record = self.record(header::INPUTS, i);
+            let name = self.image.text(record[tensor::NAME] as usize);
+            if u64::from(given.dtype) != record[tensor::DTYPE] {
+                self.message.text("input `").text(name).text("` is ").dtype(given.dtype.into());
+                self.message.text(", the model takes ").dtype(record[tensor::DTYPE]);
+                return Err(status::TYPE);
+            }
+            if u64::from(given.rank) != record[tensor::RANK] || (given.dims.is_null() && given.rank > 0) {
+                self.message.text("input `").text(name).text("` has ").number(given.rank.into());
+                self.message.text(" dimensions, the model takes ").number(record[tensor::RANK]);
+                return Err(status::SHAPE);
+            }
+        }
+        // Most runs have the shapes of the one before.
+        let last = Some(self.bound).filter(|v| *v != 0);
+        let image = self.image;
+        let fits = |v: &usize| {
+            let mut shapes = self.shapes(*v);
+            inputs.iter().all(|t| {
+                let expected = shapes.next(t.rank as usize);
+                t.dims().iter().zip(expected).filter(|(dim, extent)| **dim as u64 == **extent).count() == expected.len()
+            })
+        };
+        match last.into_iter().chain(variants(&image)).find(fits) {
+            Some(found) => Ok(found),
+            None => Err(self.unknown_shape(inputs)),
+        }
+    }
+
+    /// Explains that no variant has inputs of these shapes.
+    fn unknown_shape(&mut self, inputs: &[Tensor]) -> Status {
+        let first = variants(&self.image).next().unwrap_or(0);
+        let mut shapes = self.shapes(first);
+        self.message.text("no variant for");
+        for (i, given) in inputs.iter().enumerate() {
+            let name = self.image.text(self.record(header::INPUTS, i)[tensor::NAME] as usize);
+            self.message.text(if i == 0 { " `" } else { ", `" }).text(name).text("` ");
+            self.message.shape(given.dims().iter().map(|dim| *dim as u64));
+        }
+        self.message.text("; compiled for ");
+        for i in 0..self.image.size(header::DIMS) {
+            let at = self.image.size(header::DIMS + 1) + i * dim::WORDS;
+            let [name, min, max] = [dim::NAME, dim::MIN, dim::MAX].map(|word| self.image.word(at + word));
+            self.message.text(self.image.text(name as usize)).text(" = ").number(min).text("..=").number(max).text(", ");
+        }
+        self.message.text("such as ");
+        for (i, given) in inputs.iter().enumerate() {
+            let expected = shapes.next(given.rank as usize);
+            self.message.text(if i == 0 { "" } else { ", " }).shape(expected.iter().copied());
+        }
+        status::SHAPE
+    }
+
+    /// Enters types, shapes and sizes of the outputs.
+    fn describe(&self, v: usize, outputs: &mut [Tensor]) {
+        let mut shapes = self.outputs(v);
+        for (i, out) in outputs.iter_mut().enumerate() {
+            let record = self.record(header::OUTPUTS, i);
+            let dims = shapes.next(record[tensor::RANK] as usize);
+            out.dims = dims.as_ptr().cast();
+            (out.rank, out.dtype) = (dims.len() as u32, record[tensor::DTYPE] as u32);
+            out.bytes = bytes(record[tensor::DTYPE], dims);
+        }
+    }
+
+    /// The extents of the outputs of a variant.
+    fn outputs(&self, v: usize) -> Shapes {
+        let mut shapes = self.shapes(v);
+        for i in 0..self.image.size(header::INPUTS) {
+            shapes.next(self.record(header::INPUTS, i)[tensor::RANK] as usize);
+        }
+        shapes
+    }
+
+    /// Refuses memory that is too small or not aligned.
+    fn check(&mut self, side: usize, i: usize, given: &Tensor, expected: &[u64]) -> Result<(), Status> {
+        let record = self.record(side, i);
+        let needed = bytes(record[tensor::DTYPE], expected);
+        let align = size(record[tensor::DTYPE]);
+        if needed == 0 || (given.bytes >= needed && !given.data.is_null() && (given.data as usize).is_multiple_of(align))
+        {
+            return Ok(());
+        }
+        let name = self.image.text(record[tensor::NAME] as usize);
+        self.message.text(if side == header::INPUTS { "input `" } else { "output `" }).text(name);
+        self.message.text("` needs ").number(needed).text(" bytes at a multiple of ").number(align as u64);
+        self.message.text(", ").number(given.bytes).text(" are given");
+        Err(status::BUFFER)
+    }
+
+    unsafe fn run(&mut self, inputs: *const Tensor, outputs: *mut Tensor) -> Result<(), Status> {
+        // SAFETY: passed on from the caller.
+        let (inputs, outputs) = unsafe { self.tensors(inputs, outputs)? };
+        let v = self.find(inputs)?;
+        let mut shapes = self.shapes(v);
+        for (i, given) in inputs.iter().enumerate() {
+            let expected = shapes.next(given.rank as usize);
+            self.check(header::INPUTS, i, given, expected)?;
+        }
+        for (i, given) in outputs.iter().enumerate() {
+            let expected = shapes.next(self.record(header::OUTPUTS, i)[tensor::RANK] as usize);
+            self.check(header::OUTPUTS, i, given, expected)?;
+        }
+        self.bind(v, inputs, outputs);
+        for s in steps(&self.image, v) {
+            // SAFETY: the tensors are as large as the plan says, which the compiler has verified.
+            unsafe { self.step(s)? };
+        }
+        Ok(())
+    }
+
+    /// Fills the table of arguments.
+    fn bind(&mut self, v: usize, inputs: &[Tensor], outputs: &[Tensor]) {
+        let (count, first) = (self.image.size(v + variant::SLOTS), self.image.size(v + variant::SLOTS + 1));
+        let known = self.bound == v;
+        for i in 0..count {
+            let Some(record) = self.image.record::<{ slot::WORDS }>(first + i * slot::WORDS) else { break };
+            let index = record[slot::INDEX] as usize;
+            let base = match record[slot::HOME] {
+                slot::INPUT => inputs.get(index).map(|t| t.data),
+                slot::OUTPUT => outputs.get(index).map(|t| t.data),
+                _ if known => continue,
+                slot::WEIGHTS => Some(self.weights.cast_mut()),
+                _ => Some(self.arena),
+            };
+            let address = base.unwrap_or(core::ptr::null_mut()).wrapping_add(record[slot::OFFSET] as usize);
+            // SAFETY: the table has as many entries as the variant with most slots.
+            unsafe { *self.arguments.add(i) = address };
+        }
+        self.bound = v;
+    }
+
+    /// Executes a step.
+    ///
+    /// # Safety
+    /// The table of arguments is bound for its variant.
+    unsafe fn step(&self, s: &[u64; step::WORDS]) -> Result<(), Status> {
+        let arguments = Shared(self.arguments.wrapping_add(s[step::FIRST_SLOT] as usize).cast_const());
+        let (tasks, grain) = (s[step::TASKS], s[step::GRAIN]);
+        match s[step::KIND] {
+            step::KERNEL => {
+                let kernel = self.model.kernel(&self.image, s[step::FUNCTION]).ok_or(status::DAMAGED)?;
+                region(&self.parallel, tasks, grain, &|_, range| {
+                    let scalars = [range.start as i64, range.end as i64];
+                    // SAFETY: the compiler made the kernel for these arguments; iterations are free of data races.
+                    unsafe { kernel(arguments.get(), scalars.as_ptr()) };
+                });
+            }
+            step::COPY => {
+                // SAFETY: the table holds source and destination.
+                let [src, dst] = unsafe { [*arguments.get(), *arguments.get().add(1)] };
+                let (src, dst) = (Shared(src.cast_const()), Shared(dst.cast_const()));
+                let blocks = tasks.div_ceil(COPY_BLOCK);
+                region(&self.parallel, blocks, grain.div_ceil(COPY_BLOCK).max(1), &|_, range| {
+                    let (begin, end) = (range.start * COPY_BLOCK, (range.end * COPY_BLOCK).min(tasks));
+                    let (from, to) = (src.get().wrapping_add(begin as usize), dst.get().wrapping_add(begin as usize));
+                    // SAFETY: both buffers have `tasks` bytes, and the plan keeps them apart.
+                    unsafe { core::ptr::copy_nonoverlapping(from, to.cast_mut(), (end - begin) as usize) };
+                });
+            }
+            _ => {
+                let (library, call) =
+                    library_call(self.model, &self.image, s).flatten().ok_or(status::DAMAGED)?;
+                let scratch = Shared(self.scratch.cast_const());
+                region(&self.parallel, tasks, grain, &|worker, range| {
+                    let own = scratch.get().wrapping_add(worker * self.scratch_stride).cast_mut();
+                    // SAFETY: the compiler made the call for these arguments; every worker has scratch of its own.
+                    unsafe { (library.run)(&call, arguments.get(), range, own) };
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+// SAFETY: workers only read the context; what lies behind its addresses is accessed by tasks, which are free of
+// data races.
+unsafe impl Sync for Context {}
+
+/// An address that workers share.
+#[derive(Clone, Copy)]
+struct Shared<T>(*const T);
+
+// SAFETY: as for the context.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    fn get(&self) -> *const T {
+        self.0
+    }
+}
+
+/// Extents of tensors, one after the other.
+struct Shapes {
+    image: Image<'static>,
+    at: usize,
+}
+
+impl Shapes {
+    fn next(&mut self, rank: usize) -> &'static [u64] {
+        let dims = self.image.words(self.at, rank);
+        self.at += rank;
+        dims
+    }
+}
+
+/// Bytes of an element of a type, by its number.
+fn size(dtype: u64) -> usize {
+    DType::ALL.into_iter().find(|d| *d as u64 == dtype).map_or(1, DType::size)
+}
+
+fn bytes(dtype: u64, dims: &[u64]) -> u64 {
+    dims.iter().product::<u64>() * size(dtype) as u64
+}

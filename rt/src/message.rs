@@ -1,0 +1,58 @@
+//! Texts of errors, put together without an allocator.
+
+use tensorc_abi::DType;
+
+const CAPACITY: usize = 256;
+
+/// A text that ends with a zero, cut off where it is too long.
+pub struct Message {
+    bytes: [u8; CAPACITY],
+    len: usize,
+}
+
+impl Message {
+    pub const EMPTY: Message = Message { bytes: [0; CAPACITY], len: 0 };
+
+    pub fn as_ptr(&self) -> *const u8 {
+        self.bytes.as_ptr()
+    }
+
+    pub fn clear(&mut self) {
+        *self = Message::EMPTY;
+    }
+
+    pub fn text(&mut self, text: &str) -> &mut Message {
+        for byte in text.bytes() {
+            if self.len + 1 < CAPACITY {
+                self.bytes[self.len] = byte;
+                self.len += 1;
+            }
+        }
+        self
+    }
+
+    pub fn number(&mut self, mut number: u64) -> &mut Message {
+        let mut digits = [0u8; 20];
+        let mut at = digits.len();
+        while at > 0 && (number > 0 || at == digits.len()) {
+            at -= 1;
+            digits[at] = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+        self.text(core::str::from_utf8(&digits[at..]).unwrap_or("?"))
+    }
+
+    pub fn dtype(&mut self, number: u64) -> &mut Message {
+        let known = DType::ALL.into_iter().find(|dtype| *dtype as u64 == number);
+        self.text(known.map_or("unknown type", DType::name))
+    }
+
+    /// `[2, 3]`.
+    pub fn shape(&mut self, dims: impl Iterator<Item = u64>) -> &mut Message {
+        self.text("[");
+        for (i, dim) in dims.enumerate() {
+            self.text(if i == 0 { "" } else { ", " }).number(dim);
+        }
+        self.text("]")
+    }
+}

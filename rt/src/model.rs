@@ -1,0 +1,73 @@
+//! What generated code hands over of a compiled model, and tensors as callers give them.
+
+use tensorc_abi::KernelFn;
+use tensorc_abi::image::{Image, ImageError, header};
+
+use crate::library::Library;
+use crate::{Status, status};
+
+/// A compiled model in the data section of its artifact.
+#[repr(C)]
+pub struct Model {
+    image: *const u64,
+    /// Words of the image.
+    len: u64,
+    /// [`header::KERNELS`] functions.
+    kernels: *const KernelFn,
+    /// The block of weights, if it is inside the artifact; else null.
+    weights: *const u8,
+    /// The library kernels it needs, by the kind of step less [`tensorc_abi::image::step::GEMM`]; others are null,
+    /// so that nothing links what it does not need.
+    libraries: [*const Library; 3],
+}
+
+impl Model {
+    /// The image, checked.
+    pub fn image(&'static self) -> Result<Image<'static>, Status> {
+        // SAFETY: generated code gives an image of this length, which nobody writes.
+        let words = unsafe { core::slice::from_raw_parts(self.image, self.len as usize) };
+        Image::new(words).map_err(|error| match error {
+            ImageError::Damaged => status::DAMAGED,
+            ImageError::Version(_) => status::VERSION,
+        })
+    }
+
+    pub fn embedded_weights(&self) -> *const u8 {
+        self.weights
+    }
+
+    pub fn library(&self, kind: usize) -> Option<&'static Library> {
+        // SAFETY: generated code gives null or a library of this crate.
+        self.libraries.get(kind).and_then(|library| unsafe { library.as_ref() })
+    }
+
+    /// A generated kernel by its number.
+    pub fn kernel(&self, image: &Image<'_>, number: u64) -> Option<KernelFn> {
+        let exists = number < image.word(header::KERNELS);
+        // SAFETY: the table has an entry for every kernel.
+        exists.then(|| unsafe { *self.kernels.add(number as usize) })
+    }
+}
+
+/// A row-major tensor in memory of the caller's.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Tensor {
+    pub data: *mut u8,
+    pub dims: *const i64,
+    pub rank: u32,
+    /// [`tensorc_abi::DType`] as a number.
+    pub dtype: u32,
+    pub bytes: u64,
+}
+
+impl Tensor {
+    /// The extents; none if there is no shape.
+    pub fn dims(&self) -> &[i64] {
+        match self.dims.is_null() || self.rank as usize > tensorc_abi::image::MAX_RANK {
+            true => &[],
+            // SAFETY: the caller gives as many extents as the rank says.
+            false => unsafe { core::slice::from_raw_parts(self.dims, self.rank as usize) },
+        }
+    }
+}

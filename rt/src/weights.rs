@@ -1,0 +1,161 @@
+//! The block of weights of a model: inside the artifact, or a file beside it that is mapped.
+//!
+//! A file is a header of [`HEADER_BYTES`] (magic, version, bytes of the block, its hash as two words) and the block.
+
+use core::ptr::null_mut;
+
+use tensorc_abi::image::{Image, VERSION, Version, header};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::model::Model;
+use crate::{Status, status};
+
+/// First word of a file of weights.
+const MAGIC: u64 = u64::from_le_bytes(*b"tcweight");
+const HEADER_BYTES: usize = 64;
+/// Do not read the contents to check their hash: the caller knows that they are intact.
+const TRUSTED: u32 = 1;
+
+/// Weights that contexts share.
+#[repr(C)]
+pub struct Weights {
+    /// The block.
+    data: *const u8,
+    bytes: u64,
+    mapping: *mut u8,
+    mapping_bytes: u64,
+}
+
+impl Weights {
+    pub const NONE: Weights = Weights { data: core::ptr::null(), bytes: 0, mapping: null_mut(), mapping_bytes: 0 };
+}
+
+/// The block of weights for a context.
+pub fn base(model: &Model, image: &Image<'_>, given: Option<&Weights>) -> Result<*const u8, Status> {
+    let needed = image.word(header::WEIGHTS);
+    match given {
+        Some(weights) if weights.bytes == needed && !weights.data.is_null() => Ok(weights.data),
+        Some(_) => Err(status::WEIGHTS),
+        None if needed == 0 || !model.embedded_weights().is_null() => Ok(model.embedded_weights()),
+        None => Err(status::WEIGHTS),
+    }
+}
+
+/// Takes weights that lie in memory: a whole file of weights, at a multiple of 64.
+///
+/// # Safety
+/// `model` is what generated code hands over; `file` is valid for `bytes` bytes as long as the weights are used;
+/// `out` is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tc_rt_weights_view(
+    model: &'static Model,
+    file: *const u8,
+    bytes: u64,
+    flags: u32,
+    out: *mut Weights,
+) -> Status {
+    if file.is_null() || out.is_null() || !(file as usize).is_multiple_of(HEADER_BYTES) {
+        return status::ARGUMENT;
+    }
+    // SAFETY: by the caller's contract.
+    let file = unsafe { core::slice::from_raw_parts(file, bytes as usize) };
+    let image = match model.image() {
+        Ok(image) => image,
+        Err(status) => return status,
+    };
+    match block(&image, file, flags) {
+        Ok(block) => {
+            let (data, bytes) = (block.as_ptr(), block.len() as u64);
+            // SAFETY: by the caller's contract.
+            unsafe { out.write(Weights { data, bytes, mapping: null_mut(), mapping_bytes: 0 }) };
+            status::OK
+        }
+        Err(status) => status,
+    }
+}
+
+/// The block of a file, if it is the model's.
+fn block<'f>(image: &Image<'_>, file: &'f [u8], flags: u32) -> Result<&'f [u8], Status> {
+    let word = |i: usize| {
+        let bytes = file.get(8 * i..)?.first_chunk::<8>()?;
+        Some(u64::from_le_bytes(*bytes))
+    };
+    if word(0) != Some(MAGIC) {
+        return Err(status::WEIGHTS);
+    }
+    if !word(1).is_some_and(|version| VERSION.reads(Version::of_word(version))) {
+        return Err(status::VERSION);
+    }
+    let expected = [0, 1, 2].map(|i| image.word(header::WEIGHTS + i));
+    let block = file.get(HEADER_BYTES..).unwrap_or_default();
+    if [2, 3, 4].map(word) != expected.map(Some) || block.len() as u64 != expected[0] {
+        return Err(status::WEIGHTS);
+    }
+    let hash = || xxh3_128(block);
+    match flags & TRUSTED != 0 || hash() == (u128::from(expected[2]) << 64 | u128::from(expected[1])) {
+        true => Ok(block),
+        false => Err(status::WEIGHTS),
+    }
+}
+
+/// Maps a file of weights.
+///
+/// # Safety
+/// `model` is what generated code hands over; `path` is a text ended by a zero; `out` is valid for a write. Nobody
+/// changes the file while it is mapped.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tc_rt_weights_open(
+    model: &'static Model,
+    path: *const libc::c_char,
+    flags: u32,
+    out: *mut Weights,
+) -> Status {
+    if path.is_null() || out.is_null() {
+        return status::ARGUMENT;
+    }
+    // SAFETY: the path is a text; every address is checked.
+    let (mapping, bytes) = unsafe {
+        let file = libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC);
+        if file < 0 {
+            return status::FILE;
+        }
+        let mut stat: libc::stat = core::mem::zeroed();
+        let known = libc::fstat(file, &raw mut stat) == 0 && stat.st_size >= HEADER_BYTES as i64;
+        let bytes = if known { stat.st_size as usize } else { 0 };
+        let mapping = match known {
+            true => libc::mmap(null_mut(), bytes, libc::PROT_READ, libc::MAP_PRIVATE, file, 0),
+            false => libc::MAP_FAILED,
+        };
+        libc::close(file);
+        (mapping, bytes)
+    };
+    if mapping == libc::MAP_FAILED {
+        return if bytes == 0 { status::WEIGHTS } else { status::FILE };
+    }
+    // SAFETY: the mapping has so many bytes; `out` is the caller's.
+    unsafe {
+        libc::madvise(mapping, bytes, libc::MADV_WILLNEED);
+        let status = tc_rt_weights_view(model, mapping.cast(), bytes as u64, flags, out);
+        if status == status::OK {
+            ((*out).mapping, (*out).mapping_bytes) = (mapping.cast(), bytes as u64);
+        } else {
+            libc::munmap(mapping, bytes);
+        }
+        status
+    }
+}
+
+/// Ends the use of weights.
+///
+/// # Safety
+/// `weights` is null or came from this library; no context uses them any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tc_rt_weights_close(_: &'static Model, weights: *mut Weights) {
+    // SAFETY: by the caller's contract.
+    let Some(weights) = (unsafe { weights.as_mut() }) else { return };
+    if !weights.mapping.is_null() {
+        // SAFETY: it came from `mmap` with this size.
+        unsafe { libc::munmap(weights.mapping.cast(), weights.mapping_bytes as usize) };
+    }
+    *weights = Weights::NONE;
+}

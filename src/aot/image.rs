@@ -1,0 +1,151 @@
+//! Writes the image of a model: its plans as the run-time library reads them ([`tensorc_abi::image`]).
+
+use std::collections::BTreeMap;
+
+use tensorc_abi::image::{MAGIC, VERSION, checksum, header, slot, step};
+use tensorc_abi::{Buffer, BufferId, Epilogue, Home, Plan, Step, StepOp};
+use tensorc_runtime::plan::division;
+
+use super::Request;
+use super::variants::Variant;
+use super::weights::Block;
+
+/// What an image is made of.
+pub struct Contents<'c> {
+    pub request: &'c Request,
+    pub variants: &'c [Variant],
+    /// Of each variant, the number of each of its kernels in the artifact.
+    pub kernels: &'c [Vec<u32>],
+    pub block: &'c Block,
+}
+
+/// Kinds of steps that call library kernels, in the order of the record of a model.
+pub const LIBRARY_KINDS: [u64; 3] = [step::GEMM, step::CONV, step::ATTENTION];
+
+/// The kind of a step; `None` for a function of the host.
+pub fn kind(op: &StepOp) -> Option<u64> {
+    Some(match op {
+        StepOp::Launch { .. } => step::KERNEL,
+        StepOp::Copy { .. } => step::COPY,
+        StepOp::Gemm { .. } => step::GEMM,
+        StepOp::Conv { .. } => step::CONV,
+        StepOp::Attention { .. } => step::ATTENTION,
+        StepOp::Extern { .. } => return None,
+    })
+}
+
+/// The words of an image.
+pub fn write(contents: &Contents<'_>) -> Vec<u64> {
+    let mut w = Writer { words: vec![0; header::WORDS], texts: BTreeMap::new() };
+    let Contents { request, variants, block, .. } = contents;
+    let first = &variants[0].plan;
+    w.words[header::NAME] = w.text(&request.name);
+    let hash = [block.hash as u64, (block.hash >> 64) as u64];
+    w.words[header::WEIGHTS..header::WEIGHTS + 3].copy_from_slice(&[block.bytes.len() as u64, hash[0], hash[1]]);
+    for (at, list) in [(header::INPUTS, &first.inputs), (header::OUTPUTS, &first.outputs)] {
+        let records: Vec<u64> = list.iter().flat_map(|id| w.tensor(first.buffer(*id))).collect();
+        w.table(at, list.len(), &records);
+    }
+    let dims: Vec<u64> = request.ranges.iter().flat_map(|(name, (min, max))| [w.text(name), *min, *max]).collect();
+    w.table(header::DIMS, request.ranges.len(), &dims);
+    let offsets: Vec<u64> = (0..variants.len()).map(|i| w.variant(contents, i)).collect();
+    w.table(header::VARIANTS, offsets.len(), &offsets);
+    let kernels = contents.kernels.iter().flatten().max().map_or(0, |last| u64::from(*last) + 1);
+    w.words[header::KERNELS] = kernels;
+    w.words[header::MAGIC] = MAGIC;
+    w.words[header::VERSION] = VERSION.word();
+    w.words[header::LEN] = w.words.len() as u64;
+    w.words[header::CHECKSUM] = checksum(&w.words[header::NAME..]);
+    w.words
+}
+
+struct Writer {
+    words: Vec<u64>,
+    /// Offsets of the texts written.
+    texts: BTreeMap<String, u64>,
+}
+
+impl Writer {
+    fn put(&mut self, words: &[u64]) -> u64 {
+        self.words.extend_from_slice(words);
+        (self.words.len() - words.len()) as u64
+    }
+
+    /// Writes records, and their number and offset into the header.
+    fn table(&mut self, at: usize, count: usize, records: &[u64]) {
+        let offset = self.put(records);
+        self.words[at..at + 2].copy_from_slice(&[count as u64, offset]);
+    }
+
+    fn text(&mut self, text: &str) -> u64 {
+        if let Some(at) = self.texts.get(text) {
+            return *at;
+        }
+        let mut words = vec![text.len() as u64];
+        words.extend(text.as_bytes().chunks(8).map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_le_bytes(word)
+        }));
+        let at = self.put(&words);
+        self.texts.insert(text.to_owned(), at);
+        at
+    }
+
+    fn tensor(&mut self, buffer: &Buffer) -> [u64; 3] {
+        [self.text(&buffer.name), buffer.dtype as u64, buffer.dims.len() as u64]
+    }
+
+    fn variant(&mut self, contents: &Contents<'_>, i: usize) -> u64 {
+        let plan = &contents.variants[i].plan;
+        let (mut slots, mut steps) = (vec![], vec![]);
+        for s in &plan.steps {
+            let (Some(kind), (tasks, grain)) = (kind(&s.op), division(plan, s)) else { continue };
+            if tasks == 0 {
+                continue;
+            }
+            let (first, name) = ((slots.len() / slot::WORDS) as u64, self.text(&s.name));
+            let (function, args, call) = self.call(s, &contents.kernels[i]);
+            steps.extend([kind, name, first, tasks, grain, function, args, call]);
+            let used = operands(s);
+            slots.extend(used.into_iter().flat_map(|id| place(plan, id, &contents.block.offsets[i])));
+        }
+        let shapes: Vec<u64> =
+            plan.inputs.iter().chain(&plan.outputs).flat_map(|id| plan.buffer(*id).dims.clone()).collect();
+        let (step_count, slot_count) = (steps.len() / step::WORDS, slots.len() / slot::WORDS);
+        let [steps, slots, shapes] = [steps, slots, shapes].map(|words| self.put(&words));
+        self.put(&[plan.arena_bytes, step_count as u64, steps, slot_count as u64, slots, shapes])
+    }
+
+    /// The function, the number of arguments of an epilogue and the call of a step.
+    fn call(&mut self, s: &Step, kernels: &[u32]) -> (u64, u64, u64) {
+        let number = |kernel: u32| u64::from(kernels[kernel as usize]);
+        let (call, epilogue): (u64, &Option<Epilogue>) = match &s.op {
+            StepOp::Launch { kernel, .. } => return (number(kernel.0), 0, 0),
+            StepOp::Copy { .. } | StepOp::Extern { .. } => return (0, 0, 0),
+            StepOp::Gemm { call, epilogue, .. } => (self.put(&call.to_words()), epilogue),
+            StepOp::Conv { call, epilogue, .. } => (self.put(&call.to_words()), epilogue),
+            StepOp::Attention { call, epilogue, .. } => (self.put(&call.to_words()), epilogue),
+        };
+        let function = epilogue.as_ref().map_or(0, |e| number(e.kernel.0) + 1);
+        (function, epilogue.as_ref().map_or(0, |e| e.args.len() as u64), call)
+    }
+}
+
+/// The buffers of a step in the order of its slots.
+fn operands(s: &Step) -> Vec<BufferId> {
+    s.op.args().into_iter().map(|arg| arg.buffer).collect()
+}
+
+/// The record of a slot.
+fn place(plan: &Plan, id: BufferId, weights: &[u64]) -> [u64; slot::WORDS] {
+    let offset = plan.byte_offset(id);
+    match plan.buffer(id).home {
+        Home::Input(i) => [slot::INPUT, i.into(), offset],
+        Home::Output(i) => [slot::OUTPUT, i.into(), offset],
+        Home::Weight(i) => [slot::WEIGHTS, 0, weights[i as usize] + offset],
+        Home::Arena(at) => [slot::ARENA, 0, at + offset],
+        // Models that change states are refused before.
+        Home::State(i) => [slot::INPUT, i.into(), offset],
+    }
+}

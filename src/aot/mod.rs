@@ -1,0 +1,102 @@
+//! Ahead of time: a model becomes an object file, a library or a program (`docs/aot.md`).
+//!
+//! A [`Request`] names the shapes; every combination of extents of the dynamic dimensions becomes a *variant*, a
+//! plan of its own. `variants` compiles them, `weights` lays their weights into one block, `image` writes their
+//! plans as tables, and Cranelift's object writer puts these beside the kernels. `header` and `manifest`
+//! describe the result, `link` makes libraries and programs with the linker of the C compiler.
+
+mod header;
+mod image;
+pub mod link;
+pub mod manifest;
+mod variants;
+mod weights;
+
+use std::collections::BTreeMap;
+
+use tensorc_codegen::cranelift::{ObjectModel, emit_object};
+use tensorc_codegen::target::Target;
+use tensorc_ir::kir::Kernel;
+
+use crate::{Error, Model};
+use manifest::Manifest;
+
+/// What to compile a model for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The beginning of the names of its C functions; letters, digits and `_`.
+    pub name: String,
+    /// Extents of inputs and dimensions, by name.
+    pub shapes: BTreeMap<String, Vec<u64>>,
+    /// First and last extents of dynamic dimensions, by name.
+    pub ranges: BTreeMap<String, (u64, u64)>,
+    pub target: Target,
+    /// Whether the weights are part of the object rather than a file beside it.
+    pub embed_weights: bool,
+    /// Whether the object has a `main`.
+    pub program: bool,
+}
+
+/// A compiled model.
+pub struct Artifact {
+    /// A relocatable ELF object, which needs the run-time library.
+    pub object: Vec<u8>,
+    /// The C header.
+    pub header: String,
+    /// The file of weights, if they are not embedded.
+    pub weights: Option<Vec<u8>>,
+    pub manifest: Manifest,
+}
+
+/// Compiles a model ahead of time.
+///
+/// # Errors
+/// The request does not fit the model; shapes in it depend on values; it calls functions of this process, or
+/// changes states; the target has no code.
+pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
+    let compiler = model.compiler();
+    check_name(&request.name)?;
+    let variants = variants::compile(model, request)?;
+    compiler.progress("pack weights");
+    let block = weights::Block::new(compiler, &variants)?;
+    let (kernels, numbers) = unique_kernels(&variants);
+    let image = image::write(&image::Contents { request, variants: &variants, kernels: &numbers, block: &block });
+    let manifest = Manifest::new(model, request, &variants, &kernels, &block, image.len());
+    compiler.progress("generate code");
+    let calls = |kind: u64| variants.iter().flat_map(|v| &v.plan.steps).any(|s| image::kind(&s.op) == Some(kind));
+    let object = ObjectModel {
+        name: &request.name,
+        kernels: &kernels,
+        image: &image,
+        weights: request.embed_weights.then_some(&block.bytes),
+        libraries: image::LIBRARY_KINDS.map(calls),
+        program: request.program,
+        manifest: &|code| manifest.with_code(code).to_bytes(),
+    };
+    let object = emit_object(&object, request.target)?;
+    let header = header::write(&manifest);
+    let weights = (!request.embed_weights).then(|| block.file());
+    Ok(Artifact { object, header, weights, manifest })
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    let fits = |(i, c): (usize, char)| c == '_' || c.is_ascii_alphabetic() || (i > 0 && c.is_ascii_digit());
+    match !name.is_empty() && name.chars().enumerate().all(fits) {
+        true => Ok(()),
+        false => Err(Error::Artifact(format!("`{name}` is no name in C: letters, digits and _"))),
+    }
+}
+
+/// The different kernels of all variants, and for each variant the number of each of its kernels.
+fn unique_kernels(variants: &[variants::Variant]) -> (Vec<Kernel>, Vec<Vec<u32>>) {
+    let mut numbers: std::collections::HashMap<Kernel, u32> = std::collections::HashMap::new();
+    let mut kernels = vec![];
+    let mut number = |kernel: &Kernel| {
+        *numbers.entry(kernel.canonical()).or_insert_with(|| {
+            kernels.push(kernel.clone());
+            kernels.len() as u32 - 1
+        })
+    };
+    let all = variants.iter().map(|v| v.kernels.iter().map(&mut number).collect()).collect();
+    (kernels, all)
+}

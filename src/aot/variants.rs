@@ -1,0 +1,86 @@
+//! The plans of a model: one for every combination of extents of its dynamic dimensions.
+
+use std::collections::BTreeMap;
+
+use tensorc_abi::{Plan, StepOp};
+use tensorc_ir::TensorData;
+use tensorc_ir::kir::Kernel;
+use tensorc_ir::lowered::Lowered;
+use tensorc_passes::infer::{bind, infer_graph};
+use tensorc_passes::stage::split;
+use tensorc_runtime::plan::{LoadError, verify};
+
+use super::Request;
+use crate::compile::{Report, lowered};
+use crate::{Error, Model, binding};
+
+/// Most plans of an artifact.
+const MOST: u64 = 1024;
+
+/// A plan for fixed shapes.
+pub struct Variant {
+    /// Extents of the dynamic dimensions, in the order of the request's names.
+    pub extents: Vec<u64>,
+    pub plan: Plan,
+    pub kernels: Vec<Kernel>,
+    pub constants: Vec<TensorData>,
+}
+
+/// Compiles all variants of a request.
+pub fn compile(model: &Model, request: &Request) -> Result<Vec<Variant>, Error> {
+    let refuse = |why: String| Err(Error::Artifact(why));
+    let mut count = 1u64;
+    for (name, (first, last)) in &request.ranges {
+        if first > last {
+            return refuse(format!("the range {first}..{last} of `{name}` is empty"));
+        }
+        count = count.saturating_mul(last - first + 1);
+    }
+    if count > MOST {
+        return refuse(format!(
+            "the ranges have {count} combinations of extents; an artifact holds up to {MOST} plans"
+        ));
+    }
+    let mut all = vec![];
+    let mut extents: Vec<u64> = request.ranges.values().map(|(first, _)| *first).collect();
+    loop {
+        all.push(variant(model, request, &extents)?);
+        // The next combination, the last dimension first.
+        let ranges: Vec<(u64, u64)> = request.ranges.values().copied().collect();
+        let Some(next) = (0..extents.len()).rev().find(|i| extents[*i] < ranges[*i].1) else { return Ok(all) };
+        extents[next] += 1;
+        for i in next + 1..extents.len() {
+            extents[i] = ranges[i].0;
+        }
+    }
+}
+
+fn variant(model: &Model, request: &Request, extents: &[u64]) -> Result<Variant, Error> {
+    let compiler = model.compiler();
+    let mut graph = model.graph().clone();
+    let mut shapes: BTreeMap<String, Vec<u64>> = request.shapes.clone();
+    shapes.extend(request.ranges.keys().cloned().zip(extents.iter().map(|extent| vec![*extent])));
+    binding::bind(&mut graph, &shapes)?;
+    let types = binding::input_types(&graph)?;
+    bind(&mut graph, &types)?;
+    let name = graph.name.to_string();
+    let static_bytes = compiler.options().passes.static_bytes;
+    infer_graph(&mut graph, compiler.registry(), static_bytes)?;
+    if split(&graph, compiler.registry(), static_bytes)?.is_some() {
+        return Err(Error::Staged { model: name });
+    }
+    let Lowered { plan, kernels, constants, .. } = lowered(compiler, graph, &mut Report::default())?;
+    verify(&plan).map_err(|error| LoadError::Plan { plan: plan.name.clone(), error })?;
+    if !plan.states.is_empty() {
+        return Err(Error::Artifact(format!("model `{name}` changes states, which an artifact does not")));
+    }
+    let external = plan.steps.iter().find_map(|step| match &step.op {
+        StepOp::Extern { operator, .. } => Some((operator, &step.name)),
+        _ => None,
+    });
+    if let Some((operator, node)) = external {
+        let why = format!("operator `{operator}` at `{node}` is a function of this process, which an artifact lacks");
+        return Err(Error::Artifact(why));
+    }
+    Ok(Variant { extents: extents.to_vec(), plan, kernels, constants })
+}

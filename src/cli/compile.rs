@@ -1,0 +1,146 @@
+//! `tensorc compile`: a model ahead of time.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use tensorc::aot::link::{Product, Tools, link};
+use tensorc::aot::{Request, compile};
+use tensorc::codegen::target::Target;
+
+use super::{CompileArgs, Failure, ModelArgs, Usage, arrays, print};
+
+#[derive(Args)]
+pub struct AheadArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Where to write: OUT.o, OUT.a, OUT.so or OUT, with OUT.h, OUT.json and OUT.weights beside it
+    #[arg(short, long, value_name = "OUT")]
+    out: PathBuf,
+    /// What to write; several with commas
+    #[arg(long, value_delimiter = ',', default_value = "obj")]
+    emit: Vec<Emit>,
+    /// native, x86_64, x86_64-v3, x86_64-v4, aarch64 or riscv64
+    #[arg(long, default_value = "native")]
+    target: String,
+    /// Extents of an input or a named dimension, `x=1,3,224,224` or `batch=4`, or a range of a dimension, `batch=1..8`
+    #[arg(long = "shape", value_name = "NAME=N,…")]
+    shapes: Vec<String>,
+    /// The beginning of the names of the C functions (default: from OUT)
+    #[arg(long)]
+    name: Option<String>,
+    /// Where the weights go
+    #[arg(long, value_enum, default_value_t = Weights::File)]
+    weights: Weights,
+    /// The C compiler that links
+    #[arg(long, value_name = "PROGRAM")]
+    linker: Option<OsString>,
+    /// libtensorc_rt.a for another machine
+    #[arg(long, value_name = "FILE")]
+    runtime_library: Option<PathBuf>,
+    #[command(flatten)]
+    compile: CompileArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Emit {
+    /// A relocatable object, to be linked with the run-time library
+    Obj,
+    /// An archive of the object and the run-time library
+    StaticLib,
+    /// A library to link with or to load
+    SharedLib,
+    /// A program that reads and writes arrays
+    Exe,
+    /// The C header alone
+    Header,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Weights {
+    /// In a file OUT.weights
+    File,
+    /// In the object
+    Embed,
+}
+
+pub fn run(args: &AheadArgs) -> Result<(), Failure> {
+    let compiler = args.compile.compiler(None)?;
+    let target: Target = args.target.parse().map_err(|e| Usage(format!("--target: {e}")))?;
+    let model = args.model.load(&compiler)?;
+    let (ranges, shapes): (Vec<String>, Vec<String>) = args.shapes.iter().cloned().partition(|s| s.contains(".."));
+    let request = Request {
+        name: args.name.clone().unwrap_or_else(|| identifier(&args.out)),
+        shapes: arrays::shapes(&shapes)?,
+        ranges: ranges.iter().map(|text| range(text)).collect::<Result<_, _>>()?,
+        target,
+        embed_weights: args.weights == Weights::Embed,
+        program: args.emit.contains(&Emit::Exe),
+    };
+    let artifact = compile(&model, &request)?;
+    super::progress::clear();
+    let tools = Tools { linker: args.linker.clone(), library: args.runtime_library.clone() };
+    let write = |extension: &str, bytes: &[u8]| -> Result<PathBuf, Failure> {
+        let path = with_extension(&args.out, extension);
+        std::fs::write(&path, bytes).map_err(|e| format!("{}: {e}", path.display()))?;
+        Ok(path)
+    };
+    let mut written = vec![write("h", artifact.header.as_bytes())?, write("json", &artifact.manifest.to_bytes())?];
+    if let Some(weights) = &artifact.weights {
+        written.push(write("weights", weights)?);
+    }
+    for emit in &args.emit {
+        let (extension, product) = match emit {
+            Emit::Header => continue,
+            Emit::Obj => {
+                written.push(write("o", &artifact.object)?);
+                continue;
+            }
+            Emit::StaticLib => ("a", Product::StaticLibrary),
+            Emit::SharedLib => ("so", Product::SharedLibrary),
+            Emit::Exe => ("", Product::Program),
+        };
+        let path = with_extension(&args.out, extension);
+        link(product, &request.name, &artifact.object, target, &tools, &path)?;
+        written.push(path);
+    }
+    let mut text = String::new();
+    for path in written {
+        let bytes = std::fs::metadata(&path).map_err(|e| format!("{}: {e}", path.display()))?.len();
+        text += &format!("{:>12} bytes  {}\n", bytes, path.display());
+    }
+    print(&text)
+}
+
+/// A name in C from the name of a file.
+fn identifier(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let name: String = stem.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    if name.starts_with(|c: char| c.is_ascii_digit()) { format!("m{name}") } else { name }
+}
+
+/// The path with an extension, unless it has it.
+fn with_extension(out: &Path, extension: &str) -> PathBuf {
+    if extension.is_empty() || out.extension().is_some_and(|e| e == extension) {
+        return out.to_owned();
+    }
+    let known = ["o", "a", "so", "h", "json", "weights"];
+    let base = if out.extension().is_some_and(|e| known.iter().any(|k| e == *k)) {
+        out.with_extension("")
+    } else {
+        out.to_owned()
+    };
+    let mut name = base.into_os_string();
+    name.push(".");
+    name.push(extension);
+    name.into()
+}
+
+/// `batch=1..8`.
+fn range(text: &str) -> Result<(String, (u64, u64)), Usage> {
+    let bad = || Usage(format!("--shape {text}: expected NAME=FIRST..LAST"));
+    let (name, range) = text.rsplit_once('=').ok_or_else(bad)?;
+    let (first, last) = range.split_once("..").ok_or_else(bad)?;
+    let number = |text: &str| text.trim_start_matches('=').parse::<u64>().map_err(|_| bad());
+    Ok((name.to_owned(), (number(first)?, number(last)?)))
+}
