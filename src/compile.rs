@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 use tensorc_abi::{ExternFn, Plan};
 use tensorc_codegen::cranelift::compile_kernels;
 use tensorc_codegen::lower::{Joins, lower_with};
-use tensorc_ir::graph::Graph;
 use tensorc_ir::TensorData;
+use tensorc_ir::graph::Graph;
 use tensorc_ir::lowered::Lowered;
-use tensorc_kernels::{math64, vmath};
 use tensorc_passes::manager::{Pass, PassCx, Timing};
 use tensorc_passes::memory::plan_memory;
 use tensorc_passes::pipeline::{Phase, Pipeline};
@@ -119,10 +118,9 @@ pub(crate) fn lowered(compiler: &Compiler, mut graph: Graph, report: &mut Report
 fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Compiled, Error> {
     let Lowered { plan, kernels, constants, externs, .. } = lowered;
     let threads = compiler.pool().threads();
-    let resolve = |name: &str| math64::symbol(name).or_else(|| vmath::symbol(name));
     compiler.progress("generate code");
     let code = report.timed(compiler, "codegen", || {
-        Ok(Arc::new(compile_kernels(&kernels, threads, compiler.kernels(), &resolve)?))
+        Ok(Arc::new(compile_kernels(&kernels, threads, compiler.kernels(), &tensorc_kernels::symbol)?))
     })?;
     compiler.progress("pack weights");
     let weights = report.timed(compiler, "pack-weights", || pack_weights(compiler, &plan, &constants))?;

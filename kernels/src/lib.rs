@@ -24,6 +24,7 @@ mod fused;
 mod gemm;
 mod isa;
 pub mod math64;
+pub mod stand_ins;
 mod tiers;
 pub mod vmath;
 mod weights;
@@ -34,3 +35,8 @@ pub use epilogue::EpilogueCall;
 pub use gemm::{gemm_run, gemm_run_with, gemm_scratch, gemm_tasks};
 pub use isa::{Isa, isa};
 pub use weights::{pack, pack_with, packed_len};
+
+/// Address of the function called `name` for generated code to call: of [`math64`], [`stand_ins`] or [`vmath`].
+pub fn symbol(name: &str) -> Option<*const u8> {
+    math64::symbol(name).or_else(|| stand_ins::symbol(name)).or_else(|| vmath::symbol(name))
+}

@@ -34,7 +34,6 @@ macro_rules! wrappers {
                 }
             )*
             match name {
-                "tc_fma_f32" => Some(tc_fma_f32 as *const u8),
                 "tc_fmod_f32" => Some(tc_fmod_f32 as *const u8),
                 _ => None,
             }
@@ -83,12 +82,6 @@ fn ndtr(x: f64) -> f64 {
     libm::erfc(-x * core::f64::consts::FRAC_1_SQRT_2) * 0.5
 }
 
-/// `libm::fmaf`: a fused multiply-add for generated code on machines without the instruction.
-#[cfg_attr(feature = "c-names", unsafe(no_mangle))]
-pub extern "C" fn tc_fma_f32(x: f32, y: f32, z: f32) -> f32 {
-    libm::fmaf(x, y, z)
-}
-
 /// The exact remainder of C's `fmodf`.
 #[cfg_attr(feature = "c-names", unsafe(no_mangle))]
 pub extern "C" fn tc_fmod_f32(x: f32, y: f32) -> f32 {
@@ -109,6 +102,5 @@ mod tests {
         assert!((tc_erf_f64(0.5) - 0.520_499_877_813_046_5).abs() < 1e-15);
         assert_eq!(tc_fmod_f64(-7.5, 2.0), -1.5);
         assert_eq!(tc_pow_f64(2.0, 10.0), 1024.0);
-        assert_eq!(tc_fma_f32(1.0 + f32::EPSILON, 1.0 - f32::EPSILON, -1.0), -f32::EPSILON * f32::EPSILON);
     }
 }

@@ -55,8 +55,7 @@ pub fn write(contents: &Contents<'_>) -> Vec<u64> {
         let records: Vec<u64> = list.iter().flat_map(|id| w.tensor(first.buffer(*id))).collect();
         w.table(at, list.len(), &records);
     }
-    let dims: Vec<u64> =
-        request.ranges.iter().flat_map(|(name, (min, max))| [w.text(name), *min, *max]).collect();
+    let dims: Vec<u64> = request.ranges.iter().flat_map(|(name, (min, max))| [w.text(name), *min, *max]).collect();
     w.table(header::DIMS, request.ranges.len(), &dims);
     let offsets: Vec<u64> = (0..variants.len()).map(|i| w.variant(contents, i)).collect();
     w.table(header::VARIANTS, offsets.len(), &offsets);

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use tensorc_abi::image::VERSION;
 use tensorc_abi::{BufferId, Plan};
+use tensorc_ir::Dim;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::text::print_kernel;
-use tensorc_ir::Dim;
 
 use super::Request;
 use super::variants::Variant;

@@ -37,7 +37,9 @@ pub fn compile(model: &Model, request: &Request) -> Result<Vec<Variant>, Error> 
         count = count.saturating_mul(last - first + 1);
     }
     if count > MOST {
-        return refuse(format!("the ranges have {count} combinations of extents; an artifact holds up to {MOST} plans"));
+        return refuse(format!(
+            "the ranges have {count} combinations of extents; an artifact holds up to {MOST} plans"
+        ));
     }
     let mut all = vec![];
     let mut extents: Vec<u64> = request.ranges.values().map(|(first, _)| *first).collect();

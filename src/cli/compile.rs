@@ -125,7 +125,11 @@ fn with_extension(out: &Path, extension: &str) -> PathBuf {
         return out.to_owned();
     }
     let known = ["o", "a", "so", "h", "json", "weights"];
-    let base = if out.extension().is_some_and(|e| known.iter().any(|k| e == *k)) { out.with_extension("") } else { out.to_owned() };
+    let base = if out.extension().is_some_and(|e| known.iter().any(|k| e == *k)) {
+        out.with_extension("")
+    } else {
+        out.to_owned()
+    };
     let mut name = base.into_os_string();
     name.push(".");
     name.push(extension);

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::{Value as Json, json};
-use tensorc::{Compiler, binding};
 use tensorc::abi::{Plan, StepOp};
 use tensorc::ir::graph::{Graph, NodeKind, Value};
 use tensorc::ir::{Shape, TensorType};
 use tensorc::passes::cost::{self, Totals};
 use tensorc::passes::stage::split;
 use tensorc::passes::{PassCx, Phase, Pipeline, plan_memory};
+use tensorc::{Compiler, binding};
 use tensorc_codegen::lower::lower;
 
 use super::{CompileArgs, Failure, ModelArgs, arrays, drawing, print};

@@ -32,7 +32,8 @@ enum VarKind {
 }
 
 impl Plan {
-    pub fn new(kernel: &Kernel) -> Plan {
+    /// `vectors`: whether vector loops may become vectors; without, those over registers are unrolled.
+    pub fn new(kernel: &Kernel, vectors: bool) -> Plan {
         let initial = |b: &tensorc_ir::kir::BufInfo| match b.space {
             Space::Register if b.len <= MAX_REGISTERS => Class::Elements,
             _ => Class::Memory,
@@ -40,6 +41,7 @@ impl Plan {
         let mut walk = Walk {
             kinds: vec![VarKind::Dynamic; kernel.vars.len()],
             classes: kernel.buffers.iter().map(initial).collect(),
+            vectors,
         };
         walk.block(&kernel.body);
         Plan { classes: walk.classes }
@@ -53,6 +55,7 @@ impl Plan {
 struct Walk {
     kinds: Vec<VarKind>,
     classes: Vec<Class>,
+    vectors: bool,
 }
 
 impl Walk {
@@ -83,7 +86,8 @@ impl Walk {
                     let fixed = self.kind(lo) == VarKind::Constant && self.kind(hi) == VarKind::Constant;
                     self.kinds[var.0 as usize] = match kind {
                         LoopKind::Unroll if fixed => VarKind::Constant,
-                        LoopKind::Vector if fixed => VarKind::Lane,
+                        LoopKind::Vector if fixed && self.vectors => VarKind::Lane,
+                        LoopKind::Vector if fixed => VarKind::Constant,
                         _ => VarKind::Dynamic,
                     };
                     self.block(body);

@@ -9,6 +9,7 @@ use cranelift_module::{Linkage, Module, ModuleError};
 use tensorc_ir::diag::{Diagnostic, Result};
 use tensorc_ir::kir::Kernel;
 
+use super::isa::has_vectors;
 use super::kernel::{Gen, internal};
 use super::symbols;
 
@@ -31,7 +32,7 @@ pub(super) fn build(
     }
     let result = {
         let builder = FunctionBuilder::new(&mut ctx.func, builder_ctx);
-        let mut translation = Gen::new(builder, kernel, &externals);
+        let mut translation = Gen::new(builder, kernel, &externals, has_vectors(module.isa()));
         let result = translation.run();
         if result.is_ok() {
             translation.b.finalize(module.target_config());
@@ -48,4 +49,3 @@ pub(super) fn build(
 pub(super) fn module_error(error: ModuleError) -> Diagnostic {
     internal(format!("Cranelift: {error:?}"))
 }
-

@@ -1,6 +1,6 @@
 //! Instruction sets: a [`Target`] with Cranelift's settings.
 
-use cranelift_codegen::isa::{self, Builder, OwnedTargetIsa};
+use cranelift_codegen::isa::{self, Builder, OwnedTargetIsa, TargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 
@@ -15,14 +15,6 @@ pub(super) enum Use {
     /// Object files, whose code may lie anywhere.
     Object,
 }
-
-/// Extensions of x86-64-v3, beyond those of every x86-64 processor.
-const V3: [&str; 11] = [
-    "has_cmpxchg16b", "has_sse3", "has_ssse3", "has_sse41", "has_sse42", "has_popcnt", "has_avx", "has_avx2", "has_fma",
-    "has_bmi1", "has_bmi2",
-];
-/// Extensions of x86-64-v4 beyond those of v3.
-const V4: [&str; 3] = ["has_avx512f", "has_avx512dq", "has_avx512vl"];
 
 /// The instruction set of a target.
 ///
@@ -54,13 +46,16 @@ fn builder(target: Target) -> Result<Builder> {
         return cranelift_native::builder().map_err(|why| unsupported(&why));
     }
     let mut builder = isa::lookup_by_name(target.triple()).map_err(|why| unsupported(&why))?;
-    let extensions: &[&[&str]] = match target.level() {
-        Level::V3 => &[&V3],
-        Level::V4 => &[&V3, &V4],
-        Level::Baseline | Level::Native => &[],
+    let level = match target.level() {
+        Level::V3 => "x86-64-v3",
+        Level::V4 => "x86-64-v4",
+        Level::Baseline | Level::Native => return Ok(builder),
     };
-    for extension in extensions.concat() {
-        builder.enable(extension).map_err(|e| internal(format!("Cranelift setting {extension}: {e}")))?;
-    }
+    builder.enable(level).map_err(|e| internal(format!("Cranelift setting {level}: {e}")))?;
     Ok(builder)
+}
+
+/// Whether there are vector types: on RISC-V only with the extension V, which RV64GC lacks.
+pub(super) fn has_vectors(isa: &dyn TargetIsa) -> bool {
+    isa.name() != "riscv64" || isa.isa_flags().iter().any(|f| f.name == "has_v" && f.as_bool() == Some(true))
 }

@@ -131,6 +131,9 @@ pub fn compile_kernels(
         }
     }
     let mut addresses = BTreeMap::new();
+    for name in symbols::libcalls() {
+        addresses.extend(resolve(&name).map(|address| (name, address as usize)));
+    }
     for &i in &missing {
         for name in symbols::needed(&kernels[i]).into_keys() {
             let address = symbols::address(&name, resolve).map_err(|d| d.note(in_kernel(&kernels[i])))?;
@@ -177,10 +180,7 @@ fn compile_chunk(
     isa: &OwnedTargetIsa,
     addresses: &BTreeMap<String, usize>,
 ) -> Result<Vec<Entry>> {
-    let mut builder = JITBuilder::with_isa(isa.clone(), cranelift_module::default_libcall_names());
-    for (name, address) in symbols::fallbacks() {
-        builder.symbol(name, address);
-    }
+    let mut builder = JITBuilder::with_isa(isa.clone(), Box::new(symbols::libcall));
     for (name, address) in addresses {
         builder.symbol(name.as_str(), *address as *const u8);
     }
@@ -236,7 +236,7 @@ pub struct Dump {
 /// The code that the kernel gets on this machine, checked by Cranelift's verifier.
 pub fn dump(kernel: &Kernel) -> Result<Dump> {
     let isa = isa(Target::native()?, Use::Jit, true)?;
-    let builder = JITBuilder::with_isa(isa.clone(), cranelift_module::default_libcall_names());
+    let builder = JITBuilder::with_isa(isa.clone(), Box::new(symbols::libcall));
     let mut module = JITModule::new(builder);
     let mut ctx = module.make_context();
     build(&mut module, kernel, &mut ctx, &mut FunctionBuilderContext::new()).map_err(|d| d.note(in_kernel(kernel)))?;

@@ -64,6 +64,8 @@ pub(super) struct Gen<'a, 'b> {
     pub kernel: &'a Kernel,
     pub externals: &'a BTreeMap<String, FuncRef>,
     pub plan: Plan,
+    /// Whether the target has vectors.
+    vectors: bool,
     pub vars: Vec<Bind>,
     pub ranges: Vec<Interval>,
     pub storage: Vec<Storage>,
@@ -78,12 +80,18 @@ pub(super) struct Gen<'a, 'b> {
 const UNKNOWN: Interval = (i64::MIN / 4, i64::MAX / 4);
 
 impl<'a, 'b> Gen<'a, 'b> {
-    pub fn new(b: FunctionBuilder<'b>, kernel: &'a Kernel, externals: &'a BTreeMap<String, FuncRef>) -> Self {
+    pub fn new(
+        b: FunctionBuilder<'b>,
+        kernel: &'a Kernel,
+        externals: &'a BTreeMap<String, FuncRef>,
+        vectors: bool,
+    ) -> Self {
         Gen {
             b,
             kernel,
             externals,
-            plan: Plan::new(kernel),
+            plan: Plan::new(kernel, vectors),
+            vectors,
             vars: vec![Bind::Unset; kernel.vars.len()],
             ranges: vec![UNKNOWN; kernel.vars.len()],
             storage: vec![Storage::None; kernel.buffers.len()],
@@ -353,7 +361,7 @@ impl<'a, 'b> Gen<'a, 'b> {
 
     fn vector_loop(&mut self, var: Var, range: (Index, Index, i64), body: &[Stmt]) -> Result<()> {
         let extent = range.1.sub(&range.0).as_constant();
-        let lanes = extent.filter(|&n| n > 0 && n % 4 == 0 && n <= 64 && range.2 == 1);
+        let lanes = extent.filter(|&n| self.vectors && n > 0 && n % 4 == 0 && n <= 64 && range.2 == 1);
         if let (Some(lanes), None) = (lanes, &self.lanes)
             && analysis::vectorizable(self.kernel, &self.plan, var, body)
         {

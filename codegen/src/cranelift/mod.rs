@@ -1,9 +1,12 @@
-//! The Cranelift back end: KIR kernels to machine code, in this process or in object files.
+//! The Cranelift back end: KIR kernels to machine code, in this process or in object files for a
+//! [`crate::target::Target`].
 //!
-//! Vectors are 128 bits wide; a vector loop of more lanes becomes several chunks. Every result is
+//! Vectors are 128 bits wide; a vector loop of more lanes becomes several chunks. On a
+//! target without vectors its iterations follow one another. Every result is
 //! bit-equal to [`tensorc_ir::scalar::ScalarOp::eval`], except for the payload of NaNs.
 
 mod analysis;
+mod bare;
 mod function;
 mod half;
 mod index;
@@ -16,5 +19,6 @@ mod scalar;
 mod symbols;
 mod vector;
 
+pub use bare::emit_kernels;
 pub use jit::{Dump, JitModule, KernelCache, compile_kernels, dump};
 pub use object::{MANIFEST_SECTION, ObjectModel, emit_object, entry_points};

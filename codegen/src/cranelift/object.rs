@@ -15,6 +15,7 @@ use tensorc_ir::kir::Kernel;
 use super::function::{build, module_error};
 use super::isa::{Use, isa};
 use super::kernel::internal;
+use super::symbols;
 use crate::target::Target;
 
 /// What a model's object holds.
@@ -76,11 +77,12 @@ pub fn entry_points() -> impl Iterator<Item = &'static str> {
 /// The target has no code, or a kernel none on it.
 pub fn emit_object(model: &ObjectModel<'_>, target: Target) -> Result<Vec<u8>> {
     let isa = isa(target, Use::Object, cfg!(debug_assertions))?;
-    let builder = ObjectBuilder::new(isa, model.name, cranelift_module::default_libcall_names());
+    let builder = ObjectBuilder::new(isa, model.name, Box::new(symbols::libcall));
     let mut builder = builder.map_err(module_error)?;
     // So that what a program does not use is left out.
     builder.per_function_section(true).per_data_object_section(true).unwind_info(false);
-    let mut emitter = Emitter { module: ObjectModule::new(builder), model, context: FunctionBuilderContext::new(), code: vec![] };
+    let mut emitter =
+        Emitter { module: ObjectModule::new(builder), model, context: FunctionBuilderContext::new(), code: vec![] };
     let record = emitter.record()?;
     for entry in &ENTRIES {
         let (name, callee) = (format!("{}{}", model.name, entry.suffix), format!("tc_rt{}", entry.suffix));

@@ -1,14 +1,13 @@
-//! Functions that generated code calls: what they are named, how they are called, which of them
-//! live here.
+//! Functions of the run-time library that generated code calls: what they are named, how they are called.
 
 use std::collections::BTreeMap;
 
-use cranelift_codegen::ir::{AbiParam, Signature, Type, types};
+use cranelift_codegen::ir::{AbiParam, LibCall, Signature, Type, types};
 use cranelift_codegen::isa::CallConv;
 use tensorc_abi::DType;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::kir::{Kernel, Operand, Stmt};
-use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
+use tensorc_ir::scalar::{MathFn, ScalarOp};
 
 /// How an external function is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +44,7 @@ pub(super) fn callee(op: ScalarOp, from: DType) -> Option<(String, Prototype)> {
                 DType::U64 => ("u64", types::I64),
                 _ => return None,
             };
-            Some((format!("tc_jit_{name}_to_{to}"), Prototype { param, arity: 1, result: Some(types::I32) }))
+            Some((format!("tc_{name}_to_{to}"), Prototype { param, arity: 1, result: Some(types::I32) }))
         }
         _ => None,
     }
@@ -83,44 +82,32 @@ pub(super) fn needed(kernel: &Kernel) -> BTreeMap<String, Prototype> {
     out
 }
 
-/// The address of a function: one of this module's, or what `resolve` knows.
+/// The address of a function in the run-time library.
 pub(super) fn address(name: &str, resolve: &dyn Fn(&str) -> Option<*const u8>) -> Result<*const u8> {
-    let own = BUILTINS.iter().find(|(n, _)| *n == name).map(|(_, address)| address());
-    own.or_else(|| resolve(name))
+    resolve(name)
         .ok_or_else(|| Diagnostic::new(Code::Unsupported, format!("the run-time library has no function `{name}`")))
 }
 
-/// Functions that code generation itself falls back to on processors without the instruction.
-pub(super) fn fallbacks() -> impl Iterator<Item = (&'static str, *const u8)> {
-    BUILTINS.iter().filter(|(name, _)| !name.starts_with("tc_jit")).map(|(name, address)| (*name, address()))
+/// What Cranelift calls on processors without an instruction: functions of the run-time library.
+pub(super) fn libcall(call: LibCall) -> String {
+    match call {
+        LibCall::CeilF32 => "tc_ceil_f32".into(),
+        LibCall::CeilF64 => "tc_ceil_f64".into(),
+        LibCall::FloorF32 => "tc_floor_f32".into(),
+        LibCall::FloorF64 => "tc_floor_f64".into(),
+        LibCall::TruncF32 => "tc_trunc_f32".into(),
+        LibCall::TruncF64 => "tc_trunc_f64".into(),
+        LibCall::NearestF32 => "tc_round_f32".into(),
+        LibCall::NearestF64 => "tc_round_f64".into(),
+        LibCall::FmaF32 => "tc_fma_f32".into(),
+        LibCall::FmaF64 => "tc_fma_f64".into(),
+        LibCall::X86Pshufb => "tc_x86_pshufb".into(),
+        // Of the C library; kernels have no use for them.
+        other => cranelift_module::default_libcall_names()(other),
+    }
 }
 
-type Builtin = (&'static str, fn() -> *const u8);
-
-macro_rules! builtins {
-    ($($name:literal: fn($($arg:ident: $t:ty),*) -> $r:ty $body:block)*) => {
-        const BUILTINS: &[Builtin] = &[$(($name, || {
-            extern "C" fn f($($arg: $t),*) -> $r $body
-            f as *const u8
-        })),*];
-    };
-}
-
-builtins! {
-    "tc_jit_f64_to_f16": fn(x: f64) -> u32 { Scalar::from_f64(DType::F64, x).cast(DType::F16).bits as u32 }
-    "tc_jit_f64_to_bf16": fn(x: f64) -> u32 { Scalar::from_f64(DType::F64, x).cast(DType::BF16).bits as u32 }
-    "tc_jit_i64_to_f16": fn(x: i64) -> u32 { Scalar::i64(x).cast(DType::F16).bits as u32 }
-    "tc_jit_i64_to_bf16": fn(x: i64) -> u32 { Scalar::i64(x).cast(DType::BF16).bits as u32 }
-    "tc_jit_u64_to_f16": fn(x: u64) -> u32 { Scalar { dtype: DType::U64, bits: x }.cast(DType::F16).bits as u32 }
-    "tc_jit_u64_to_bf16": fn(x: u64) -> u32 { Scalar { dtype: DType::U64, bits: x }.cast(DType::BF16).bits as u32 }
-    "fmaf": fn(a: f32, b: f32, c: f32) -> f32 { a.mul_add(b, c) }
-    "fma": fn(a: f64, b: f64, c: f64) -> f64 { a.mul_add(b, c) }
-    "ceilf": fn(x: f32) -> f32 { x.ceil() }
-    "ceil": fn(x: f64) -> f64 { x.ceil() }
-    "floorf": fn(x: f32) -> f32 { x.floor() }
-    "floor": fn(x: f64) -> f64 { x.floor() }
-    "truncf": fn(x: f32) -> f32 { x.trunc() }
-    "trunc": fn(x: f64) -> f64 { x.trunc() }
-    "nearbyintf": fn(x: f32) -> f32 { x.round_ties_even() }
-    "nearbyint": fn(x: f64) -> f64 { x.round_ties_even() }
+/// The names of all of these.
+pub(super) fn libcalls() -> impl Iterator<Item = String> {
+    LibCall::all_libcalls().iter().map(|call| libcall(*call)).filter(|name| name.starts_with("tc_"))
 }

@@ -1,6 +1,9 @@
 //! Running one kernel by the interpreter and as machine code on the same bytes.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod operations;
+pub mod random;
+
 use std::sync::LazyLock;
 
 use tensorc_abi::DType;
@@ -50,7 +53,7 @@ pub fn library(name: &str) -> Option<*const u8> {
         "tc_pow_f64" => Some(pow as *const u8),
         "tc_fmod_f64" => Some(fmod64 as *const u8),
         "tc_fmod_f32" => Some(fmod32 as *const u8),
-        _ => unary(name).or_else(|| tensorc_kernels::vmath::symbol(name)),
+        _ => unary(name).or_else(|| tensorc_kernels::symbol(name)),
     }
 }
 
@@ -90,7 +93,12 @@ pub fn difference(
     let (mut expected, mut actual) = (buffers.to_vec(), buffers.to_vec());
     run_kernel(kernel, &mut expected, scalars, &*LIBRARY).map_err(|e| format!("interpreter: {e}"))?;
     call(module, i, &mut actual, scalars);
-    for ((info, e), a) in kernel.buffers.iter().zip(&expected).zip(&actual) {
+    compare(kernel, &expected, &actual)
+}
+
+/// The first difference between two states of a kernel's buffers, if there is one.
+pub fn compare(kernel: &Kernel, expected: &[Vec<u8>], actual: &[Vec<u8>]) -> Result<(), String> {
+    for ((info, e), a) in kernel.buffers.iter().zip(expected).zip(actual) {
         let pairs = elements(info.dtype, e).into_iter().zip(elements(info.dtype, a));
         for (at, (e, a)) in pairs.enumerate() {
             if !same(e, a) {

@@ -12,6 +12,17 @@ pub struct Scalar {
     pub bits: u64,
 }
 
+/// The f32 towards zero, or if that is even and not exact, its odd neighbour: rounded to fewer bits, it gives what
+/// `x` gives (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
+fn rounded_to_odd(x: f64) -> f32 {
+    let near = x as f32;
+    if f64::from(near) == x || near.to_bits() & 1 == 1 || !near.is_finite() {
+        return near;
+    }
+    let outwards = f64::from(near).abs() > x.abs();
+    f32::from_bits(if outwards { near.to_bits() - 1 } else { near.to_bits() + 1 })
+}
+
 impl Scalar {
     pub fn f32(x: f32) -> Scalar {
         Scalar { dtype: DType::F32, bits: u64::from(x.to_bits()) }
@@ -34,8 +45,8 @@ impl Scalar {
         let bits = match dtype {
             DType::F32 => u64::from((x as f32).to_bits()),
             DType::F64 => x.to_bits(),
-            DType::F16 => u64::from(f16::from_f64(x).to_bits()),
-            DType::BF16 => u64::from(bf16::from_f64(x).to_bits()),
+            DType::F16 => u64::from(f16::from_f32(rounded_to_odd(x)).to_bits()),
+            DType::BF16 => u64::from(bf16::from_f32(rounded_to_odd(x)).to_bits()),
             DType::I8 => u64::from(x as i8 as u8),
             DType::I16 => u64::from(x as i16 as u16),
             DType::I32 => u64::from(x as i32 as u32),
