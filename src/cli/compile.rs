@@ -85,7 +85,7 @@ pub fn run(args: &AheadArgs) -> Result<(), Failure> {
         std::fs::write(&path, bytes).map_err(|e| format!("{}: {e}", path.display()))?;
         Ok(path)
     };
-    let mut written = vec![write("h", artifact.header.as_bytes())?, write("json", &artifact.manifest.to_bytes())?];
+    let mut written = vec![write("h", artifact.header.as_bytes())?, write("json", &artifact.manifest.to_json())?];
     if let Some(weights) = &artifact.weights {
         written.push(write("weights", weights)?);
     }

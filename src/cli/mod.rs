@@ -2,6 +2,7 @@
 //! fault, 2 for wrong usage.
 
 mod arrays;
+mod artifact;
 mod bench;
 mod compile;
 mod drawing;
@@ -41,7 +42,7 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Run passes over a model or text file and print the IR
     Opt(opt::OptArgs),
-    /// Show a model's signature, operators, cost and planned memory
+    /// Show a model's signature, operators, cost and planned memory; or what is in a compiled model
     Inspect(inspect::InspectArgs),
     /// Describe the operators
     #[command(alias = "operators")]
@@ -109,6 +110,10 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
+    fn path(&self) -> &std::path::Path {
+        &self.model
+    }
+
     fn load(&self, compiler: &Compiler) -> Result<Model, Failure> {
         Ok(compiler.load_with(&self.model, self.params.as_deref())?)
     }

@@ -21,4 +21,4 @@ mod vector;
 
 pub use bare::emit_kernels;
 pub use jit::{Dump, JitModule, KernelCache, compile_kernels, dump};
-pub use object::{MANIFEST_SECTION, ObjectModel, emit_object, entry_points};
+pub use object::{ObjectModel, emit_object, entry_points};

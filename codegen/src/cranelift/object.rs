@@ -8,6 +8,7 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_module::{DataDescription, DataId, FuncId, Linkage, Module};
 use cranelift_object::object::SectionKind;
 use cranelift_object::{ObjectBuilder, ObjectModule};
+use tensorc_abi::artifact::MANIFEST_SECTION;
 use tensorc_abi::image::LIBRARIES;
 use tensorc_ir::diag::{Diagnostic, Result};
 use tensorc_ir::kir::Kernel;
@@ -35,8 +36,6 @@ pub struct ObjectModel<'m> {
     pub manifest: &'m dyn Fn(&[u64]) -> Vec<u8>,
 }
 
-/// Section of the manifest.
-pub const MANIFEST_SECTION: &str = ".tensorc.manifest";
 /// Alignment of weights, in bytes.
 const ALIGN: u64 = 64;
 
