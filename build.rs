@@ -21,6 +21,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for name in ["RUSTC_WORKSPACE_WRAPPER", "RUSTC_WRAPPER", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CLIPPY_ARGS"] {
         cargo.env_remove(name);
     }
+    // Nothing unwinds there.
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", "-Cforce-unwind-tables=no");
     let status = cargo.status()?;
     if !status.success() {
         return Err(format!("building the run-time library of artifacts: {status}").into());

@@ -107,7 +107,7 @@ pub mod slot {
 
 /// Positions in the record of a step.
 pub mod step {
-    /// [`KERNEL`], [`COPY`], [`GEMM`], [`CONV`] or [`ATTENTION`].
+    /// [`KERNEL`], [`COPY`], or [`LIBRARY`] and the position in [`super::LIBRARIES`] of a library kernel.
     pub const KIND: usize = 0;
     /// Offset of the name of the node it came from.
     pub const NAME: usize = 1;
@@ -127,10 +127,20 @@ pub mod step {
 
     pub const KERNEL: u64 = 0;
     pub const COPY: u64 = 1;
-    pub const GEMM: u64 = 2;
-    pub const CONV: u64 = 3;
-    pub const ATTENTION: u64 = 4;
+    pub const LIBRARY: u64 = 2;
 }
+
+/// Library kernels as the run-time library names them, finely divided: a model links those it calls. The words of
+/// a call are those of [`crate::BatchedGemm`] and [`crate::Attention`] for the first two, then of [`crate::Conv2d`].
+pub const LIBRARIES: [&str; 7] = [
+    "tc_rt_gemm",
+    "tc_rt_attention",
+    "tc_rt_conv_windows",
+    "tc_rt_conv_planar",
+    "tc_rt_conv_correlate",
+    "tc_rt_conv_blocked",
+    "tc_rt_conv_blocked_depthwise",
+];
 
 /// Why an image cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use tensorc_abi::{Attention, MatrixLayout};
 
 use crate::blocking::{Split, reads_in_place, row_panels};
 use crate::gemm::{batch_index, batch_offset};
-use crate::tiers::{Ahead, Dots, LANES, MR, NR, Panel, SKINNY_ROWS, Scores, Skinny, Tier, Tile, tier};
+use crate::tiers::{Ahead, Dots, LANES, MR, NR, Panel, SKINNY_ROWS, Scores, Skinny, Tier, Tile};
 use crate::{EpilogueCall, Isa, isa};
 
 /// Rows and columns of a tile of scores.
@@ -156,7 +156,7 @@ pub unsafe fn attention_run_with(
         let run = Run {
             call,
             schedule: &schedule,
-            tier: tier(isa),
+            tier: Tier::new(isa),
             memory,
             epilogue,
             batch,
@@ -192,7 +192,7 @@ struct Memory {
 struct Run<'a> {
     call: &'a Attention,
     schedule: &'a Schedule,
-    tier: &'static Tier,
+    tier: Tier,
     memory: Memory,
     epilogue: Option<EpilogueCall>,
     batch: [u64; 3],
@@ -258,7 +258,7 @@ impl Run<'_> {
             for p in 0..panels.parts() {
                 let rows = panels.range(p);
                 let dst = self.memory.queries.add((tile.start + rows.start) * s.depth);
-                (self.tier.panel)(&Panel {
+                self.tier.panel(&Panel {
                     src: at(tile.start + rows.start),
                     k_stride: cs,
                     j_stride: rs,
@@ -287,7 +287,7 @@ impl Run<'_> {
                 return;
             }
             for j in keys.clone().step_by(NR) {
-                (self.tier.panel)(&Panel {
+                self.tier.panel(&Panel {
                     src: self.k.wrapping_offset(j as isize * call.k.col_stride as isize),
                     k_stride: call.k.row_stride as isize,
                     j_stride: call.k.col_stride as isize,
@@ -303,7 +303,7 @@ impl Run<'_> {
             }
             let rows = self.v.wrapping_offset(keys.start as isize * call.v.row_stride as isize);
             for c in (0..s.size).step_by(NR) {
-                (self.tier.panel)(&Panel {
+                self.tier.panel(&Panel {
                     src: rows.wrapping_offset(c as isize * call.v.col_stride as isize),
                     k_stride: call.v.row_stride as isize,
                     j_stride: call.v.col_stride as isize,
@@ -333,7 +333,7 @@ impl Run<'_> {
                     for p in 0..panels.parts() {
                         let panel = panels.range(p);
                         let a = self.memory.queries.add((rows.start + panel.start) * s.depth).cast_const();
-                        (self.tier.tile)(&Tile {
+                        self.tier.tile(&Tile {
                             k: s.depth,
                             a,
                             a_row: 1,
@@ -370,7 +370,7 @@ impl Run<'_> {
         // SAFETY: the keys are inside K, and the tile holds the rows.
         unsafe {
             if call.k.row_stride == 1 {
-                (self.tier.dots)(&Dots {
+                self.tier.dots(&Dots {
                     m: rows.len(),
                     n: keys.len(),
                     depth: s.depth,
@@ -384,7 +384,7 @@ impl Run<'_> {
                 return;
             }
             for i in (0..rows.len()).step_by(SKINNY_ROWS) {
-                (self.tier.skinny)(&Skinny {
+                self.tier.skinny(&Skinny {
                     m: SKINNY_ROWS.min(rows.len() - i),
                     n: keys.len(),
                     k: s.depth,
@@ -409,7 +409,7 @@ impl Run<'_> {
         let (s, m) = (self.schedule, &self.memory);
         // SAFETY: rows of the tile, the state and the sums are the task's.
         unsafe {
-            (self.tier.weigh)(&Scores {
+            self.tier.weigh(&Scores {
                 tile: m.tile,
                 ld: COLS,
                 rows: rows.len(),
@@ -456,7 +456,7 @@ impl Run<'_> {
                         true => (values.add(c), call.v.row_stride as usize),
                         false => (m.values.add(c * keys.len()).cast_const(), NR),
                     };
-                    (self.tier.tile)(&Tile {
+                    self.tier.tile(&Tile {
                         k: keys.len(),
                         a: weights,
                         a_row: COLS as isize,
@@ -483,7 +483,7 @@ impl Run<'_> {
         // SAFETY: the rows of V are inside it; scratch holds the block's sums.
         unsafe {
             for i in (0..rows.len()).step_by(SKINNY_ROWS) {
-                (self.tier.skinny)(&Skinny {
+                self.tier.skinny(&Skinny {
                     m: SKINNY_ROWS.min(rows.len() - i),
                     n: s.size,
                     k: keys,

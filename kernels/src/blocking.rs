@@ -133,7 +133,7 @@ pub(crate) struct Target {
 /// # Safety
 /// The tier is available, the operands cover the rectangle, and C is writable there.
 pub(crate) unsafe fn multiply(
-    tier: &Tier,
+    tier: Tier,
     rect: &Rect,
     operands: &mut impl Operands,
     c: Target,
@@ -173,7 +173,7 @@ pub(crate) unsafe fn multiply(
                         padded: right.padded,
                     };
                     // SAFETY: the panels hold these rows, columns and terms; C is the caller's.
-                    unsafe { (tier.tile)(&tile) };
+                    unsafe { tier.tile(&tile) };
                 }
             }
             if block == last_block {

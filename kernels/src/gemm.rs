@@ -7,7 +7,7 @@ use tensorc_abi::{BatchedGemm, MatrixLayout};
 use crate::blocking::{
     KC, Left, Operands, Rect, Right, Split, Target, multiply, reads_in_place, row_panels, whole_lines,
 };
-use crate::tiers::{Ahead, MR, NR, Panel, SKINNY_ROWS, Skinny, Tier, tier};
+use crate::tiers::{Ahead, MR, NR, Panel, SKINNY_ROWS, Skinny, Tier};
 use crate::{EpilogueCall, Isa, isa};
 
 /// Most row panels of one task: 432 KiB of A for each block of k.
@@ -208,7 +208,7 @@ pub unsafe fn gemm_run_with(
     scratch: *mut u8,
 ) {
     let schedule = Schedule::new(call);
-    let tier = tier(isa);
+    let tier = Tier::new(isa);
     let mut product = Product { call, schedule: &schedule, tier, a, b, c, epilogue };
     let left = scratch.cast::<f32>();
     let mut operands = GemmOperands {
@@ -256,7 +256,7 @@ pub(crate) fn batch_offset(layout: &MatrixLayout, batch: [u64; 3]) -> isize {
 struct Product<'a> {
     call: &'a BatchedGemm,
     schedule: &'a Schedule,
-    tier: &'static Tier,
+    tier: Tier,
     a: *const f32,
     b: *const f32,
     c: *mut f32,
@@ -292,7 +292,7 @@ impl Product<'_> {
             };
             // SAFETY: the columns j0..j1 are inside the operands.
             unsafe {
-                (self.tier.skinny)(&skinny);
+                self.tier.skinny(&skinny);
                 EpilogueCall::finish(self.epilogue, batch, 0..self.schedule.m, j0..j1);
             }
         }
@@ -372,7 +372,7 @@ impl Operands for GemmOperands<'_> {
                     pad: rows.len(),
                 };
                 // SAFETY: the rows and terms are inside A, and scratch holds the block.
-                unsafe { (tier.panel)(&panel) };
+                unsafe { tier.panel(&panel) };
             }
         }
         Left::Packed { base: self.left, stride, skip }
@@ -405,7 +405,7 @@ impl Operands for GemmOperands<'_> {
             pad: NR,
         };
         // SAFETY: the columns and terms are inside B, and scratch holds a panel.
-        unsafe { (tier.panel)(&panel) };
+        unsafe { tier.panel(&panel) };
         right
     }
 

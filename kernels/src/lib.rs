@@ -30,7 +30,7 @@ pub mod vmath;
 mod weights;
 
 pub use attention::{attention_run, attention_run_with, attention_scratch, attention_tasks};
-pub use conv::{conv_run, conv_run_with, conv_scratch, conv_tasks};
+pub use conv::{ConvWay, conv_run, conv_run_by, conv_run_with, conv_scratch, conv_scratch_by, conv_tasks, conv_way};
 pub use epilogue::EpilogueCall;
 pub use gemm::{gemm_run, gemm_run_with, gemm_scratch, gemm_tasks};
 pub use isa::{Isa, isa};

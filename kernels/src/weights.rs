@@ -12,7 +12,7 @@ use tensorc_abi::{ConvLayout, Packing};
 
 use crate::blocking::row_panels;
 use crate::conv::{self, Shape};
-use crate::tiers::{NR, Panel, tier};
+use crate::tiers::{NR, Panel, Tier};
 use crate::{Isa, isa};
 
 /// Number of f32 elements of the packed form; zero for [`Packing::Plain`], which is the constant
@@ -52,7 +52,7 @@ pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [
     if len == 0 {
         return;
     }
-    let tier = tier(isa);
+    let tier = Tier::new(isa);
     let src: *const f32 = src.cast();
     match *packing {
         Packing::Plain => {}
@@ -70,7 +70,7 @@ pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [
                     pad: NR,
                 };
                 // SAFETY: the panel is k×NR elements, and the source covers the k×n matrix.
-                unsafe { (tier.panel)(&panel) };
+                unsafe { tier.panel(&panel) };
             }
         }
         // SAFETY: the constant has `len` elements, and so has `dst`.
@@ -100,7 +100,7 @@ pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [
                         pad: channels.len(),
                     };
                     // SAFETY: both sides hold these rows of the filter matrix.
-                    unsafe { (tier.panel)(&panel) };
+                    unsafe { tier.panel(&panel) };
                 }
             }
         }

@@ -88,9 +88,9 @@ fn library_call(
     image: &Image<'static>,
     s: &[u64; step::WORDS],
 ) -> Option<Option<(&'static Library, Call)>> {
-    let Some(kind) = s[step::KIND].checked_sub(step::GEMM) else { return Some(None) };
+    let Some(kind) = s[step::KIND].checked_sub(step::LIBRARY) else { return Some(None) };
     let library = model.library(kind as usize)?;
-    let len = *[BatchedGemm::WORDS, Conv2d::WORDS, Attention::WORDS].get(kind as usize)?;
+    let len = *[BatchedGemm::WORDS, Attention::WORDS].get(kind as usize).unwrap_or(&Conv2d::WORDS);
     let words = image.words(s[step::CALL] as usize, len);
     let epilogue = match s[step::FUNCTION] {
         0 => None,

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use tensorc_abi::{Attention, BatchedGemm, Conv2d, KernelFn};
 use tensorc_kernels::{
-    EpilogueCall, attention_run, attention_scratch, conv_run, conv_scratch, gemm_run, gemm_scratch,
+    ConvWay, EpilogueCall, attention_run, attention_scratch, conv_run_by, conv_scratch_by, gemm_run, gemm_scratch,
 };
 
 /// A call of a library kernel: its parameters as words of the image, its epilogue with the number of its arguments.
@@ -32,9 +32,6 @@ unsafe impl Sync for Library {}
 
 #[unsafe(no_mangle)]
 pub static tc_rt_gemm: Library = Library { scratch: |call| gemm(call).map(|c| gemm_scratch(&c)), run: run_gemm };
-
-#[unsafe(no_mangle)]
-pub static tc_rt_conv: Library = Library { scratch: |call| conv(call).map(|c| conv_scratch(&c)), run: run_conv };
 
 #[unsafe(no_mangle)]
 pub static tc_rt_attention: Library = Library {
@@ -76,13 +73,36 @@ unsafe fn run_gemm(call: &Call, arguments: *const *mut u8, tasks: Range<u64>, sc
     }
 }
 
-unsafe fn run_conv(call: &Call, arguments: *const *mut u8, tasks: Range<u64>, scratch: *mut u8) {
-    let Some(conv) = conv(call) else { return };
-    // SAFETY: the table holds two operands and the result; the rest is the caller's promise.
-    unsafe {
-        let [a, b, c] = [0, 1, 2].map(|i| operand(arguments, i));
-        conv_run(&conv, a, b, c, epilogue(call, arguments, 2), tasks, scratch);
-    }
+/// Defines the library kernels of convolutions, each for the calls that are computed in one way.
+macro_rules! convolutions {
+    ($($name:ident = $way:ident;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            pub static $name: Library = Library {
+                scratch: |call| conv(call).map(|c| conv_scratch_by(ConvWay::$way, &c)),
+                run: {
+                    unsafe fn run(call: &Call, arguments: *const *mut u8, tasks: Range<u64>, scratch: *mut u8) {
+                        let Some(conv) = conv(call) else { return };
+                        let epilogue = epilogue(call, arguments, 2);
+                        // SAFETY: the table holds two operands and the result; the rest is the caller's promise.
+                        unsafe {
+                            let [a, b, c] = [0, 1, 2].map(|i| operand(arguments, i));
+                            conv_run_by(ConvWay::$way, &conv, a, b, c, epilogue, tasks, scratch);
+                        }
+                    }
+                    run
+                },
+            };
+        )*
+    };
+}
+
+convolutions! {
+    tc_rt_conv_windows = Windows;
+    tc_rt_conv_planar = Planar;
+    tc_rt_conv_correlate = Correlate;
+    tc_rt_conv_blocked = Blocked;
+    tc_rt_conv_blocked_depthwise = BlockedDepthwise;
 }
 
 unsafe fn run_attention(call: &Call, arguments: *const *mut u8, tasks: Range<u64>, scratch: *mut u8) {

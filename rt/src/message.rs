@@ -21,6 +21,8 @@ impl Message {
         *self = Message::EMPTY;
     }
 
+    // Messages are rare: one copy of the loop.
+    #[inline(never)]
     pub fn text(&mut self, text: &str) -> &mut Message {
         for byte in text.bytes() {
             if self.len + 1 < CAPACITY {
@@ -31,6 +33,7 @@ impl Message {
         self
     }
 
+    #[inline(never)]
     pub fn number(&mut self, mut number: u64) -> &mut Message {
         let mut digits = [0u8; 20];
         let mut at = digits.len();
@@ -42,6 +45,7 @@ impl Message {
         self.text(core::str::from_utf8(&digits[at..]).unwrap_or("?"))
     }
 
+    #[inline(never)]
     pub fn dtype(&mut self, number: u64) -> &mut Message {
         let known = DType::ALL.into_iter().find(|dtype| *dtype as u64 == number);
         self.text(known.map_or("unknown type", DType::name))

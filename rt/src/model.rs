@@ -1,7 +1,7 @@
 //! What generated code hands over of a compiled model, and tensors as callers give them.
 
 use tensorc_abi::KernelFn;
-use tensorc_abi::image::{Image, ImageError, header};
+use tensorc_abi::image::{Image, ImageError, LIBRARIES, header};
 
 use crate::library::Library;
 use crate::{Status, status};
@@ -16,9 +16,8 @@ pub struct Model {
     kernels: *const KernelFn,
     /// The block of weights, if it is inside the artifact; else null.
     weights: *const u8,
-    /// The library kernels it needs, by the kind of step less [`tensorc_abi::image::step::GEMM`]; others are null,
-    /// so that nothing links what it does not need.
-    libraries: [*const Library; 3],
+    /// Those of [`LIBRARIES`] that it needs; others are null, so that nothing links what it does not need.
+    libraries: [*const Library; LIBRARIES.len()],
 }
 
 impl Model {

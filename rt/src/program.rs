@@ -131,6 +131,9 @@ unsafe fn run(model: &'static Model, arguments: &Arguments) -> Result<(), Failur
                 return Err(damaged(status));
             }
         }
+        if given.is_null() && image.word(header::WEIGHTS) > 0 && model.embedded_weights().is_null() {
+            return Err(Failure::of(c"the model's weights are in a file: give --weights FILE%s", c"".as_ptr()));
+        }
         let status = tc_rt_init(model, &raw mut context, null_mut(), 0, given, &raw const parallel);
         let result = if status == status::OK { execute(model, &image, context, arguments) } else { Err(damaged(status)) };
         tc_rt_free(model, context);

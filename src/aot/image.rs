@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use tensorc_abi::image::{MAGIC, VERSION, checksum, header, slot, step};
+use tensorc_abi::image::{LIBRARIES, MAGIC, VERSION, checksum, header, slot, step};
 use tensorc_abi::{Buffer, BufferId, Epilogue, Home, Plan, Step, StepOp};
+use tensorc_kernels::{ConvWay, conv_way};
 use tensorc_runtime::plan::division;
 
 use super::Request;
@@ -19,19 +20,27 @@ pub struct Contents<'c> {
     pub block: &'c Block,
 }
 
-/// Kinds of steps that call library kernels, in the order of the record of a model.
-pub const LIBRARY_KINDS: [u64; 3] = [step::GEMM, step::CONV, step::ATTENTION];
-
 /// The kind of a step; `None` for a function of the host.
 pub fn kind(op: &StepOp) -> Option<u64> {
     Some(match op {
         StepOp::Launch { .. } => step::KERNEL,
         StepOp::Copy { .. } => step::COPY,
-        StepOp::Gemm { .. } => step::GEMM,
-        StepOp::Conv { .. } => step::CONV,
-        StepOp::Attention { .. } => step::ATTENTION,
+        StepOp::Gemm { .. } => library("tc_rt_gemm")?,
+        StepOp::Attention { .. } => library("tc_rt_attention")?,
+        StepOp::Conv { call, .. } => library(match conv_way(call) {
+            ConvWay::Windows => "tc_rt_conv_windows",
+            ConvWay::Planar => "tc_rt_conv_planar",
+            ConvWay::Correlate => "tc_rt_conv_correlate",
+            ConvWay::Blocked => "tc_rt_conv_blocked",
+            ConvWay::BlockedDepthwise => "tc_rt_conv_blocked_depthwise",
+        })?,
         StepOp::Extern { .. } => return None,
     })
+}
+
+/// The kind of step that calls a library kernel.
+fn library(name: &str) -> Option<u64> {
+    LIBRARIES.iter().position(|known| *known == name).map(|i| step::LIBRARY + i as u64)
 }
 
 /// The words of an image.

@@ -14,6 +14,7 @@ mod weights;
 
 use std::collections::BTreeMap;
 
+use tensorc_abi::image::step;
 use tensorc_codegen::cranelift::{ObjectModel, emit_object};
 use tensorc_codegen::target::Target;
 use tensorc_ir::kir::Kernel;
@@ -69,7 +70,7 @@ pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
         kernels: &kernels,
         image: &image,
         weights: request.embed_weights.then_some(&block.bytes),
-        libraries: image::LIBRARY_KINDS.map(calls),
+        libraries: std::array::from_fn(|library| calls(step::LIBRARY + library as u64)),
         program: request.program,
         manifest: &|code| manifest.with_code(code).to_bytes(),
     };

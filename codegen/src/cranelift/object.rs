@@ -8,6 +8,7 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_module::{DataDescription, DataId, FuncId, Linkage, Module};
 use cranelift_object::object::SectionKind;
 use cranelift_object::{ObjectBuilder, ObjectModule};
+use tensorc_abi::image::LIBRARIES;
 use tensorc_ir::diag::{Diagnostic, Result};
 use tensorc_ir::kir::Kernel;
 
@@ -26,8 +27,8 @@ pub struct ObjectModel<'m> {
     pub image: &'m [u64],
     /// The block of weights, if it is to be inside.
     pub weights: Option<&'m [u8]>,
-    /// Which of the library kernels for products, convolutions and attention are called.
-    pub libraries: [bool; 3],
+    /// Which of [`LIBRARIES`] are called.
+    pub libraries: [bool; LIBRARIES.len()],
     /// Whether it has a `main`.
     pub program: bool,
     /// Makes what `tensorc inspect` shows, in a section that is not loaded, of the bytes of code of each kernel.
@@ -38,9 +39,6 @@ pub struct ObjectModel<'m> {
 pub const MANIFEST_SECTION: &str = ".tensorc.manifest";
 /// Alignment of weights, in bytes.
 const ALIGN: u64 = 64;
-
-/// The library kernels, in the order of [`ObjectModel::libraries`].
-const LIBRARIES: [&str; 3] = ["tc_rt_gemm", "tc_rt_conv", "tc_rt_attention"];
 
 /// A C function of a model, and what it passes on after the model.
 struct Entry {

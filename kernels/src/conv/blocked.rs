@@ -98,7 +98,7 @@ impl Schedule {
 /// # Safety
 /// As for [`super::conv_run`].
 pub(super) unsafe fn run(
-    tier: &Tier,
+    tier: Tier,
     schedule: &Schedule,
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
@@ -127,7 +127,7 @@ pub(super) unsafe fn run(
 /// One task in execution.
 struct Worker<'a> {
     schedule: &'a Schedule,
-    tier: &'a Tier,
+    tier: Tier,
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
     image: usize,
@@ -264,7 +264,7 @@ impl Worker<'_> {
                         ..origin
                     };
                     // SAFETY: the pixels are of the band.
-                    unsafe { (self.tier.strip)(&strip) };
+                    unsafe { self.tier.strip(&strip) };
                 }
             }
             for v in 0..if last.is_some() { origin.vectors } else { 0 } {

@@ -96,7 +96,7 @@ fn taps(shape: &Shape, d: usize, at: usize) -> Range<usize> {
 /// # Safety
 /// As for [`super::conv_run`].
 pub(super) unsafe fn run(
-    tier: &Tier,
+    tier: Tier,
     schedule: &Schedule,
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
@@ -133,7 +133,7 @@ pub(super) unsafe fn run(
 /// # Safety
 /// As for [`super::conv_run`]; `columns` holds runs of pixels with the filter columns in the image.
 unsafe fn row(
-    tier: &Tier,
+    tier: Tier,
     shape: &Shape,
     tensors: Tensors,
     (image, block): (usize, usize),
@@ -161,7 +161,7 @@ unsafe fn row(
             y: y.wrapping_add(pixels.start * LANES),
         };
         // SAFETY: the taps lie in the image, the pixels in y.
-        unsafe { (tier.depth_strip)(&strip) };
+        unsafe { tier.depth_strip(&strip) };
     }
 }
 

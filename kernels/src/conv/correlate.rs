@@ -90,7 +90,7 @@ impl Schedule {
 /// # Safety
 /// As for [`super::conv_run`].
 pub(super) unsafe fn run(
-    tier: &'static Tier,
+    tier: Tier,
     schedule: &Schedule,
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
@@ -132,7 +132,7 @@ pub(super) unsafe fn run(
 /// Blocks of both operands transposed into scratch.
 struct Transposed<'a> {
     schedule: &'a Schedule,
-    tier: &'static Tier,
+    tier: Tier,
     /// The group's planes of image 0, in x and in the gradient of y.
     x: *const f32,
     dy: *const f32,
@@ -169,7 +169,7 @@ impl Transposed<'_> {
                     pad: rows.len(),
                 };
                 // SAFETY: the pixels of these channels exist, and scratch holds the block.
-                unsafe { (self.tier.panel)(&panel) };
+                unsafe { self.tier.panel(&panel) };
             }
         }
     }
@@ -197,7 +197,7 @@ impl Transposed<'_> {
                     pad: NR,
                 };
                 // SAFETY: the rows of these columns were fetched, and scratch holds the block.
-                unsafe { (self.tier.panel)(&panel) };
+                unsafe { self.tier.panel(&panel) };
             }
         }
     }

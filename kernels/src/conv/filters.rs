@@ -42,7 +42,7 @@ impl Filters {
     #[allow(clippy::too_many_arguments, reason = "a block of the matrix and where it goes")]
     pub(super) unsafe fn pack(
         &self,
-        tier: &Tier,
+        tier: Tier,
         w: *const f32,
         phase: &Phase,
         group: usize,
@@ -69,7 +69,7 @@ impl Filters {
     ///
     /// # Safety
     /// As for `pack`.
-    unsafe fn panel(&self, tier: &Tier, phase: &Phase, channels: usize, src: *const f32, height: usize, dst: *mut f32) {
+    unsafe fn panel(&self, tier: Tier, phase: &Phase, channels: usize, src: *const f32, height: usize, dst: *mut f32) {
         let ([kh, kw], [down, across]) = (phase.shape.kernel, phase.tap_step);
         let taps = kh * kw;
         let whole = kw == self.width || kh == 1;
@@ -86,7 +86,7 @@ impl Filters {
         if across == 1 && self.channel == taps || taps == 1 {
             panel.k_stride = if taps == 1 { self.channel as isize } else { 1 };
             // SAFETY: the rows hold these terms one after the other.
-            unsafe { (tier.panel)(&panel) };
+            unsafe { tier.panel(&panel) };
         } else if across.abs() == 1 && whole && down.abs() == 1 {
             // All taps of a channel, backwards: written from the last to the first.
             panel.k = taps;
@@ -95,7 +95,7 @@ impl Filters {
                 panel.src = src.wrapping_add(c * self.channel).wrapping_sub(taps - 1);
                 panel.dst = dst.wrapping_add((c * taps + taps - 1) * height);
                 // SAFETY: the taps of a plane lie before its last one.
-                unsafe { (tier.panel)(&panel) };
+                unsafe { tier.panel(&panel) };
             }
         } else {
             panel.k = channels;
@@ -106,7 +106,7 @@ impl Filters {
                 panel.src = src.wrapping_offset(tap);
                 panel.dst = dst.wrapping_add(t * height);
                 // SAFETY: the tap exists in every channel.
-                unsafe { (tier.panel)(&panel) };
+                unsafe { tier.panel(&panel) };
             }
         }
     }

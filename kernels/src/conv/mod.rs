@@ -19,14 +19,15 @@ use core::ops::Range;
 
 use tensorc_abi::{Conv2d, ConvLayout, ConvPass};
 
-use crate::tiers::tier;
+use crate::tiers::Tier;
 use crate::{EpilogueCall, Isa, isa};
 
 pub(crate) use planar::is_planar;
 pub(crate) use shape::Shape;
 
-/// The algorithms; which one computes a call is a function of the call alone.
-enum Way {
+/// The algorithms; which one computes a call is a function of the call alone ([`conv_way`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConvWay {
     Windows,
     Planar,
     Correlate,
@@ -34,13 +35,14 @@ enum Way {
     BlockedDepthwise,
 }
 
-fn way(call: &Conv2d) -> Way {
+/// The way a convolution is computed.
+pub fn conv_way(call: &Conv2d) -> ConvWay {
     match (call.layout, call.pass) {
-        (ConvLayout::Planar, ConvPass::FilterGradient) => Way::Correlate,
-        (ConvLayout::Planar, _) if is_planar(call) => Way::Planar,
-        (ConvLayout::Planar, _) => Way::Windows,
-        (ConvLayout::Blocked, _) if call.is_depthwise() => Way::BlockedDepthwise,
-        _ => Way::Blocked,
+        (ConvLayout::Planar, ConvPass::FilterGradient) => ConvWay::Correlate,
+        (ConvLayout::Planar, _) if is_planar(call) => ConvWay::Planar,
+        (ConvLayout::Planar, _) => ConvWay::Windows,
+        (ConvLayout::Blocked, _) if call.is_depthwise() => ConvWay::BlockedDepthwise,
+        _ => ConvWay::Blocked,
     }
 }
 
@@ -51,8 +53,8 @@ fn way(call: &Conv2d) -> Way {
 pub(crate) unsafe fn pack_blocked(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
     // SAFETY: passed on from the caller.
     unsafe {
-        match way(call) {
-            Way::BlockedDepthwise => blocked_depthwise::pack(call, src, dst),
+        match conv_way(call) {
+            ConvWay::BlockedDepthwise => blocked_depthwise::pack(call, src, dst),
             _ => blocked::pack(call, src, dst),
         }
     }
@@ -68,23 +70,29 @@ struct Tensors {
 
 /// Number of tasks of a convolution; they may run in any order, on any threads.
 pub fn conv_tasks(call: &Conv2d) -> u64 {
-    (match way(call) {
-        Way::Correlate => correlate::Schedule::new(call).tasks(),
-        Way::Planar => planar::tasks(&Shape::forward(call)),
-        Way::Windows => windows::Schedule::new(call).tasks(),
-        Way::Blocked => blocked::Schedule::new(call).tasks(),
-        Way::BlockedDepthwise => blocked_depthwise::Schedule::new(call).tasks(),
+    (match conv_way(call) {
+        ConvWay::Correlate => correlate::Schedule::new(call).tasks(),
+        ConvWay::Planar => planar::tasks(&Shape::forward(call)),
+        ConvWay::Windows => windows::Schedule::new(call).tasks(),
+        ConvWay::Blocked => blocked::Schedule::new(call).tasks(),
+        ConvWay::BlockedDepthwise => blocked_depthwise::Schedule::new(call).tasks(),
     }) as u64
 }
 
 /// Bytes of scratch one thread needs for [`conv_run`].
 pub fn conv_scratch(call: &Conv2d) -> usize {
-    let elements = match way(call) {
-        Way::Correlate => correlate::Schedule::new(call).scratch(),
-        Way::Planar => planar::scratch(&Shape::forward(call)),
-        Way::BlockedDepthwise => blocked_depthwise::Schedule::new(call).scratch(),
-        Way::Windows => windows::Schedule::new(call).scratch(),
-        Way::Blocked => blocked::Schedule::new(call).scratch(),
+    conv_scratch_by(conv_way(call), call)
+}
+
+/// [`conv_scratch`] where the way is known: what other ways need is not linked.
+#[inline(always)]
+pub fn conv_scratch_by(way: ConvWay, call: &Conv2d) -> usize {
+    let elements = match way {
+        ConvWay::Correlate => correlate::Schedule::new(call).scratch(),
+        ConvWay::Planar => planar::scratch(&Shape::forward(call)),
+        ConvWay::BlockedDepthwise => blocked_depthwise::Schedule::new(call).scratch(),
+        ConvWay::Windows => windows::Schedule::new(call).scratch(),
+        ConvWay::Blocked => blocked::Schedule::new(call).scratch(),
     };
     elements * size_of::<f32>()
 }
@@ -111,6 +119,27 @@ pub unsafe fn conv_run(
     unsafe { conv_run_with(isa(), call, left, right, result, epilogue, tasks, scratch) }
 }
 
+/// [`conv_run`] where the way is known: what other ways need is not linked.
+///
+/// # Safety
+/// As for [`conv_run`], and `way` is what [`conv_way`] says of the call.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "the operands of a library call, as in `conv_run`")]
+pub unsafe fn conv_run_by(
+    way: ConvWay,
+    call: &Conv2d,
+    left: *const f32,
+    right: *const f32,
+    result: *mut f32,
+    epilogue: Option<EpilogueCall>,
+    tasks: Range<u64>,
+    scratch: *mut u8,
+) {
+    let tensors = Tensors { left, right, result };
+    // SAFETY: passed on from the caller.
+    unsafe { run(Tier::new(isa()), way, call, tensors, epilogue, tasks, scratch.cast()) }
+}
+
 /// [`conv_run`] with the kernels of one tier.
 ///
 /// # Safety
@@ -129,21 +158,36 @@ pub unsafe fn conv_run_with(
     tasks: Range<u64>,
     scratch: *mut u8,
 ) {
-    let tier = tier(isa);
     let tensors = Tensors { left, right, result };
+    // SAFETY: passed on from the caller.
+    unsafe { run(Tier::new(isa), conv_way(call), call, tensors, epilogue, tasks, scratch.cast()) }
+}
+
+/// # Safety
+/// As for [`conv_run_by`].
+#[inline(always)]
+unsafe fn run(
+    tier: Tier,
+    way: ConvWay,
+    call: &Conv2d,
+    tensors: Tensors,
+    epilogue: Option<EpilogueCall>,
+    tasks: Range<u64>,
+    scratch: *mut f32,
+) {
     let tasks = tasks.start as usize..tasks.end as usize;
     // SAFETY: passed on from the caller.
     unsafe {
-        match way(call) {
-            Way::Correlate => {
-                correlate::run(tier, &correlate::Schedule::new(call), tensors, epilogue, tasks, scratch.cast());
+        match way {
+            ConvWay::Correlate => {
+                correlate::run(tier, &correlate::Schedule::new(call), tensors, epilogue, tasks, scratch);
             }
-            Way::Planar => planar::run(tier, &Shape::forward(call), tensors, epilogue, tasks, scratch.cast()),
-            Way::Windows => windows::run(tier, &windows::Schedule::new(call), tensors, epilogue, tasks, scratch.cast()),
-            Way::Blocked => blocked::run(tier, &blocked::Schedule::new(call), tensors, epilogue, tasks, scratch.cast()),
-            Way::BlockedDepthwise => {
+            ConvWay::Planar => planar::run(tier, &Shape::forward(call), tensors, epilogue, tasks, scratch),
+            ConvWay::Windows => windows::run(tier, &windows::Schedule::new(call), tensors, epilogue, tasks, scratch),
+            ConvWay::Blocked => blocked::run(tier, &blocked::Schedule::new(call), tensors, epilogue, tasks, scratch),
+            ConvWay::BlockedDepthwise => {
                 let schedule = blocked_depthwise::Schedule::new(call);
-                blocked_depthwise::run(tier, &schedule, tensors, epilogue, tasks, scratch.cast());
+                blocked_depthwise::run(tier, &schedule, tensors, epilogue, tasks, scratch);
             }
         }
     }

@@ -41,7 +41,7 @@ impl Columns {
 /// The tier is available, `x` addresses the group's planes of image 0, `dst` the panel, and `cols`
 /// are at most NR existing columns.
 pub(super) unsafe fn fetch(
-    tier: &Tier,
+    tier: Tier,
     shape: &Shape,
     x: *const f32,
     channels: Range<usize>,
@@ -62,7 +62,7 @@ pub(super) unsafe fn fetch(
             pad: NR,
         };
         // SAFETY: the pixels of these channels exist, and `dst` holds the panel.
-        unsafe { (tier.panel)(&panel) };
+        unsafe { tier.panel(&panel) };
         return;
     }
     // Planes a multiple of 2 KiB apart share sets of the first-level cache: few are read at a time,
@@ -87,7 +87,7 @@ pub(super) unsafe fn fetch(
             dst: dst.wrapping_add(first * shape.taps() * NR + v * LANES),
         };
         // SAFETY: the pixels exist, and the panel has a row for each tap of each channel.
-        unsafe { (tier.fetch)(&window) };
+        unsafe { tier.fetch(&window) };
     }
 }
 

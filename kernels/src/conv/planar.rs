@@ -63,7 +63,7 @@ pub(super) fn scratch(shape: &Shape) -> usize {
 /// # Safety
 /// As for [`super::conv_run`].
 pub(super) unsafe fn run(
-    tier: &Tier,
+    tier: Tier,
     shape: &Shape,
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
@@ -97,7 +97,7 @@ pub(super) unsafe fn run(
                     shape: &common,
                 };
                 // SAFETY: the planes and the filter are inside their tensors.
-                unsafe { (tier.depthwise)(&depthwise) };
+                unsafe { tier.depthwise(&depthwise) };
             }
             // SAFETY: the block is finished; the epilogue fits by the caller's contract.
             unsafe { EpilogueCall::finish(epilogue, [image as u64, 0, 0], first..first + end - plane, cols.clone()) };

@@ -193,7 +193,7 @@ struct Task {
 /// # Safety
 /// As for [`super::conv_run`].
 pub(super) unsafe fn run(
-    tier: &'static Tier,
+    tier: Tier,
     schedule: &Schedule,
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
@@ -227,7 +227,7 @@ pub(super) unsafe fn run(
 /// One task in execution.
 struct Worker<'a> {
     schedule: &'a Schedule,
-    tier: &'static Tier,
+    tier: Tier,
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
     task: Task,

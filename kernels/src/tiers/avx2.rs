@@ -4,20 +4,8 @@ use core::arch::x86_64::*;
 
 use super::vector::Vector;
 use super::{
-    DepthStrip, NR, Panel, Skinny, Strip, Tier, Tile, Window, attention, avx2_depthwise, narrow, narrow_blocked,
+    DepthStrip, NR, Panel, Skinny, Strip, Tile, Window, narrow, narrow_blocked,
     portable, spread,
-};
-
-pub(super) static TIER: Tier = Tier {
-    tile,
-    skinny,
-    panel,
-    fetch,
-    depthwise: avx2_depthwise::depthwise,
-    strip,
-    depth_strip,
-    weigh: attention::avx2::weigh,
-    dots: attention::avx2::dots,
 };
 
 const LANES: usize = 8;
@@ -72,7 +60,7 @@ impl Vector for __m256 {
 /// # Safety
 /// As [`Tier`].
 #[target_feature(enable = "avx2,fma")]
-unsafe fn tile(t: &Tile) {
+pub(super) unsafe fn tile(t: &Tile) {
     // SAFETY: passed on from the caller.
     unsafe { narrow::tile::<__m256>(t) }
 }
@@ -80,7 +68,7 @@ unsafe fn tile(t: &Tile) {
 /// # Safety
 /// As [`Tier`].
 #[target_feature(enable = "avx2,fma")]
-unsafe fn skinny(s: &Skinny) {
+pub(super) unsafe fn skinny(s: &Skinny) {
     // SAFETY: passed on from the caller.
     unsafe { narrow::skinny::<__m256>(s) }
 }
@@ -88,7 +76,7 @@ unsafe fn skinny(s: &Skinny) {
 /// # Safety
 /// As [`Tier`].
 #[target_feature(enable = "avx2,fma")]
-unsafe fn strip(t: &Strip) {
+pub(super) unsafe fn strip(t: &Strip) {
     // SAFETY: passed on from the caller.
     unsafe { narrow_blocked::strip::<__m256, 2>(t) }
 }
@@ -96,7 +84,7 @@ unsafe fn strip(t: &Strip) {
 /// # Safety
 /// As [`Tier`].
 #[target_feature(enable = "avx2,fma")]
-unsafe fn depth_strip(t: &DepthStrip) {
+pub(super) unsafe fn depth_strip(t: &DepthStrip) {
     // SAFETY: passed on from the caller.
     unsafe { narrow_blocked::depth_strip::<__m256, 2>(t) }
 }
@@ -118,7 +106,7 @@ struct Run<const STEP: usize> {
 /// # Safety
 /// As [`Tier`].
 #[target_feature(enable = "avx2,fma")]
-unsafe fn fetch(f: &Window<'_>) {
+pub(super) unsafe fn fetch(f: &Window<'_>) {
     // SAFETY: passed on from the caller.
     unsafe {
         match f.strides[1] {
@@ -190,7 +178,7 @@ pub(super) fn bit_mask(bits: u8) -> __m256i {
 /// # Safety
 /// As [`Tier`].
 #[target_feature(enable = "avx2,fma")]
-unsafe fn panel(p: &Panel) {
+pub(super) unsafe fn panel(p: &Panel) {
     // SAFETY: passed on from the caller.
     unsafe { portable::panel(p) }
 }

@@ -8,19 +8,7 @@
 use core::arch::x86_64::*;
 
 use super::avx512_data::first;
-use super::{LANES, NR, Skinny, Tier, Tile, attention, avx512_blocked, avx512_data, avx512_depthwise};
-
-pub(super) static TIER: Tier = Tier {
-    tile,
-    skinny,
-    panel: avx512_data::panel,
-    fetch: avx512_data::fetch,
-    depthwise: avx512_depthwise::depthwise,
-    strip: avx512_blocked::strip,
-    depth_strip: avx512_blocked::depth_strip,
-    weigh: attention::avx512::weigh,
-    dots: attention::avx512::dots,
-};
+use super::{LANES, NR, Skinny, Tile};
 
 type TileFn = unsafe fn(&Tile);
 
@@ -50,10 +38,9 @@ macro_rules! by_rows {
 static WHOLE: [TileFn; 12] = by_rows!(2, 0, true, true);
 static WIDE: [TileFn; 12] = by_rows!(2, 0, false, true);
 static NARROW: [TileFn; 12] = by_rows!(1, 0, false, true);
-static ONLY_TAILS: [[TileFn; 12]; 3] =
-    [by_rows!(0, 1, false, true), by_rows!(0, 2, false, true), by_rows!(0, 4, false, true)];
-static NARROW_TAILS: [[TileFn; 12]; 3] =
-    [by_rows!(1, 1, false, true), by_rows!(1, 2, false, true), by_rows!(1, 4, false, true)];
+static ONE_TAIL: [TileFn; 12] = by_rows!(0, 1, false, true);
+static ONLY_TAILS: [TileFn; 12] = by_rows!(0, 4, false, true);
+static NARROW_TAILS: [TileFn; 12] = by_rows!(1, 4, false, true);
 /// The same where rows of A are not side by side; a row of tails is a vector of its own there.
 static STRIDED_WHOLE: [TileFn; 12] = by_rows!(2, 0, true, false);
 static STRIDED_WIDE: [TileFn; 12] = by_rows!(2, 0, false, false);
@@ -61,18 +48,18 @@ static STRIDED_NARROW: [TileFn; 12] = by_rows!(1, 0, false, false);
 
 /// # Safety
 /// As [`Tier`].
-unsafe fn tile(t: &Tile) {
+pub(super) unsafe fn tile(t: &Tile) {
     let tails = t.nr % LANES;
-    // Three tails are computed as four.
     let table = if t.a_row != 1 {
         match t.nr {
             NR => &STRIDED_WHOLE,
             _ if t.nr > LANES => &STRIDED_WIDE,
             _ => &STRIDED_NARROW,
         }
-    } else if matches!(tails, 1 | 2 | 4) || tails == 3 && t.padded {
-        let size = [0, 0, 1, 2, 2][tails];
-        if t.nr > LANES { &NARROW_TAILS[size] } else { &ONLY_TAILS[size] }
+    } else if t.nr == 1 {
+        &ONE_TAIL
+    } else if (1..=4).contains(&tails) {
+        if t.nr > LANES { &NARROW_TAILS } else { &ONLY_TAILS }
     } else if t.nr == NR {
         &WHOLE
     } else if t.nr > LANES {
@@ -86,15 +73,15 @@ unsafe fn tile(t: &Tile) {
 
 /// One term of a tile: a row of B times a column of A, added to the accumulators; the pointers move on.
 macro_rules! term {
-    ($t:ident, $acc:ident, $tail:ident, $a:ident, $b:ident, $last:ident, $rows:ident) => {
+    ($t:ident, $acc:ident, $tail:ident, $at:ident, $a:ident, $b:ident, $last:ident, $rows:ident) => {
         let mut columns = [_mm512_setzero_ps(); V];
         for (v, column) in columns.iter_mut().enumerate() {
             let b = $b.add(v * LANES);
             *column = if v + 1 == V && !WHOLE { _mm512_maskz_loadu_ps($last, b) } else { _mm512_loadu_ps(b) };
         }
         for (i, row) in $acc.iter_mut().enumerate() {
-            let at = if PACKED { i as isize } else { i as isize * $t.a_row };
-            let value = _mm512_set1_ps(*$a.offset(at));
+            let from = if PACKED { i as isize } else { i as isize * $t.a_row };
+            let value = _mm512_set1_ps(*$a.offset(from));
             for (sum, column) in row.iter_mut().zip(&columns) {
                 *sum = _mm512_fmadd_ps(value, *column, *sum);
             }
@@ -102,7 +89,7 @@ macro_rules! term {
         if T > 0 {
             let values = _mm512_maskz_loadu_ps($rows, $a);
             for (j, sum) in $tail.iter_mut().enumerate() {
-                *sum = _mm512_fmadd_ps(values, _mm512_set1_ps(*$b.add(V * LANES + j)), *sum);
+                *sum = _mm512_fmadd_ps(values, _mm512_set1_ps(*$b.add($at[j])), *sum);
             }
         }
         $a = $a.wrapping_offset($t.a_step);
@@ -119,15 +106,16 @@ macro_rules! term {
 unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: bool, const PACKED: bool>(t: &Tile) {
     let last = if T > 0 || WHOLE { u16::MAX } else { first(t.nr + LANES - V * LANES) };
     let rows = first(M);
+    // Fewer tails than `T` are computed as `T`, the last one several times.
+    let at: [usize; T] = core::array::from_fn(|j| (V * LANES + j).min(t.nr - 1));
     let mut acc = [[_mm512_setzero_ps(); V]; M];
     let mut tail = [_mm512_setzero_ps(); T];
-    // SAFETY: lanes outside the tile are masked off in A, B and C; a tail column past `nr` is read
-    // only from padded rows of B and never stored.
+    // SAFETY: lanes outside the tile are masked off in A, B and C.
     unsafe {
         // Rows of C are fetched one a turn, or at once if soon needed: many at a time keep A and B waiting.
         let mut row = t.c;
         let end = t.c.wrapping_offset(M as isize * t.ldc);
-        if t.continued || t.k < TURN * M {
+        if T > 0 || t.continued || t.k < TURN * M {
             while row != end {
                 fetch(row, t);
                 row = row.wrapping_offset(t.ldc);
@@ -147,8 +135,10 @@ unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: boo
         }
         let (mut a, mut b) = (t.a, t.b);
         let (mut ahead, mut ahead_rows) = (t.ahead.first, t.ahead.rows);
-        // Counting and jumping at every term would take places that multiply-adds need.
-        for _ in 0..t.k / TURN {
+        // Counting and jumping at every term would take places that multiply-adds need. Tiles with tails are few:
+        // they do not need the space of several terms.
+        let turns = if T > 0 { 0 } else { t.k / TURN };
+        for _ in 0..turns {
             if row != end {
                 fetch(row, t);
                 row = row.wrapping_offset(t.ldc);
@@ -161,13 +151,13 @@ unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: boo
                     ahead_rows -= 1;
                 }
             }
-            term!(t, acc, tail, a, b, last, rows);
-            term!(t, acc, tail, a, b, last, rows);
-            term!(t, acc, tail, a, b, last, rows);
-            term!(t, acc, tail, a, b, last, rows);
+            term!(t, acc, tail, at, a, b, last, rows);
+            term!(t, acc, tail, at, a, b, last, rows);
+            term!(t, acc, tail, at, a, b, last, rows);
+            term!(t, acc, tail, at, a, b, last, rows);
         }
-        for _ in 0..t.k % TURN {
-            term!(t, acc, tail, a, b, last, rows);
+        for _ in 0..t.k - turns * TURN {
+            term!(t, acc, tail, at, a, b, last, rows);
         }
         for (i, row) in acc.iter().enumerate() {
             let c = t.c.offset(i as isize * t.ldc);
@@ -219,7 +209,7 @@ unsafe fn store_column(c: *mut f32, ldc: isize, rows: usize, values: __m512) {
 /// # Safety
 /// As [`Tier`].
 #[target_feature(enable = "avx512f")]
-unsafe fn skinny(s: &Skinny) {
+pub(super) unsafe fn skinny(s: &Skinny) {
     // SAFETY: passed on from the caller.
     unsafe {
         match s.m {

@@ -272,36 +272,58 @@ pub(crate) struct DepthStrip {
     pub y: *mut f32,
 }
 
-/// The inner kernels of one tier.
-///
-/// # Safety
-/// Every function needs its tier to be available and every element its arguments describe to be
-/// readable (writable for the output).
-pub(crate) struct Tier {
-    pub tile: unsafe fn(&Tile),
-    pub skinny: unsafe fn(&Skinny),
-    pub panel: unsafe fn(&Panel),
-    pub fetch: unsafe fn(&Window<'_>),
-    pub depthwise: unsafe fn(&Depthwise<'_>),
-    pub strip: unsafe fn(&Strip),
-    pub depth_strip: unsafe fn(&DepthStrip),
-    pub weigh: unsafe fn(&Scores),
-    pub dots: unsafe fn(&Dots),
+/// The inner kernels of one tier, which the machine has. Each is looked up by itself, so that a program links only
+/// those that its library calls use.
+#[derive(Clone, Copy)]
+pub(crate) struct Tier(Isa);
+
+impl Tier {
+    /// # Panics
+    /// If this machine cannot execute the tier.
+    pub fn new(isa: Isa) -> Tier {
+        assert!(isa == crate::isa() || isa.is_available(), "this machine does not have the tier");
+        Tier(isa)
+    }
 }
 
-/// The kernels of `isa`.
-///
-/// # Panics
-/// If this machine cannot execute the tier.
-pub(crate) fn tier(isa: Isa) -> &'static Tier {
-    assert!(isa == crate::isa() || isa.is_available(), "this machine does not have the tier");
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => &avx512::TIER,
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => &avx2::TIER,
-        #[cfg(target_arch = "aarch64")]
-        Isa::Neon => &neon::TIER,
-        _ => &portable::TIER,
-    }
+/// Defines the inner kernels: the function of each tier.
+macro_rules! kernels {
+    ($($name:ident($args:ty) = $avx512:path, $avx2:path, $neon:path, $portable:path;)*) => {
+        impl Tier {
+            $(
+                /// # Safety
+                /// Every element that the arguments describe is readable, and those of the result writable.
+                pub unsafe fn $name(self, args: &$args) {
+                    // SAFETY: the machine has the tier; the rest is the caller's promise.
+                    unsafe {
+                        match self.0 {
+                            #[cfg(target_arch = "x86_64")]
+                            Isa::Avx512 => $avx512(args),
+                            #[cfg(target_arch = "x86_64")]
+                            Isa::Avx2 => $avx2(args),
+                            #[cfg(target_arch = "aarch64")]
+                            Isa::Neon => $neon(args),
+                            _ => $portable(args),
+                        }
+                    }
+                }
+            )*
+        }
+    };
+}
+
+kernels! {
+    tile(Tile) = avx512::tile, avx2::tile, neon::tile, portable::tile;
+    skinny(Skinny) = avx512::skinny, avx2::skinny, neon::skinny, portable::skinny;
+    panel(Panel) = avx512_data::panel, avx2::panel, portable::panel, portable::panel;
+    fetch(Window<'_>) = avx512_data::fetch, avx2::fetch, portable::fetch, portable::fetch;
+    depthwise(Depthwise<'_>) =
+        avx512_depthwise::depthwise, avx2_depthwise::depthwise, portable::baseline_depthwise,
+        portable::baseline_depthwise;
+    strip(Strip) = avx512_blocked::strip, avx2::strip, neon::strip, portable_blocked::strip;
+    depth_strip(DepthStrip) =
+        avx512_blocked::depth_strip, avx2::depth_strip, neon::depth_strip, portable_blocked::depth_strip;
+    weigh(Scores) =
+        attention::avx512::weigh, attention::avx2::weigh, attention::portable::weigh, attention::portable::weigh;
+    dots(Dots) = attention::avx512::dots, attention::avx2::dots, attention::portable::dots, attention::portable::dots;
 }

@@ -5,19 +5,7 @@
 use core::arch::aarch64::*;
 
 use super::vector::Vector;
-use super::{DepthStrip, Skinny, Strip, Tier, Tile, attention, narrow, narrow_blocked, portable};
-
-pub(super) static TIER: Tier = Tier {
-    tile,
-    skinny,
-    panel: portable::panel,
-    fetch: portable::fetch,
-    depthwise: portable::TIER.depthwise,
-    strip,
-    depth_strip,
-    weigh: attention::portable::weigh,
-    dots: attention::portable::dots,
-};
+use super::{DepthStrip, Skinny, Strip, Tile, narrow, narrow_blocked};
 
 impl Vector for float32x4_t {
     const LANES: usize = 4;
@@ -85,28 +73,28 @@ impl Vector for float32x4_t {
 
 /// # Safety
 /// As [`Tier`].
-unsafe fn tile(t: &Tile) {
+pub(super) unsafe fn tile(t: &Tile) {
     // SAFETY: passed on from the caller.
     unsafe { narrow::tile::<float32x4_t>(t) }
 }
 
 /// # Safety
 /// As [`Tier`].
-unsafe fn skinny(s: &Skinny) {
+pub(super) unsafe fn skinny(s: &Skinny) {
     // SAFETY: passed on from the caller.
     unsafe { narrow::skinny::<float32x4_t>(s) }
 }
 
 /// # Safety
 /// As [`Tier`].
-unsafe fn strip(t: &Strip) {
+pub(super) unsafe fn strip(t: &Strip) {
     // SAFETY: passed on from the caller.
     unsafe { narrow_blocked::strip::<float32x4_t, 4>(t) }
 }
 
 /// # Safety
 /// As [`Tier`].
-unsafe fn depth_strip(t: &DepthStrip) {
+pub(super) unsafe fn depth_strip(t: &DepthStrip) {
     // SAFETY: passed on from the caller.
     unsafe { narrow_blocked::depth_strip::<float32x4_t, 4>(t) }
 }

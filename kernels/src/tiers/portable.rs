@@ -3,19 +3,7 @@
 
 use crate::fused::{Baseline, Fused};
 
-use super::{Depthwise, LANES, NR, Panel, Skinny, Tier, Tile, Window, attention, portable_blocked};
-
-pub(super) static TIER: Tier = Tier {
-    tile,
-    skinny,
-    panel,
-    fetch,
-    depthwise: baseline_depthwise,
-    strip: portable_blocked::strip,
-    depth_strip: portable_blocked::depth_strip,
-    weigh: attention::portable::weigh,
-    dots: attention::portable::dots,
-};
+use super::{Depthwise, LANES, NR, Panel, Skinny, Tile, Window};
 
 /// Rows and columns of the portable register tile.
 const ROWS: usize = 4;
@@ -23,7 +11,7 @@ const COLS: usize = 8;
 
 /// # Safety
 /// As [`Tier`].
-unsafe fn tile(t: &Tile) {
+pub(super) unsafe fn tile(t: &Tile) {
     for i0 in (0..t.mr).step_by(ROWS) {
         for j0 in (0..t.nr).step_by(COLS) {
             // SAFETY: the block lies inside the tile.
@@ -64,7 +52,7 @@ unsafe fn block(t: &Tile, i0: usize, rows: usize, j0: usize, cols: usize) {
 
 /// # Safety
 /// As [`Tier`].
-unsafe fn skinny(s: &Skinny) {
+pub(super) unsafe fn skinny(s: &Skinny) {
     for i in 0..s.m {
         for j0 in (0..s.n).step_by(NR) {
             let cols = NR.min(s.n - j0);
@@ -154,7 +142,7 @@ pub(super) unsafe fn fetch(f: &Window<'_>) {
 
 /// # Safety
 /// As [`Tier`].
-unsafe fn baseline_depthwise(d: &Depthwise<'_>) {
+pub(super) unsafe fn baseline_depthwise(d: &Depthwise<'_>) {
     // SAFETY: passed on from the caller.
     unsafe { depthwise(d, Baseline) }
 }
