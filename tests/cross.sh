@@ -9,6 +9,9 @@ cd "$(dirname "$0")/.."
 target="${CARGO_TARGET_DIR:-$PWD/target}"
 packages="gcc-aarch64-linux-gnu gcc-riscv64-linux-gnu libc6-dev-arm64-cross libc6-dev-riscv64-cross qemu-user"
 tried=no
+machines=
+work="$(mktemp -d)"
+trap 'rm -r "$work"' EXIT
 
 # Whether a command is there, once Debian's packages have been tried.
 has() {
@@ -51,6 +54,21 @@ machine() {
         CARGO_TARGET_DIR="$target/cross" TENSORC_EMULATED=1 \
         cargo test --profile cross -p tensorc-kernels --target "$rust" --lib --tests
     export "TENSORC_CROSS_$upper=$(library "$rust") $arch-linux-gnu-gcc $emulator"
+    machines="$machines $arch"
+}
+
+# model TARGET [EMULATOR [RUNTIME_LIBRARY]]: a whole model compiled for a target must compute the bytes of the first.
+model() {
+    local out="$work/$1"
+    mkdir "$out"
+    "$target/release/tensorc" compile tests/cross/model.tc -o "$out/model" --emit=exe --weights=embed \
+        --target="$1" ${3:+--runtime-library="$3"} >/dev/null
+    # shellcheck disable=SC2086
+    ${2:-} "$out/model" -o "$out" "$work/pixels.npy" >"$out/printed"
+    for result in "$out"/*.npy; do
+        cmp "$result" "$work/x86_64/$(basename "$result")"
+    done
+    echo "cross: the model on $1 agrees in $(ls "$out"/*.npy | wc -l) results"
 }
 
 machine aarch64-unknown-linux-gnu aarch64
@@ -60,3 +78,16 @@ if [ "$(uname -m)" = x86_64 ] && command -v cc >/dev/null; then
     export TENSORC_CROSS_X86_64
 fi
 cargo test --release --workspace --test targets -- --nocapture
+
+# Pixels are the bytes of some text.
+printf '\x93NUMPY\x01\x00\x76\x00%-117s\n' "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3, 33, 30), }" \
+    >"$work/pixels.npy"
+head -c 5940 Cargo.lock >>"$work/pixels.npy"
+if [ "$(uname -m)" = x86_64 ]; then
+    model x86_64
+    model native
+    for arch in $machines; do
+        words="TENSORC_CROSS_$(echo "$arch" | tr 'a-z' 'A-Z')"
+        model "$arch" "qemu-$arch -L /usr/$arch-linux-gnu" "${!words%% *}"
+    done
+fi
