@@ -12,6 +12,8 @@ cargo clippy --release --workspace --all-targets -- -D warnings
 # The text tests run the program; built here, it shares its dependencies with the tests.
 cargo build --release --workspace
 cargo test --release --workspace
+# Kernels and generated code on other processors, as far as there are tools.
+tests/cross.sh
 
 # Short training runs on data of the repository; each fails if it does not learn enough.
 examples="${CARGO_TARGET_DIR:-target}/release/examples"

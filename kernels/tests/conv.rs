@@ -216,7 +216,7 @@ fn random_conv(random: &mut Random, groups: u64, in_channels: u64, out_channels:
 #[test]
 fn random_convolutions() {
     let mut random = Random::new(5);
-    for _ in 0..200 {
+    for _ in 0..support::rounds(200) {
         let groups = random.pick(&[1, 1, 2, 3]);
         let (inputs, outputs) = (random.pick(&[1, 2, 3, 5, 8]), random.pick(&[1, 4, 7, 12, 13, 25]));
         let call = random_conv(&mut random, groups, inputs, outputs);
@@ -227,7 +227,7 @@ fn random_convolutions() {
 #[test]
 fn random_depthwise_convolutions() {
     let mut random = Random::new(6);
-    for _ in 0..200 {
+    for _ in 0..support::rounds(200) {
         let groups = random.pick(&[2, 3, 17]);
         let multiplier = random.pick(&[1, 1, 1, 2, 3]);
         let call = random_conv(&mut random, groups, 1, multiplier);
@@ -238,7 +238,7 @@ fn random_depthwise_convolutions() {
 #[test]
 fn random_blocked_convolutions() {
     let mut random = Random::new(9);
-    for _ in 0..60 {
+    for _ in 0..support::rounds(60) {
         let (inputs, outputs) = (random.pick(&[1, 3, 16, 32, 80]), random.pick(&[16, 32, 48, 80]));
         let call = random_conv(&mut random, 1, inputs, outputs);
         check_blocked(&mut random, &call);
@@ -297,7 +297,7 @@ fn spread(values: &[f32], image: usize, stride: usize) -> Vec<f32> {
 #[test]
 fn images_may_lie_apart() {
     let mut random = Random::new(9);
-    for round in 0..120 {
+    for round in 0..support::rounds(120) {
         let (groups, inputs, outputs) = match round % 3 {
             0 => (3, 1, random.pick(&[1, 2])),
             _ => (random.pick(&[1, 2]), random.pick(&[1, 3, 8]), random.pick(&[4, 13, 25])),

@@ -159,7 +159,7 @@ fn check(random: &mut Random, case: &Case) {
 fn random_products() {
     let mut random = Random::new(1);
     let kinds = [Kind::Rows, Kind::Columns, Kind::Gapped, Kind::Strided];
-    for _ in 0..250 {
+    for _ in 0..support::rounds(250) {
         let size = |random: &mut Random| random.pick(&[1, 2, 3, 4, 5, 7, 11, 12, 13, 16, 17, 20, 24, 31, 33, 48, 65]);
         let mnk = [size(&mut random), size(&mut random), size(&mut random)];
         let batch = random.pick(&[[1, 1, 1], [1, 1, 1], [2, 1, 3], [1, 5, 1], [2, 2, 2]]);

@@ -41,3 +41,14 @@ fn panic(_: &PanicInfo<'_>) -> ! {
         libc::abort()
     }
 }
+
+// Functions of the compiler's own library for wide divisions, which the exact remainder needs on processors without
+// them, name what would unwind through them. Nothing unwinds here, so it is an address and no more; weak, so that a
+// program of Rust's keeps its own.
+core::arch::global_asm!(
+    ".pushsection .rodata.rust_eh_personality,\"a\"",
+    ".weak rust_eh_personality",
+    "rust_eh_personality:",
+    ".quad 0",
+    ".popsection",
+);

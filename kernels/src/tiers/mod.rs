@@ -56,6 +56,7 @@ pub(crate) struct Tile {
     /// Whether the sum continues from what C holds instead of zero.
     pub continued: bool,
     /// Whether each row of B is readable up to NR columns.
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code, reason = "for vectors"))]
     pub padded: bool,
     /// What to fetch into the cache for later tiles.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AVX-512"))]

@@ -32,6 +32,11 @@ impl Random {
     }
 }
 
+/// How many of the random cases to try: a few where an emulator runs them, which takes its time.
+pub fn rounds(all: usize) -> usize {
+    if std::env::var_os("TENSORC_EMULATED").is_some() { all.div_ceil(6) } else { all }
+}
+
 pub fn tiers() -> Vec<Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect()
 }

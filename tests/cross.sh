@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Kernels and generated code on other processors: aarch64 and riscv64, emulated by qemu, and every level of x86-64.
+#
+# Needs GNU's C compilers for those machines, qemu-user and Rust's libraries for them. What is missing is installed
+# where that is possible (rustup; as root on Debian, apt-get); otherwise the machine is left out, which is said.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target="${CARGO_TARGET_DIR:-$PWD/target}"
+packages="gcc-aarch64-linux-gnu gcc-riscv64-linux-gnu libc6-dev-arm64-cross libc6-dev-riscv64-cross qemu-user"
+tried=no
+machines=
+work="$(mktemp -d)"
+trap 'rm -r "$work"' EXIT
+
+# Whether a command is there, once Debian's packages have been tried.
+has() {
+    command -v "$1" >/dev/null && return
+    if [ "$tried" = no ]; then
+        tried=yes
+        if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+            # shellcheck disable=SC2086
+            { apt-get update -qq && apt-get install -y -qq --no-install-recommends $packages; } >/dev/null 2>&1 || true
+        fi
+        command -v "$1" >/dev/null && return
+    fi
+    return 1
+}
+
+# Whether Rust's libraries for a target are there.
+has_libraries() {
+    [ -d "$(rustc --print target-libdir --target "$1" 2>/dev/null)" ] && return
+    command -v rustup >/dev/null && rustup target add "$1" >/dev/null 2>&1
+}
+
+# The run-time library that compiled kernels call.
+library() {
+    CARGO_TARGET_DIR="$target/cross" cargo build --release --locked --quiet --manifest-path rt/Cargo.toml --target "$1"
+    echo "$target/cross/$1/release/libtensorc_rt.a"
+}
+
+# machine RUST_TARGET ARCHITECTURE: the tests of the kernels there; names what the tests of code need.
+machine() {
+    local rust="$1" arch="$2" name upper
+    local emulator="qemu-$arch -L /usr/$arch-linux-gnu"
+    for tool in "$arch-linux-gnu-gcc" "qemu-$arch"; do
+        has "$tool" || { echo "cross: $arch is left out, there is no $tool"; return; }
+    done
+    [ -d "/usr/$arch-linux-gnu" ] || { echo "cross: $arch is left out, there is no C library for it"; return; }
+    has_libraries "$rust" || { echo "cross: $arch is left out, there are no libraries of Rust for it"; return; }
+    name="$(echo "$rust" | tr 'a-z-' 'A-Z_')"
+    upper="$(echo "$arch" | tr 'a-z' 'A-Z')"
+    env "CARGO_TARGET_${name}_LINKER=$arch-linux-gnu-gcc" "CARGO_TARGET_${name}_RUNNER=$emulator" \
+        CARGO_TARGET_DIR="$target/cross" TENSORC_EMULATED=1 \
+        cargo test --profile cross -p tensorc-kernels --target "$rust" --lib --tests
+    export "TENSORC_CROSS_$upper=$(library "$rust") $arch-linux-gnu-gcc $emulator"
+    machines="$machines $arch"
+}
+
+# model TARGET [EMULATOR [RUNTIME_LIBRARY]]: a whole model compiled for a target must compute the bytes of the first.
+model() {
+    local out="$work/$1"
+    mkdir "$out"
+    "$target/release/tensorc" compile tests/cross/model.tc -o "$out/model" --emit=exe --weights=embed \
+        --target="$1" ${3:+--runtime-library="$3"} >/dev/null
+    # shellcheck disable=SC2086
+    ${2:-} "$out/model" -o "$out" "$work/pixels.npy" >"$out/printed"
+    for result in "$out"/*.npy; do
+        cmp "$result" "$work/x86_64/$(basename "$result")"
+    done
+    echo "cross: the model on $1 agrees in $(ls "$out"/*.npy | wc -l) results"
+}
+
+machine aarch64-unknown-linux-gnu aarch64
+machine riscv64gc-unknown-linux-gnu riscv64
+if [ "$(uname -m)" = x86_64 ] && command -v cc >/dev/null; then
+    TENSORC_CROSS_X86_64="$(library x86_64-unknown-linux-gnu) cc"
+    export TENSORC_CROSS_X86_64
+fi
+cargo test --release --workspace --test targets -- --nocapture
+
+# Pixels are the bytes of some text.
+printf '\x93NUMPY\x01\x00\x76\x00%-117s\n' "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3, 33, 30), }" \
+    >"$work/pixels.npy"
+head -c 5940 Cargo.lock >>"$work/pixels.npy"
+if [ "$(uname -m)" = x86_64 ]; then
+    model x86_64
+    model native
+    for arch in $machines; do
+        words="TENSORC_CROSS_$(echo "$arch" | tr 'a-z' 'A-Z')"
+        model "$arch" "qemu-$arch -L /usr/$arch-linux-gnu" "${!words%% *}"
+    done
+fi
