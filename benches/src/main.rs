@@ -6,6 +6,7 @@ mod engine;
 mod engine_cost;
 mod fit_machine;
 mod list_nets;
+mod load;
 mod memory;
 mod ndarray;
 mod summary;
@@ -33,6 +34,8 @@ enum Verb {
     NdarrayLoop(ndarray::LoopArguments),
     /// Time of training steps.
     BenchTrain(train::Arguments),
+    /// Time from a compiled library on disk to its first result.
+    Load(load::Arguments),
     /// Memory planned for inference and training.
     Memory(memory::Arguments),
     Nets(list_nets::Arguments),
@@ -48,6 +51,7 @@ fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
         Verb::NdarrayChain(arguments) => ndarray::chain(&arguments)?,
         Verb::NdarrayLoop(arguments) => ndarray::training_loop(&arguments)?,
         Verb::BenchTrain(arguments) => train::run(&arguments)?,
+        Verb::Load(arguments) => load::run(&arguments)?,
         Verb::Memory(arguments) => memory::run(&arguments)?,
         Verb::Nets(arguments) => list_nets::run(&arguments)?,
         Verb::TinyMlp => tiny_mlp::run()?,

@@ -23,8 +23,10 @@ const ALLOWED: [(&str, &[&str]); 9] = [
 const JOINING: [&str; 3] = ["tests", "benches", "."];
 
 /// Files that may hold `unsafe`, by prefix.
-const UNSAFE: [&str; 7] = [
+const UNSAFE: [&str; 9] = [
+    "abi/src/image.rs",
     "kernels/",
+    "rt/",
     "runtime/",
     "codegen/src/cranelift/",
     "codegen/tests/",
