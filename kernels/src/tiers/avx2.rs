@@ -2,10 +2,12 @@
 
 use core::arch::x86_64::*;
 
+use crate::fused::Fma;
+
 use super::vector::Vector;
 use super::{
-    DepthStrip, NR, Panel, Skinny, Strip, Tile, Window, narrow, narrow_blocked,
-    portable, spread,
+    DepthStrip, Depthwise, NR, Panel, Skinny, Strip, Tile, Window, narrow, narrow_blocked, narrow_depthwise, portable,
+    spread,
 };
 
 const LANES: usize = 8;
@@ -13,6 +15,9 @@ const LANES: usize = 8;
 impl Vector for __m256 {
     const LANES: usize = LANES;
     type First = __m256i;
+    type Lanes = __m256i;
+    /// For each of the vectors of eight elements that are read.
+    type Taps = [__m256i; 2];
 
     #[inline(always)]
     unsafe fn first(count: usize) -> __m256i {
@@ -51,9 +56,54 @@ impl Vector for __m256 {
     }
 
     #[inline(always)]
+    unsafe fn lanes(bits: u8) -> __m256i {
+        // SAFETY: as above.
+        unsafe { bit_mask(bits) }
+    }
+
+    #[inline(always)]
+    unsafe fn select(lanes: __m256i, a: Self, b: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm256_blendv_ps(b, a, _mm256_castsi256_ps(lanes)) }
+    }
+
+    #[inline(always)]
+    unsafe fn taps<const STEP: usize>(bits: u8) -> [__m256i; 2] {
+        let elements = if STEP == 1 { bits.into() } else { spread(bits) };
+        // SAFETY: as above.
+        unsafe { [bit_mask(elements as u8), bit_mask((elements >> LANES) as u8)] }
+    }
+
+    #[inline(always)]
+    unsafe fn load_taps<const STEP: usize>(p: *const f32, taps: [__m256i; 2]) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let left = _mm256_maskload_ps(p, taps[0]);
+            if STEP == 1 {
+                return left;
+            }
+            let right = _mm256_maskload_ps(p.wrapping_add(LANES), taps[1]);
+            let even = _mm256_castps_pd(_mm256_shuffle_ps::<0x88>(left, right));
+            _mm256_castpd_ps(_mm256_permute4x64_pd::<0xd8>(even))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn mul_add(self, b: Self, c: Self) -> Self {
         // SAFETY: as above.
         unsafe { _mm256_fmadd_ps(self, b, c) }
+    }
+}
+
+/// # Safety
+/// As [`Tier`].
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn depthwise(d: &Depthwise<'_>) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        if !narrow_depthwise::usual::<__m256>(d) {
+            portable::depthwise(d, Fma::new());
+        }
     }
 }
 
@@ -91,7 +141,7 @@ pub(super) unsafe fn depth_strip(t: &DepthStrip) {
 
 /// The first `count` of eight lanes.
 #[target_feature(enable = "avx2")]
-pub(super) fn lane_mask(count: usize) -> __m256i {
+fn lane_mask(count: usize) -> __m256i {
     _mm256_cmpgt_epi32(_mm256_set1_epi32(count as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
 }
 
@@ -170,7 +220,7 @@ unsafe fn fetch_runs<const STEP: usize>(f: &Window<'_>) {
 
 /// Lane l is set if bit l is.
 #[target_feature(enable = "avx2")]
-pub(super) fn bit_mask(bits: u8) -> __m256i {
+fn bit_mask(bits: u8) -> __m256i {
     let each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
     _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits as i32), each), each)
 }

@@ -7,8 +7,6 @@ mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx2_depthwise;
-#[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_blocked;
@@ -20,6 +18,8 @@ mod avx512_depthwise;
 mod narrow;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod narrow_blocked;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod narrow_depthwise;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
@@ -208,10 +208,10 @@ pub(crate) struct DepthwiseShape<'a> {
     /// For filter column s, the half-open range of output columns whose tap lies in the image.
     pub columns: &'a [[u32; 2]],
     /// Lanes in the image of output vector v at filter column s, at `[v·kernel[1] + s]`.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for vectors with masks"))]
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code, reason = "for vectors"))]
     pub masks: &'a [u16],
     /// Output vectors all of whose lanes are in the image at every filter column.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for vectors with masks"))]
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code, reason = "for vectors"))]
     pub inside: core::ops::Range<usize>,
 }
 
@@ -318,7 +318,7 @@ kernels! {
     panel(Panel) = avx512_data::panel, avx2::panel, portable::panel, portable::panel;
     fetch(Window<'_>) = avx512_data::fetch, avx2::fetch, portable::fetch, portable::fetch;
     depthwise(Depthwise<'_>) =
-        avx512_depthwise::depthwise, avx2_depthwise::depthwise, portable::baseline_depthwise,
+        avx512_depthwise::depthwise, avx2::depthwise, neon::depthwise,
         portable::baseline_depthwise;
     strip(Strip) = avx512_blocked::strip, avx2::strip, neon::strip, portable_blocked::strip;
     depth_strip(DepthStrip) =

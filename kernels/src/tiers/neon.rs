@@ -4,12 +4,16 @@
 
 use core::arch::aarch64::*;
 
+use crate::fused::Baseline;
+
 use super::vector::Vector;
-use super::{DepthStrip, Skinny, Strip, Tile, narrow, narrow_blocked};
+use super::{DepthStrip, Depthwise, Skinny, Strip, Tile, narrow, narrow_blocked, narrow_depthwise, portable};
 
 impl Vector for float32x4_t {
     const LANES: usize = 4;
     type First = usize;
+    type Lanes = uint32x4_t;
+    type Taps = u8;
 
     #[inline(always)]
     unsafe fn first(count: usize) -> usize {
@@ -65,6 +69,48 @@ impl Vector for float32x4_t {
     }
 
     #[inline(always)]
+    unsafe fn lanes(bits: u8) -> uint32x4_t {
+        let each = [1u32, 2, 4, 8];
+        // SAFETY: as for `splat`.
+        unsafe { vtstq_u32(vdupq_n_u32(bits.into()), vld1q_u32(each.as_ptr())) }
+    }
+
+    #[inline(always)]
+    unsafe fn select(lanes: uint32x4_t, a: Self, b: Self) -> Self {
+        // SAFETY: as for `splat`.
+        unsafe { vbslq_f32(lanes, a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn taps<const STEP: usize>(bits: u8) -> u8 {
+        bits
+    }
+
+    #[inline(always)]
+    unsafe fn load_taps<const STEP: usize>(p: *const f32, taps: u8) -> Self {
+        // SAFETY: only the elements of the lanes are read.
+        unsafe {
+            match (taps, STEP) {
+                (0xf, 1) => vld1q_f32(p),
+                // Both loads have element 3, so that nothing behind the last is read.
+                (0xf, _) => {
+                    let (left, right) = (vld1q_f32(p), vld1q_f32(p.add(3)));
+                    vcombine_f32(vget_low_f32(vuzp1q_f32(left, left)), vget_low_f32(vuzp2q_f32(right, right)))
+                }
+                _ => {
+                    let mut lanes = [0.0; 4];
+                    for (l, lane) in lanes.iter_mut().enumerate() {
+                        if taps >> l & 1 == 1 {
+                            *lane = *p.wrapping_add(l * STEP);
+                        }
+                    }
+                    vld1q_f32(lanes.as_ptr())
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn mul_add(self, b: Self, c: Self) -> Self {
         // SAFETY: as for `splat`.
         unsafe { vfmaq_f32(c, self, b) }
@@ -97,4 +143,15 @@ pub(super) unsafe fn strip(t: &Strip) {
 pub(super) unsafe fn depth_strip(t: &DepthStrip) {
     // SAFETY: passed on from the caller.
     unsafe { narrow_blocked::depth_strip::<float32x4_t, 4>(t) }
+}
+
+/// # Safety
+/// As [`Tier`].
+pub(super) unsafe fn depthwise(d: &Depthwise<'_>) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        if !narrow_depthwise::usual::<float32x4_t>(d) {
+            portable::depthwise(d, Baseline);
+        }
+    }
 }
