@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tensorc_abi::ExternFn;
-use tensorc_codegen::cranelift::compile_kernels;
+use tensorc_codegen::jit::compile_kernels;
 use tensorc_codegen::lower::{Joins, lower_with};
 use tensorc_ir::graph::Graph;
 use tensorc_ir::lowered::Lowered;
@@ -116,7 +116,7 @@ fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Com
     let resolve = |name: &str| math64::symbol(name).or_else(|| vmath::symbol(name));
     compiler.progress("generate code");
     let code = report.timed(compiler, "codegen", || {
-        Ok(Arc::new(compile_kernels(&kernels, threads, compiler.kernels(), &resolve)?))
+        Ok(Arc::new(compile_kernels(&kernels, compiler.options().backend, threads, compiler.kernels(), &resolve)?))
     })?;
     compiler.progress("pack weights");
     let weights = report.timed(compiler, "pack-weights", || {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tensorc_codegen::cranelift::KernelCache;
+use tensorc_codegen::jit::{Backend, KernelCache};
 use tensorc_frontend::mxnet::params::{self, Checkpoint};
 use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import};
 use tensorc_frontend::symbol::Symbol;
@@ -26,6 +26,8 @@ pub struct Options {
     /// Threads for running and compiling; by default what affinity and CPU quota allow.
     pub threads: Option<usize>,
     pub passes: tensorc_passes::Options,
+    /// What makes machine code. The results have the same bits.
+    pub backend: Backend,
     /// Called when a phase of compilation begins.
     pub progress: Option<fn(&str)>,
     /// While it is on, records what compiling and running take.
@@ -53,7 +55,7 @@ impl Compiler {
     /// A compiler with every operator of [`tensorc_ops`].
     ///
     /// # Errors
-    /// No thread could be started.
+    /// No thread could be started, or this build does not have the back end.
     pub fn new(options: Options) -> Result<Compiler, Error> {
         let registry = tensorc_ops::registry().map_err(Error::Internal)?;
         Compiler::with_registry(registry, options)
@@ -62,7 +64,8 @@ impl Compiler {
     /// A compiler with every operator of [`tensorc_ops`] and those of the caller's; see [`crate::op`].
     ///
     /// # Errors
-    /// An operator's name is taken, its entry contradicts itself, or no thread could be started.
+    /// An operator's name is taken, its entry contradicts itself, no thread could be started, or this build does
+    /// not have the back end.
     pub fn with_operators(
         options: Options,
         operators: impl IntoIterator<Item = impl Into<OpDef>>,
@@ -75,8 +78,9 @@ impl Compiler {
     /// A compiler with a registry of the caller's.
     ///
     /// # Errors
-    /// No thread could be started.
+    /// No thread could be started, or this build does not have the back end.
     pub fn with_registry(registry: Registry, options: Options) -> Result<Compiler, Error> {
+        options.backend.check()?;
         let pool = Pool::new(resolve_threads(options.threads))?;
         Ok(Compiler(Arc::new(Inner { registry, options, kernels: KernelCache::new(), pool })))
     }

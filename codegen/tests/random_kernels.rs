@@ -5,7 +5,7 @@
 mod common;
 
 use tensorc_abi::DType;
-use tensorc_codegen::cranelift::{KernelCache, compile_kernels};
+use tensorc_codegen::jit::{KernelCache, compile_kernels};
 use tensorc_ir::index::{Index, Interval};
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space, Stmt, Var};
 use tensorc_ir::scalar::{CmpOp, MathFn, Scalar, ScalarOp};
@@ -399,7 +399,7 @@ fn contents(kernel: &Kernel, seed: u64) -> Vec<Vec<u8>> {
 fn fails(kernel: &Kernel, buffers: &[Vec<u8>], scalars: &[i64]) -> Option<String> {
     tensorc_ir::interp::run_kernel(kernel, &mut buffers.to_vec(), scalars, &*common::LIBRARY).ok()?;
     let kernels = std::slice::from_ref(kernel);
-    match compile_kernels(kernels, 1, &KernelCache::verifying(), &common::library) {
+    match compile_kernels(kernels, common::backend(), 1, &KernelCache::verifying(), &common::library) {
         Err(e) => (!e.message.contains("before")).then(|| e.to_string()),
         Ok(module) => common::difference(kernel, &module, 0, buffers, scalars).err(),
     }

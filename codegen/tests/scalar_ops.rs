@@ -192,7 +192,7 @@ fn operations_match_their_definition() {
     }
 }
 
-fn check(case: &Case, module: &tensorc_codegen::cranelift::JitModule, i: usize) {
+fn check(case: &Case, module: &tensorc_codegen::jit::JitModule, i: usize) {
     let result = result(case.op, &case.types).unwrap();
     let n = case.inputs[0].len();
     let mut buffers: Vec<Vec<u8>> = case

@@ -1,12 +1,13 @@
-//! Compilation of sets of kernels into executable memory, in parallel and at most once each.
+//! Kernels in executable memory of this process, and their code as text.
 
-use std::collections::{BTreeMap, HashMap};
+use std::any::Any;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cranelift_codegen::Context;
 use cranelift_codegen::ir::{AbiParam, FuncRef, Signature, types};
-use cranelift_codegen::isa::OwnedTargetIsa;
+use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_jit::{JITBuilder, JITModule};
@@ -16,10 +17,9 @@ use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::kir::Kernel;
 
 use super::kernel::{Gen, internal};
-use super::symbols;
-
-/// Finds the address of a run-time library function by name.
-pub type Resolve<'a> = &'a dyn Fn(&str) -> Option<*const u8>;
+use super::scalar::carrier;
+use crate::jit::{Entry, in_kernel, panicked};
+use crate::symbols::{self, Prototype};
 
 /// Code of one or more kernels; the memory is returned when the last user is gone.
 struct CodeMemory(Option<JITModule>);
@@ -38,153 +38,9 @@ impl Drop for CodeMemory {
     }
 }
 
-#[derive(Clone)]
-struct Entry {
-    function: KernelFn,
-    code: Arc<CodeMemory>,
-}
-
-/// Compiled kernels by content: equal kernels are compiled once, whatever their names.
-///
-/// All calls with one cache must resolve library functions to the same addresses. The code of a
-/// kernel lives as long as the cache or a [`JitModule`] that uses it.
-pub struct KernelCache {
-    entries: Mutex<HashMap<Kernel, Entry>>,
-    verify: bool,
-}
-
-impl KernelCache {
-    pub fn new() -> KernelCache {
-        KernelCache { entries: Mutex::default(), verify: cfg!(debug_assertions) }
-    }
-
-    /// A cache whose kernels pass the verifier of Cranelift, for tests.
-    pub fn verifying() -> KernelCache {
-        KernelCache { entries: Mutex::default(), verify: true }
-    }
-
-    /// Number of different kernels compiled.
-    pub fn len(&self) -> usize {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-impl Default for KernelCache {
-    fn default() -> Self {
-        KernelCache::new()
-    }
-}
-
-/// Executable code of a list of kernels.
-pub struct JitModule {
-    entries: Vec<Entry>,
-}
-
-impl JitModule {
-    /// The entry point of the `i`-th kernel of the list, valid as long as this module. `None` if
-    /// there is no such kernel.
-    pub fn entry(&self, i: usize) -> Option<KernelFn> {
-        self.entries.get(i).map(|e| e.function)
-    }
-
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// Number of separate pieces of code memory in use.
-    pub fn regions(&self) -> usize {
-        let mut regions: Vec<*const CodeMemory> = self.entries.iter().map(|e| Arc::as_ptr(&e.code)).collect();
-        regions.sort();
-        regions.dedup();
-        regions.len()
-    }
-}
-
-/// The kernel without what does not change its code.
-fn canonical(kernel: &Kernel) -> Kernel {
-    let mut kernel = kernel.clone();
-    kernel.name.clear();
-    kernel.vars.iter_mut().for_each(|v| v.name.clear());
-    kernel.buffers.iter_mut().for_each(|b| b.name.clear());
-    kernel
-}
-
-/// Compiles what the cache does not hold yet, on up to `threads` threads.
-///
-/// `resolve` gives the addresses of run-time library functions (`tc_exp_f64`, `tc_fmod_f32`, …).
-/// Fails with the first kernel, in order, that has no code.
-pub fn compile_kernels(
-    kernels: &[Kernel],
-    threads: usize,
-    cache: &KernelCache,
-    resolve: Resolve<'_>,
-) -> Result<JitModule> {
-    let keys: Vec<Kernel> = kernels.iter().map(canonical).collect();
-    let mut missing: Vec<usize> = vec![];
-    {
-        let known = cache.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut seen = std::collections::HashSet::new();
-        for (i, key) in keys.iter().enumerate() {
-            if !known.contains_key(key) && seen.insert(key) {
-                missing.push(i);
-            }
-        }
-    }
-    let mut addresses = BTreeMap::new();
-    for &i in &missing {
-        for name in symbols::needed(&kernels[i]).into_keys() {
-            let address = symbols::address(&name, resolve).map_err(|d| d.note(in_kernel(&kernels[i])))?;
-            addresses.insert(name, address as usize);
-        }
-    }
-    let isa = host_isa(cache.verify)?;
-    let share = missing.len().div_ceil(threads.max(1)).max(1);
-    let chunks: Vec<&[usize]> = missing.chunks(share).collect();
-    let results: Vec<Result<Vec<Entry>>> = match &chunks[..] {
-        [] => vec![],
-        [only] => vec![compile_chunk(kernels, only, &isa, &addresses)],
-        _ => std::thread::scope(|scope| {
-            let (isa, addresses) = (&isa, &addresses);
-            let mut handles = Vec::with_capacity(chunks.len());
-            for &chunk in &chunks {
-                handles.push(scope.spawn(move || compile_chunk(kernels, chunk, isa, addresses)));
-            }
-            let join = |h: std::thread::ScopedJoinHandle<'_, _>| h.join().unwrap_or_else(|_| Err(panicked()));
-            handles.into_iter().map(join).collect()
-        }),
-    };
-    let mut known = cache.entries.lock().unwrap_or_else(PoisonError::into_inner);
-    for (chunk, result) in chunks.iter().zip(results) {
-        for (i, entry) in chunk.iter().zip(result?) {
-            known.entry(keys[*i].clone()).or_insert(entry);
-        }
-    }
-    let entries: Option<Vec<Entry>> = keys.iter().map(|k| known.get(k).cloned()).collect();
-    entries.map(|entries| JitModule { entries }).ok_or_else(|| internal("a compiled kernel was lost"))
-}
-
-fn in_kernel(kernel: &Kernel) -> String {
-    format!("in kernel `{}`", kernel.name)
-}
-
-fn panicked() -> Diagnostic {
-    internal("the code generator stopped unexpectedly")
-}
-
-fn compile_chunk(
-    kernels: &[Kernel],
-    chunk: &[usize],
-    isa: &OwnedTargetIsa,
-    addresses: &BTreeMap<String, usize>,
-) -> Result<Vec<Entry>> {
+/// Compiles kernels into one piece of memory. `addresses` holds the library functions they call.
+pub(crate) fn compile(kernels: &[&Kernel], addresses: &BTreeMap<String, usize>, verify: bool) -> Result<Vec<Entry>> {
+    let isa = host_isa(verify)?;
     let mut builder = JITBuilder::with_isa(isa.clone(), cranelift_module::default_libcall_names());
     for (name, address) in symbols::fallbacks() {
         builder.symbol(name, address);
@@ -193,14 +49,14 @@ fn compile_chunk(
         builder.symbol(name.as_str(), *address as *const u8);
     }
     let mut module = JITModule::new(builder);
-    let mut ids = Vec::with_capacity(chunk.len());
+    let mut ids = Vec::with_capacity(kernels.len());
     let mut ctx = module.make_context();
     let mut builder_ctx = FunctionBuilderContext::new();
-    for (n, &i) in chunk.iter().enumerate() {
-        let define = || define_kernel(&mut module, &kernels[i], n, &mut ctx, &mut builder_ctx);
+    for (n, kernel) in kernels.iter().enumerate() {
+        let define = || define_kernel(&mut module, kernel, n, &mut ctx, &mut builder_ctx);
         // The compiler crates assert their own invariants.
         let id = catch_unwind(AssertUnwindSafe(define)).unwrap_or_else(|_| Err(panicked()));
-        ids.push(id.map_err(|d| d.note(in_kernel(&kernels[i])))?);
+        ids.push(id.map_err(|d| d.note(in_kernel(kernel)))?);
     }
     module.finalize_definitions().map_err(module_error)?;
     let functions: Vec<KernelFn> = ids
@@ -211,7 +67,7 @@ fn compile_chunk(
             unsafe { std::mem::transmute::<*const u8, KernelFn>(address) }
         })
         .collect();
-    let code = Arc::new(CodeMemory(Some(module)));
+    let code: Arc<dyn Any + Send + Sync> = Arc::new(CodeMemory(Some(module)));
     Ok(functions.into_iter().map(|function| Entry { function, code: code.clone() }).collect())
 }
 
@@ -230,6 +86,14 @@ fn define_kernel(
     Ok(id)
 }
 
+/// The signature of a library function.
+fn signature(p: Prototype, call_conv: CallConv) -> Signature {
+    let mut signature = Signature::new(call_conv);
+    signature.params = vec![AbiParam::new(carrier(p.param)); p.arity];
+    signature.returns = p.result.into_iter().map(|r| AbiParam::new(carrier(r))).collect();
+    signature
+}
+
 /// Translates the kernel into `ctx`.
 fn build(
     module: &mut JITModule,
@@ -243,8 +107,8 @@ fn build(
     ctx.func.signature = signature;
     let mut externals: BTreeMap<String, FuncRef> = BTreeMap::new();
     for (name, prototype) in symbols::needed(kernel) {
-        let signature = prototype.signature(call_conv);
-        let id = module.declare_function(&name, Linkage::Import, &signature).map_err(module_error)?;
+        let of_callee = self::signature(prototype, call_conv);
+        let id = module.declare_function(&name, Linkage::Import, &of_callee).map_err(module_error)?;
         externals.insert(name, module.declare_func_in_func(id, &mut ctx.func));
     }
     let result = {

@@ -8,7 +8,7 @@ use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Operand, Space};
 use tensorc_ir::scalar::Scalar;
 
-use super::analysis::Class;
+use crate::analysis::Class;
 use super::kernel::{Bind, Chunks, Gen, internal, unsupported};
 use super::scalar::{Arg, carrier};
 use super::vector::chunk_type;

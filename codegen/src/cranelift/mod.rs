@@ -3,14 +3,12 @@
 //! Vectors are 128 bits wide; a vector loop of more lanes becomes several chunks. Every result is
 //! bit-equal to [`tensorc_ir::scalar::ScalarOp::eval`], except for the payload of NaNs.
 
-mod analysis;
 mod half;
 mod index;
-mod jit;
+pub(crate) mod jit;
 mod kernel;
 mod memory;
 mod scalar;
-mod symbols;
 mod vector;
 
-pub use jit::{Dump, JitModule, KernelCache, compile_kernels, dump};
+pub use jit::{Dump, dump};

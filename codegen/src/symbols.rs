@@ -3,61 +3,50 @@
 
 use std::collections::BTreeMap;
 
-use cranelift_codegen::ir::{AbiParam, Signature, Type, types};
-use cranelift_codegen::isa::CallConv;
 use tensorc_abi::DType;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::kir::{Kernel, Operand, Stmt};
 use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
 
-/// How an external function is called.
+/// How an external function is called: by the C convention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Prototype {
-    pub param: Type,
+pub(crate) struct Prototype {
+    /// The type of every parameter; addresses are i64.
+    pub param: DType,
     pub arity: usize,
-    pub result: Option<Type>,
-}
-
-impl Prototype {
-    pub fn signature(self, call_conv: CallConv) -> Signature {
-        let mut signature = Signature::new(call_conv);
-        signature.params = vec![AbiParam::new(self.param); self.arity];
-        signature.returns = self.result.into_iter().map(AbiParam::new).collect();
-        signature
-    }
+    pub result: Option<DType>,
 }
 
 /// The function that computes `op` on a scalar of type `from`, if it is not open coded.
-pub(super) fn callee(op: ScalarOp, from: DType) -> Option<(String, Prototype)> {
-    let float = |d| if d == DType::F32 { types::F32 } else { types::F64 };
+pub(crate) fn callee(op: ScalarOp, from: DType) -> Option<(String, Prototype)> {
     match op {
         ScalarOp::Math(f) if from == DType::F64 => {
-            let p = Prototype { param: types::F64, arity: f.arity(), result: Some(types::F64) };
+            let p = Prototype { param: DType::F64, arity: f.arity(), result: Some(DType::F64) };
             Some((format!("tc_{}_f64", f.name()), p))
         }
         ScalarOp::Rem if matches!(from, DType::F32 | DType::F64) => {
-            Some((format!("tc_fmod_{from}"), Prototype { param: float(from), arity: 2, result: Some(float(from)) }))
+            Some((format!("tc_fmod_{from}"), Prototype { param: from, arity: 2, result: Some(from) }))
         }
         ScalarOp::Cast(to @ (DType::F16 | DType::BF16)) => {
             let (name, param) = match from {
-                DType::F64 => ("f64", types::F64),
-                DType::I32 | DType::U32 | DType::I64 => ("i64", types::I64),
-                DType::U64 => ("u64", types::I64),
+                DType::F64 => ("f64", DType::F64),
+                DType::I32 | DType::U32 | DType::I64 => ("i64", DType::I64),
+                DType::U64 => ("u64", DType::I64),
                 _ => return None,
             };
-            Some((format!("tc_jit_{name}_to_{to}"), Prototype { param, arity: 1, result: Some(types::I32) }))
+            Some((format!("tc_jit_{name}_to_{to}"), Prototype { param, arity: 1, result: Some(DType::U32) }))
         }
         _ => None,
     }
 }
 
 /// The function that applies `f` to a strip of f32: its address, then the number of elements.
-pub(super) fn strip(f: MathFn) -> (String, Prototype) {
-    (format!("tc_v{}_f32", f.name()), Prototype { param: types::I64, arity: 2, result: None })
+pub(crate) fn strip(f: MathFn) -> (String, Prototype) {
+    (format!("tc_v{}_f32", f.name()), Prototype { param: DType::I64, arity: 2, result: None })
 }
 
 /// Every function the kernel may call, by name.
-pub(super) fn needed(kernel: &Kernel) -> BTreeMap<String, Prototype> {
+pub(crate) fn needed(kernel: &Kernel) -> BTreeMap<String, Prototype> {
     fn walk(kernel: &Kernel, body: &[Stmt], out: &mut BTreeMap<String, Prototype>) {
         for stmt in body {
             match stmt {
@@ -84,14 +73,14 @@ pub(super) fn needed(kernel: &Kernel) -> BTreeMap<String, Prototype> {
 }
 
 /// The address of a function: one of this module's, or what `resolve` knows.
-pub(super) fn address(name: &str, resolve: &dyn Fn(&str) -> Option<*const u8>) -> Result<*const u8> {
+pub(crate) fn address(name: &str, resolve: &dyn Fn(&str) -> Option<*const u8>) -> Result<*const u8> {
     let own = BUILTINS.iter().find(|(n, _)| *n == name).map(|(_, address)| address());
     own.or_else(|| resolve(name))
         .ok_or_else(|| Diagnostic::new(Code::Unsupported, format!("the run-time library has no function `{name}`")))
 }
 
 /// Functions that code generation itself falls back to on processors without the instruction.
-pub(super) fn fallbacks() -> impl Iterator<Item = (&'static str, *const u8)> {
+pub(crate) fn fallbacks() -> impl Iterator<Item = (&'static str, *const u8)> {
     BUILTINS.iter().filter(|(name, _)| !name.starts_with("tc_jit")).map(|(name, address)| (*name, address()))
 }
 
