@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tensorc_abi::ExternFn;
 use tensorc_codegen::jit::compile_kernels;
-use tensorc_codegen::lower::{Joins, lower_with};
+use tensorc_codegen::lower::lower_with;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::lowered::Lowered;
 use tensorc_kernels::{math64, vmath};
@@ -83,8 +83,8 @@ pub(crate) fn optimize(
 /// Lowers an optimized graph and plans its memory.
 pub(crate) fn plan(compiler: &Compiler, graph: &Graph, report: &mut Report) -> Result<Lowered, Error> {
     compiler.progress("lower");
-    let joins = if compiler.options().copies { Joins::Copied } else { Joins::InPlace };
-    let mut lowered = report.timed(compiler, "lower", || Ok(lower_with(graph, compiler.registry().math(), joins)?))?;
+    let math = compiler.registry().math();
+    let mut lowered = report.timed(compiler, "lower", || Ok(lower_with(graph, math, compiler.choices())?))?;
     report.timed(compiler, "plan-memory", || Ok(plan_memory(&mut lowered)?))?;
     Ok(lowered)
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tensorc_codegen::jit::{Backend, KernelCache};
+use tensorc_codegen::lower::{Choices, Joins};
 use tensorc_frontend::mxnet::params::{self, Checkpoint};
 use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import};
 use tensorc_frontend::symbol::Symbol;
@@ -105,6 +106,12 @@ impl Compiler {
     /// A phase of compilation, until the result is dropped.
     pub(crate) fn span(&self, phase: &'static str) -> Option<Task> {
         self.profiler().map(|profiler| profiler.scope(phase, COMPILE))
+    }
+
+    /// How graphs are lowered under the options.
+    pub fn choices(&self) -> Choices {
+        let joins = if self.0.options.copies { Joins::Copied } else { Joins::InPlace };
+        Choices { joins, style: self.0.options.backend.style() }
     }
 
     pub(crate) fn kernels(&self) -> &KernelCache {

@@ -8,6 +8,7 @@ use tensorc_abi::KernelFn;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::kir::Kernel;
 
+use crate::emit::Style;
 use crate::{cranelift, symbols};
 
 /// Finds the address of a run-time library function by name.
@@ -48,6 +49,15 @@ impl Backend {
             return Err(Diagnostic::new(Code::Unsupported, why));
         }
         Ok(())
+    }
+
+    /// How kernels for it are written.
+    pub fn style(self) -> Style {
+        match self {
+            Backend::Cranelift => Style::Narrow,
+            Backend::Auto if !Backend::has_llvm() => Style::Narrow,
+            Backend::Llvm | Backend::Auto => Style::Wide,
+        }
     }
 
     /// The one that compiles a given kernel.

@@ -20,7 +20,7 @@ use clap::{Args, Parser, Subcommand};
 use tensorc::passes::cost::Machine;
 use tensorc::passes::fuse::By;
 use tensorc::runtime::Profiler;
-use tensorc::{Compiler, Model, Options};
+use tensorc::{Backend, Compiler, Model, Options};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -67,6 +67,9 @@ pub struct CompileArgs {
     /// How primitives are put together into kernels: alternatives, greedy or off
     #[arg(long, value_name = "HOW", conflicts_with = "no_fusion")]
     fusion: Option<String>,
+    /// What makes machine code: cranelift, llvm, or auto, which chooses for each kernel
+    #[arg(long, value_name = "NAME", default_value = "cranelift")]
+    backend: String,
     /// What kernels are assumed to cost, as `tensorc opt --print-cost-model` prints it
     #[arg(long, value_name = "FILE")]
     cost_model: Option<PathBuf>,
@@ -83,6 +86,11 @@ impl CompileArgs {
             let unknown = || Usage(format!("--fusion: unknown way `{name}`; known: {known}"));
             options.passes.fuse = By::from_name(name).ok_or_else(unknown)?;
         }
+        let unknown = || {
+            let known = Backend::NAMES.join(", ");
+            Usage(format!("--backend: unknown back end `{}`; known: {known}", self.backend))
+        };
+        options.backend = Backend::from_name(&self.backend).ok_or_else(unknown)?;
         if self.no_fusion {
             options.passes.fuse = By::Off;
         }

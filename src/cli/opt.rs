@@ -16,7 +16,7 @@ use tensorc::ir::{DenseType, Module};
 use tensorc::passes::cost;
 use tensorc::passes::pipeline::known_names;
 use tensorc::passes::{Pass, PassCx, Phase, Pipeline, PrintWhen, Rewrite, Timing, Unit, phase_passes, plan_memory};
-use tensorc_codegen::lower::lower;
+use tensorc_codegen::lower::lower_with;
 
 use super::values::Comparison;
 use super::{CompileArgs, Failure, Usage, arrays, binding, print};
@@ -295,7 +295,7 @@ impl Job<'_> {
     }
 
     fn lower(&mut self, graph: &Graph, plan: bool) -> Result<Lowered, Diagnostic> {
-        let mut lowered = self.timed(LOWER, |job| lower(graph, job.compiler.registry().math()))?;
+        let mut lowered = self.timed(LOWER, |job| lower_with(graph, job.compiler.registry().math(), job.compiler.choices()))?;
         if self.args.verify_each {
             lowered.kernels.iter().try_for_each(verify_kernel)?;
             verify_plan(&lowered.plan, Some(&lowered.kernels))?;
