@@ -61,7 +61,7 @@ impl Backend {
     }
 
     /// The one that compiles a given kernel.
-    fn of(self, kernel: &Kernel) -> Backend {
+    pub fn of(self, kernel: &Kernel) -> Backend {
         match self {
             Backend::Auto if Backend::has_llvm() && crate::analysis::computes_much(kernel) => Backend::Llvm,
             Backend::Auto => Backend::Cranelift,

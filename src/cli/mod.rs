@@ -4,6 +4,7 @@
 mod arrays;
 mod bench;
 mod binding;
+mod code;
 mod drawing;
 mod inspect;
 mod npz;
@@ -76,7 +77,19 @@ pub struct CompileArgs {
 }
 
 impl CompileArgs {
+    /// The back end that `--backend` names.
+    fn backend(&self) -> Result<Backend, Usage> {
+        let known = Backend::NAMES.join(", ");
+        let unknown = || Usage(format!("--backend: unknown back end `{}`; known: {known}", self.backend));
+        Backend::from_name(&self.backend).ok_or_else(unknown)
+    }
+
     fn compiler(&self, profiler: Option<Profiler>) -> Result<Compiler, Failure> {
+        self.compiler_for(None, profiler)
+    }
+
+    /// A compiler whose kernels are written for the back end of a form of code.
+    fn compiler_for(&self, code: Option<code::Form>, profiler: Option<Profiler>) -> Result<Compiler, Failure> {
         let mut options = Options { threads: self.threads.map(usize::from), profiler, ..Options::default() };
         options.passes.reassociate = !self.exact;
         options.passes.approximate = self.fast_math;
@@ -86,11 +99,8 @@ impl CompileArgs {
             let unknown = || Usage(format!("--fusion: unknown way `{name}`; known: {known}"));
             options.passes.fuse = By::from_name(name).ok_or_else(unknown)?;
         }
-        let unknown = || {
-            let known = Backend::NAMES.join(", ");
-            Usage(format!("--backend: unknown back end `{}`; known: {known}", self.backend))
-        };
-        options.backend = Backend::from_name(&self.backend).ok_or_else(unknown)?;
+        let backend = self.backend()?;
+        options.backend = code.map_or(backend, |form| form.backend(backend));
         if self.no_fusion {
             options.passes.fuse = By::Off;
         }
