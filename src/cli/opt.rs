@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use tensorc::{Compiler, Target};
 use tensorc::ir::diag::{Code, Diagnostic};
 use tensorc::ir::graph::{Graph, NodeKind};
 use tensorc::ir::kir::Kernel;
@@ -16,6 +15,7 @@ use tensorc::ir::{DenseType, Module};
 use tensorc::passes::cost;
 use tensorc::passes::pipeline::known_names;
 use tensorc::passes::{Pass, PassCx, Phase, Pipeline, PrintWhen, Rewrite, Timing, Unit, phase_passes, plan_memory};
+use tensorc::{Compiler, Target};
 use tensorc_codegen::lower::lower_with;
 
 use super::code::Form;
@@ -308,7 +308,8 @@ impl Job<'_> {
     }
 
     fn lower(&mut self, graph: &Graph, plan: bool) -> Result<Lowered, Diagnostic> {
-        let mut lowered = self.timed(LOWER, |job| lower_with(graph, job.compiler.registry().math(), job.compiler.choices()))?;
+        let mut lowered =
+            self.timed(LOWER, |job| lower_with(graph, job.compiler.registry().math(), job.compiler.choices()))?;
         if self.args.verify_each {
             lowered.kernels.iter().try_for_each(verify_kernel)?;
             verify_plan(&lowered.plan, Some(&lowered.kernels))?;

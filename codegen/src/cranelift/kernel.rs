@@ -12,11 +12,11 @@ use tensorc_ir::index::{Index, Interval};
 use tensorc_ir::kir::{Buf, Kernel, LoopKind, Operand, Stmt, Var};
 use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
 
-use crate::analysis::{self, Plan};
 use super::index::IndexOp;
 use super::memory::Storage;
 use super::scalar::Arg;
 use super::vector::Compared;
+use crate::analysis::{self, Plan};
 
 pub(super) fn internal(message: impl Into<String>) -> Diagnostic {
     Diagnostic::new(Code::Internal, message)

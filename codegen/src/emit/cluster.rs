@@ -53,7 +53,17 @@ impl<'a> Cluster<'a> {
                 _ => {}
             }
         }
-        Ok(Cluster { body, order, calls, apart: BTreeMap::new(), functions, reductions, layouts, style: math.style, counted: None })
+        Ok(Cluster {
+            body,
+            order,
+            calls,
+            apart: BTreeMap::new(),
+            functions,
+            reductions,
+            layouts,
+            style: math.style,
+            counted: None,
+        })
     }
 
     pub fn ty(&self, v: Value) -> Result<DenseType> {

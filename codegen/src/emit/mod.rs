@@ -51,13 +51,7 @@ pub struct Emitted {
 
 /// Emits a cluster as one kernel. Its parameters are the cluster's inputs, then its outputs, laid out as
 /// `layouts` says.
-pub fn emit(
-    class: FusionClass,
-    body: &Graph,
-    name: &str,
-    math: Math<'_>,
-    layouts: &Layouts,
-) -> Result<Emitted> {
+pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Emitted> {
     let body = strips::split_calls(body, math.library)?;
     let mut cluster = Cluster::new(&body, math, layouts)?;
     match class {

@@ -3,17 +3,19 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use inkwell::llvm_sys::core::LLVMCreateMemoryBufferWithMemoryRangeCopy;
 use inkwell::llvm_sys::error::{LLVMDisposeErrorMessage, LLVMErrorRef, LLVMGetErrorMessage};
 use inkwell::llvm_sys::orc2::lljit::{
-    LLVMOrcCreateLLJIT, LLVMOrcDisposeLLJIT, LLVMOrcLLJITAddObjectFile, LLVMOrcLLJITGetMainJITDylib,
-    LLVMOrcLLJITLookup, LLVMOrcLLJITMangleAndIntern, LLVMOrcLLJITRef,
+    LLVMOrcCreateLLJIT, LLVMOrcCreateLLJITBuilder, LLVMOrcDisposeLLJIT, LLVMOrcLLJITAddObjectFile,
+    LLVMOrcLLJITBuilderSetJITTargetMachineBuilder, LLVMOrcLLJITGetMainJITDylib, LLVMOrcLLJITLookup,
+    LLVMOrcLLJITMangleAndIntern, LLVMOrcLLJITRef,
 };
 use inkwell::llvm_sys::orc2::{
     LLVMJITEvaluatedSymbol, LLVMJITSymbolFlags, LLVMJITSymbolGenericFlags, LLVMOrcAbsoluteSymbols,
-    LLVMOrcCSymbolMapPair, LLVMOrcJITDylibDefine,
+    LLVMOrcCSymbolMapPair, LLVMOrcJITDylibDefine, LLVMOrcJITTargetMachineBuilderCreateFromTargetMachine,
 };
 use tensorc_abi::KernelFn;
 use tensorc_ir::diag::Result;
@@ -32,7 +34,7 @@ pub(crate) fn compile(kernels: &[&Kernel], addresses: &BTreeMap<String, usize>, 
     let names: Vec<String> = (0..kernels.len()).map(|i| format!("kernel{i}")).collect();
     let named: Vec<(&str, &Kernel)> = names.iter().map(String::as_str).zip(kernels.iter().copied()).collect();
     let bytes = object(&named, &processor, verify)?;
-    let loaded = Loaded::new(&bytes, addresses)?;
+    let loaded = Loaded::new(processor, &bytes, addresses)?;
     let mut functions = Vec::with_capacity(names.len());
     for name in &names {
         let address = loaded.address(name)?;
@@ -53,15 +55,24 @@ unsafe impl Send for Loaded {}
 unsafe impl Sync for Loaded {}
 
 impl Loaded {
-    fn new(bytes: &[u8], addresses: &BTreeMap<String, usize>) -> Result<Loaded> {
+    fn new(processor: Processor, bytes: &[u8], addresses: &BTreeMap<String, usize>) -> Result<Loaded> {
         let mut handle = std::ptr::null_mut();
-        // SAFETY: the result is a place for a handle; no builder asks for the default.
-        check(unsafe { LLVMOrcCreateLLJIT(&mut handle, std::ptr::null_mut()) })?;
+        // The builder is told of the processor, since to ask it again would take long.
+        let machine = ManuallyDrop::new(processor.machine);
+        // SAFETY: each call takes over what the one before made, and the first one the machine, which is not
+        // dropped here; the result is a place for a handle.
+        check(unsafe {
+            let machine = LLVMOrcJITTargetMachineBuilderCreateFromTargetMachine(machine.as_mut_ptr());
+            let builder = LLVMOrcCreateLLJITBuilder();
+            LLVMOrcLLJITBuilderSetJITTargetMachineBuilder(builder, machine);
+            LLVMOrcCreateLLJIT(&mut handle, builder)
+        })?;
         let loaded = Loaded(handle);
         loaded.define(addresses)?;
         // SAFETY: the bytes are copied; the name ends in 0; the handle is alive and takes the buffer over.
         check(unsafe {
-            let copy = LLVMCreateMemoryBufferWithMemoryRangeCopy(bytes.as_ptr().cast(), bytes.len(), c"kernels".as_ptr());
+            let copy =
+                LLVMCreateMemoryBufferWithMemoryRangeCopy(bytes.as_ptr().cast(), bytes.len(), c"kernels".as_ptr());
             LLVMOrcLLJITAddObjectFile(loaded.0, LLVMOrcLLJITGetMainJITDylib(loaded.0), copy)
         })?;
         Ok(loaded)

