@@ -3,10 +3,7 @@
 use core::arch::x86_64::*;
 
 use super::vector::Vector;
-use super::{
-    DepthStrip, NR, Panel, Skinny, Strip, Tile, Window, narrow, narrow_blocked,
-    portable, spread,
-};
+use super::{DepthStrip, NR, Panel, Skinny, Strip, Tile, Window, narrow, narrow_blocked, portable, spread};
 
 const LANES: usize = 8;
 
