@@ -177,8 +177,7 @@ fn styles_and_back_ends_agree() {
         let sum = g.add_prim("sum", Prim::Reduce(sum.into()), &[t], &[ty(&[3, 1])]);
         let y = map(&mut g, &[t, Value { node: sum, port: 0 }], &|x| (&x[0] - &x[1]).math(MathFn::Exp));
         g.add_output("y", y);
-        let input: Vec<u8> =
-            (0..3 * n).flat_map(|i| ((i * 37 % 101) as f32 * 0.07 - 3.5).to_le_bytes()).collect();
+        let input: Vec<u8> = (0..3 * n).flat_map(|i| ((i * 37 % 101) as f32 * 0.07 - 3.5).to_le_bytes()).collect();
         let run = |style, backend| {
             let math = Math { library: &*common::LIBRARY, style };
             let kernel = emit(FusionClass::Reduce, &g, "k", math, &Layouts::default()).unwrap().kernel;
