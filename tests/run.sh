@@ -32,7 +32,7 @@ if has_llvm; then
   cargo test --release --workspace --features llvm \
     --test llvm --test jit --test strips --test math_library --test random_kernels --test scalar_ops --test corpus
   cargo test --release --workspace --features llvm --test suite -- \
-    operators:: onnx:: mxnet_ops:: random:: shapes:: differential::attention
+    operators::chosen onnx:: mxnet_ops:: random:: shapes:: differential::attention
 else
   echo "SKIP: the back end of LLVM is not tested, LLVM 22 is not installed (${packages[*]})"
 fi
