@@ -7,7 +7,8 @@ use clap::Args;
 use tensorc::ir::build::Builder;
 use tensorc::ir::graph::{Graph, Value};
 use tensorc::ir::scalar::Scalar;
-use tensorc::ir::{DType, DenseType, TensorData};
+
+use tensorc::ir::{DType, DenseType, Shape, TensorData, TensorType};
 use tensorc::runtime::{TensorMut, TensorRef};
 use tensorc::{Backend, Compiler, Error, Model, Options, Session, Tensor};
 
@@ -15,11 +16,14 @@ use crate::summary::summarize;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// Models to run besides the kernels, with inputs of their stated shapes
+    /// Models to run instead of the kernels
     models: Vec<PathBuf>,
     /// Measurements of each back end, taken in turn
     #[arg(long, default_value_t = 41)]
     rounds: u32,
+    /// The extent of dimensions that a model leaves open
+    #[arg(long, default_value_t = 1)]
+    open: u64,
     /// Threads
     #[arg(long, default_value_t = 1)]
     threads: usize,
@@ -74,8 +78,8 @@ struct Contender {
 }
 
 impl Contender {
-    fn new(model: &Model) -> Result<Contender, Error> {
-        let types: Vec<DenseType> = model.graph().inputs().iter().map(|n| input_type(model.graph(), *n)).collect();
+    fn new(model: &Model, open: u64) -> Result<Contender, Error> {
+        let types = input_types(model, open);
         let inputs: Vec<Tensor> = types.iter().map(random).collect::<Result<_, _>>()?;
         let mut session = model.compile(&types)?;
         let codegen = session.report().timings.iter().find(|(step, _)| step == "codegen").map(|(_, t)| *t);
@@ -104,8 +108,14 @@ impl Contender {
     }
 }
 
-fn input_type(graph: &Graph, node: tensorc::ir::graph::NodeId) -> DenseType {
-    graph.dense(Value { node, port: 0 }).unwrap_or_else(|_| DenseType::new(DType::F32, &[1]))
+/// Types of a model's inputs, with one extent for every dimension that is open.
+fn input_types(model: &Model, open: u64) -> Vec<DenseType> {
+    let dims = |shape: &Shape| match shape {
+        Shape::Ranked(dims) => dims.iter().map(|d| d.as_const().unwrap_or(open)).collect(),
+        Shape::Unranked => vec![],
+    };
+    let one = |ty: &TensorType| DenseType::new(ty.dtype.unwrap_or(DType::F32), &dims(&ty.shape));
+    model.inputs().iter().map(|(_, ty)| one(ty)).collect()
 }
 
 fn random(ty: &DenseType) -> Result<Tensor, Error> {
@@ -115,10 +125,11 @@ fn random(ty: &DenseType) -> Result<Tensor, Error> {
     Tensor::from_bytes(ty.dtype, &ty.dims, data.bytes().to_vec())
 }
 
-fn measure(label: &str, elements: Option<u64>, models: &[Model], rounds: u32) -> Result<(), Error> {
-    let mut contenders = models.iter().map(Contender::new).collect::<Result<Vec<_>, _>>()?;
+fn measure(label: &str, elements: Option<u64>, models: &[Model], arguments: &Arguments) -> Result<(), Error> {
+    let mut contenders =
+        models.iter().map(|model| Contender::new(model, arguments.open)).collect::<Result<Vec<_>, _>>()?;
     let mut times: Vec<Vec<f64>> = vec![vec![]; contenders.len()];
-    for _ in 0..rounds {
+    for _ in 0..arguments.rounds {
         for (contender, times) in contenders.iter_mut().zip(&mut times) {
             times.push(contender.run()?.as_secs_f64() * 1e6 / f64::from(contender.repeat));
         }
@@ -143,16 +154,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
         .into_iter()
         .collect::<Result<Vec<_>, _>>()?;
     println!("{:<24}  cranelift, llvm, auto: median time, rate, code generation; llvm and auto over cranelift", "");
-    for dims in SHAPES {
+    let shapes = if arguments.models.is_empty() { &SHAPES[..] } else { &[] };
+    for &dims in shapes {
         for name in NAMES {
             let make = |compiler: &Compiler| Ok(compiler.model(graph(compiler, name, dims)?));
             let models = compilers.iter().map(make).collect::<Result<Vec<_>, Error>>()?;
-            measure(&format!("{name} {}x{}", dims[0], dims[1]), Some(dims[0] * dims[1]), &models, arguments.rounds)?;
+            measure(&format!("{name} {}x{}", dims[0], dims[1]), Some(dims[0] * dims[1]), &models, arguments)?;
         }
     }
     for path in &arguments.models {
         let models = compilers.iter().map(|c| c.load(path)).collect::<Result<Vec<_>, _>>()?;
-        measure(&path.display().to_string(), None, &models, arguments.rounds)?;
+        measure(&path.display().to_string(), None, &models, arguments)?;
     }
     Ok(())
 }
