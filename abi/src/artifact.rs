@@ -116,7 +116,6 @@ pub struct EntryPoints {
     pub error: unsafe extern "C" fn(context: *const c_void) -> *const c_char,
     pub free: unsafe extern "C" fn(context: *mut c_void),
     pub weights_open: unsafe extern "C" fn(path: *const c_char, flags: u32, out: *mut Weights) -> Status,
-    pub weights_view:
-        unsafe extern "C" fn(file: *const c_void, bytes: u64, flags: u32, out: *mut Weights) -> Status,
+    pub weights_view: unsafe extern "C" fn(file: *const c_void, bytes: u64, flags: u32, out: *mut Weights) -> Status,
     pub weights_close: unsafe extern "C" fn(weights: *mut Weights),
 }

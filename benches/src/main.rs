@@ -2,6 +2,7 @@
 
 #[path = "../../runtime/tests/common/allocations.rs"]
 mod allocations;
+mod backends;
 mod engine;
 mod engine_cost;
 mod fit_machine;
@@ -27,6 +28,8 @@ struct Command {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// The back ends against each other.
+    Backends(backends::Arguments),
     BenchEngine(engine::Arguments),
     EngineCost(engine_cost::Arguments),
     FitMachine(fit_machine::Arguments),
@@ -45,6 +48,7 @@ enum Verb {
 
 fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
     match verb {
+        Verb::Backends(arguments) => backends::run(&arguments)?,
         Verb::BenchEngine(arguments) => engine::run(&arguments)?,
         Verb::EngineCost(arguments) => engine_cost::run(&arguments)?,
         Verb::FitMachine(arguments) => fit_machine::run(&arguments)?,

@@ -323,7 +323,13 @@ impl Context {
         for i in 0..self.image.size(header::DIMS) {
             let at = self.image.size(header::DIMS + 1) + i * dim::WORDS;
             let [name, min, max] = [dim::NAME, dim::MIN, dim::MAX].map(|word| self.image.word(at + word));
-            self.message.text(self.image.text(name as usize)).text(" = ").number(min).text("..=").number(max).text(", ");
+            self.message
+                .text(self.image.text(name as usize))
+                .text(" = ")
+                .number(min)
+                .text("..=")
+                .number(max)
+                .text(", ");
         }
         self.message.text("such as ");
         for (i, given) in inputs.iter().enumerate() {
@@ -359,7 +365,8 @@ impl Context {
         let record = self.record(side, i);
         let needed = bytes(record[tensor::DTYPE], expected);
         let align = size(record[tensor::DTYPE]);
-        if needed == 0 || (given.bytes >= needed && !given.data.is_null() && (given.data as usize).is_multiple_of(align))
+        if needed == 0
+            || (given.bytes >= needed && !given.data.is_null() && (given.data as usize).is_multiple_of(align))
         {
             return Ok(());
         }
@@ -441,8 +448,7 @@ impl Context {
                 });
             }
             _ => {
-                let (library, call) =
-                    library_call(self.model, &self.image, s).flatten().ok_or(status::DAMAGED)?;
+                let (library, call) = library_call(self.model, &self.image, s).flatten().ok_or(status::DAMAGED)?;
                 let scratch = Shared(self.scratch.cast_const());
                 region(&self.parallel, tasks, grain, &|worker, range| {
                     let own = scratch.get().wrapping_add(worker * self.scratch_stride).cast_mut();

@@ -135,7 +135,8 @@ unsafe fn run(model: &'static Model, arguments: &Arguments) -> Result<(), Failur
             return Err(Failure::of(c"the model's weights are in a file: give --weights FILE%s", c"".as_ptr()));
         }
         let status = tc_rt_init(model, &raw mut context, null_mut(), 0, given, &raw const parallel);
-        let result = if status == status::OK { execute(model, &image, context, arguments) } else { Err(damaged(status)) };
+        let result =
+            if status == status::OK { execute(model, &image, context, arguments) } else { Err(damaged(status)) };
         tc_rt_free(model, context);
         tc_rt_threads_stop(&raw mut parallel);
         tc_rt_weights_close(model, &raw mut weights);

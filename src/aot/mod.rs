@@ -20,7 +20,7 @@ use tensorc_codegen::target::Target;
 use tensorc_ir::kir::Kernel;
 use tensorc_runtime::artifact::Manifest;
 
-use crate::{Error, Model};
+use crate::{Backend, Error, Model};
 
 /// What to compile a model for.
 #[derive(Clone, Debug)]
@@ -53,10 +53,13 @@ pub struct Artifact {
 ///
 /// # Errors
 /// The request does not fit the model; shapes in it depend on values; it calls functions of this process, or
-/// changes states; the target has no code.
+/// changes states; the target has no code; the compiler's back end is not Cranelift.
 pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
     let compiler = model.compiler();
     check_name(&request.name)?;
+    if compiler.options().backend != Backend::Cranelift {
+        return Err(Error::Artifact("ahead of time, code is made by Cranelift alone: choose that back end".into()));
+    }
     let variants = variants::compile(model, request)?;
     compiler.progress("pack weights");
     let block = weights::Block::new(compiler, &variants)?;

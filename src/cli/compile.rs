@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use tensorc::Target;
 use tensorc::aot::link::{Product, Tools, link};
 use tensorc::aot::{Request, compile};
-use tensorc::codegen::target::Target;
 
 use super::{CompileArgs, Failure, ModelArgs, Usage, arrays, print};
 

@@ -13,7 +13,7 @@ use tensorc::passes::cost::{self, Totals};
 use tensorc::passes::stage::split;
 use tensorc::passes::{PassCx, Phase, Pipeline, plan_memory};
 use tensorc::{Compiler, binding};
-use tensorc_codegen::lower::lower;
+use tensorc_codegen::lower::lower_with;
 
 use super::{CompileArgs, Failure, ModelArgs, arrays, artifact, drawing, print};
 
@@ -88,7 +88,7 @@ fn plan(compiler: &Compiler, mut graph: Graph) -> Result<(Plan, Totals, bool), F
     let mut graph = divided.map_or(graph, |s| s.first);
     run(&mut graph, Phase::Fuse)?;
     let totals = Totals::of(&cost::kernels(&graph, &compiler.options().passes.machine)?);
-    let mut lowered = lower(&graph, compiler.registry().math())?;
+    let mut lowered = lower_with(&graph, compiler.registry().math(), compiler.choices())?;
     plan_memory(&mut lowered)?;
     Ok((lowered.plan, totals, staged))
 }

@@ -62,8 +62,7 @@ impl ModelContext<'_> {
     /// # Errors
     /// The model was not compiled for these inputs.
     pub fn outputs(&mut self, inputs: &[(DType, &[u64])]) -> Result<Vec<(DType, Vec<u64>)>, ArtifactError> {
-        let dims: Vec<Vec<i64>> =
-            inputs.iter().map(|(_, dims)| dims.iter().map(|dim| *dim as i64).collect()).collect();
+        let dims: Vec<Vec<i64>> = inputs.iter().map(|(_, dims)| dims.iter().map(|dim| *dim as i64).collect()).collect();
         let inputs: Vec<Tensor> =
             inputs.iter().zip(&dims).map(|((dtype, _), dims)| tensor(*dtype, dims, null_mut(), 0)).collect();
         let manifest = self.artifact.manifest();

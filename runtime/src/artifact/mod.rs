@@ -94,7 +94,8 @@ impl Artifact {
             return Err(ArtifactError::Target { target: manifest.target });
         }
         // A name without a slash would be searched for in the system's folders.
-        let absolute = std::path::absolute(path).map_err(|source| ArtifactError::Read { path: path.to_owned(), source })?;
+        let absolute =
+            std::path::absolute(path).map_err(|source| ArtifactError::Read { path: path.to_owned(), source })?;
         let load = |e: libloading::Error| ArtifactError::Load(e.to_string());
         // SAFETY: the seal says that this is a library made by tensorc, whose code runs nothing when it is loaded.
         let library = unsafe { Library::new(absolute) }.map_err(load)?;
@@ -126,7 +127,8 @@ impl Artifact {
         let mut weights = Weights::NONE;
         if let Some((path, trusted)) = &file {
             let fail = |message: &str| ArtifactError::Weights { path: path.clone(), message: message.to_owned() };
-            let text = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| fail("the path has a zero in it"))?;
+            let text =
+                CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| fail("the path has a zero in it"))?;
             let flags = if *trusted { Weights::TRUSTED } else { 0 };
             // SAFETY: the path is a text, and the record is ours.
             let code = unsafe { (entry.weights_open)(text.as_ptr(), flags, &raw mut weights) };

@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
+use tensorc::DType;
 use tensorc::aot::link::Product;
 use tensorc::runtime::artifact::{Artifact, LoadOptions};
 use tensorc::runtime::{Pool, TensorMut, TensorRef};
-use tensorc::DType;
 
 use super::{built, checked, exists, expected, images, text};
 use crate::support::examples;
@@ -112,7 +112,8 @@ fn wrong_tensors_are_errors_that_say_what_is_wrong() {
     let artifact = Artifact::load(&path, &LoadOptions::default()).unwrap();
     let pool = Pool::new(1).unwrap();
     let mut context = artifact.context(&pool).unwrap();
-    let fail = |result: Result<Vec<_>, _>| result.err().map(|e: tensorc::runtime::artifact::ArtifactError| e.to_string());
+    let fail =
+        |result: Result<Vec<_>, _>| result.err().map(|e: tensorc::runtime::artifact::ArtifactError| e.to_string());
     let message = fail(context.outputs(&[(DType::F32, &[5, 1, 8, 8])])).unwrap();
     assert_eq!(message, "no variant for `image` [5, 1, 8, 8]; compiled for batch = 1..=4, such as [1, 1, 8, 8]");
     let message = fail(context.outputs(&[(DType::F64, &[1, 1, 8, 8])])).unwrap();
@@ -122,8 +123,7 @@ fn wrong_tensors_are_errors_that_say_what_is_wrong() {
     let message = fail(context.outputs(&[])).unwrap();
     assert_eq!(message, "the model has 1 inputs, 0 are given");
     let (dims, short, mut digit, mut rest) = ([1, 1, 8, 8], [0u8; 255], [0u8; 8], [0u8; 40]);
-    let mut outputs =
-        [TensorMut::new(DType::I64, &[1], &mut digit), TensorMut::new(DType::F32, &[1, 10], &mut rest)];
+    let mut outputs = [TensorMut::new(DType::I64, &[1], &mut digit), TensorMut::new(DType::F32, &[1, 10], &mut rest)];
     let error = context.run(&[TensorRef::new(DType::F32, &dims, &short)], &mut outputs).err().unwrap().to_string();
     assert!(error.starts_with("input `image` needs 256 bytes at a multiple of 4, 255 are given"), "{error}");
     drop(context);
