@@ -73,7 +73,7 @@ pub extern "C" fn tc_x86_pshufb(
     lanes: core::arch::x86_64::__m128i,
 ) -> core::arch::x86_64::__m128i {
     // SAFETY: both types are sixteen bytes, and all of these are values.
-    let (x, lanes): ([u8; 16], [u8; 16]) = unsafe { (core::mem::transmute(x), core::mem::transmute(lanes)) };
+    let [x, lanes] = unsafe { core::mem::transmute::<[core::arch::x86_64::__m128i; 2], [[u8; 16]; 2]>([x, lanes]) };
     let bytes = lanes.map(|lane| if lane < 128 { x[usize::from(lane % 16)] } else { 0 });
     // SAFETY: as above.
     unsafe { core::mem::transmute::<[u8; 16], core::arch::x86_64::__m128i>(bytes) }
@@ -174,9 +174,15 @@ mod tests {
     fn bytes_are_permuted() {
         let order: [u8; 16] = core::array::from_fn(|i| if i == 3 { 0x80 } else { 15 - i as u8 });
         let x: [u8; 16] = core::array::from_fn(|i| i as u8 + 1);
-        // SAFETY: sixteen bytes each way.
-        let found: [u8; 16] =
-            unsafe { core::mem::transmute(tc_x86_pshufb(core::mem::transmute(x), core::mem::transmute(order))) };
+        let to = |bytes: [u8; 16]| {
+            // SAFETY: both types are sixteen bytes, and all of these are values.
+            unsafe { core::mem::transmute::<[u8; 16], core::arch::x86_64::__m128i>(bytes) }
+        };
+        let from = |lanes: core::arch::x86_64::__m128i| {
+            // SAFETY: as above.
+            unsafe { core::mem::transmute::<core::arch::x86_64::__m128i, [u8; 16]>(lanes) }
+        };
+        let found: [u8; 16] = from(tc_x86_pshufb(to(x), to(order)));
         assert_eq!(found, core::array::from_fn(|i| if i == 3 { 0 } else { 16 - i as u8 }));
     }
 }
