@@ -29,7 +29,7 @@ if has_llvm; then
   cargo build --release --workspace --features llvm
   export TENSORC_BACKEND=llvm
   cargo test --release --workspace --features llvm \
-    --test llvm --test jit --test strips --test math_library --test random_kernels --test scalar_ops --test corpus
+    --test llvm --test strips --test math_library --test random_kernels --test scalar_ops --test corpus
   cargo test --release --workspace --features llvm --test suite -- \
     operators::chosen onnx:: mxnet_ops:: random:: shapes:: differential::attention
 else

@@ -126,7 +126,11 @@ pub fn run(args: &OptArgs) -> Result<(), Failure> {
         eprint!("{}", job.table());
     }
     if let Some(form) = code {
-        return print(&form.text(&module.kernels, args.compile.backend()?, target).map_err(named)?);
+        let text = form.text(&module.kernels, args.compile.backend()?, target).map_err(named)?;
+        return match &args.output {
+            Some(path) => Ok(std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?),
+            None => print(&text),
+        };
     }
     match &args.output {
         Some(path) => {
