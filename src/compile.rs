@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tensorc_abi::{ExternFn, Plan};
-use tensorc_codegen::cranelift::compile_kernels;
-use tensorc_codegen::lower::{Joins, lower_with};
+use tensorc_codegen::jit::compile_kernels;
+use tensorc_codegen::lower::lower_with;
 use tensorc_ir::TensorData;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::lowered::Lowered;
@@ -83,8 +83,8 @@ pub(crate) fn optimize(
 /// Lowers an optimized graph and plans its memory.
 pub(crate) fn plan(compiler: &Compiler, graph: &Graph, report: &mut Report) -> Result<Lowered, Error> {
     compiler.progress("lower");
-    let joins = if compiler.options().copies { Joins::Copied } else { Joins::InPlace };
-    let mut lowered = report.timed(compiler, "lower", || Ok(lower_with(graph, compiler.registry().math(), joins)?))?;
+    let math = compiler.registry().math();
+    let mut lowered = report.timed(compiler, "lower", || Ok(lower_with(graph, math, compiler.choices())?))?;
     report.timed(compiler, "plan-memory", || Ok(plan_memory(&mut lowered)?))?;
     Ok(lowered)
 }
@@ -120,7 +120,8 @@ fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Com
     let threads = compiler.pool().threads();
     compiler.progress("generate code");
     let code = report.timed(compiler, "codegen", || {
-        Ok(Arc::new(compile_kernels(&kernels, threads, compiler.kernels(), &tensorc_kernels::symbol)?))
+        let backend = compiler.options().backend;
+        Ok(Arc::new(compile_kernels(&kernels, backend, threads, compiler.kernels(), &tensorc_kernels::symbol)?))
     })?;
     compiler.progress("pack weights");
     let weights = report.timed(compiler, "pack-weights", || pack_weights(compiler, &plan, &constants))?;

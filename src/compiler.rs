@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tensorc_codegen::cranelift::KernelCache;
+use tensorc_codegen::jit::{Backend, KernelCache};
+use tensorc_codegen::lower::{Choices, Joins};
 use tensorc_frontend::mxnet::params::{self, Checkpoint};
 use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import};
 use tensorc_frontend::symbol::Symbol;
@@ -26,6 +27,8 @@ pub struct Options {
     /// Threads for running and compiling; by default what affinity and CPU quota allow.
     pub threads: Option<usize>,
     pub passes: tensorc_passes::Options,
+    /// What makes machine code. The results have the same bits.
+    pub backend: Backend,
     /// Called when a phase of compilation begins.
     pub progress: Option<fn(&str)>,
     /// While it is on, records what compiling and running take.
@@ -53,7 +56,7 @@ impl Compiler {
     /// A compiler with every operator of [`tensorc_ops`].
     ///
     /// # Errors
-    /// No thread could be started.
+    /// No thread could be started, or this build does not have the back end.
     pub fn new(options: Options) -> Result<Compiler, Error> {
         let registry = tensorc_ops::registry().map_err(Error::Internal)?;
         Compiler::with_registry(registry, options)
@@ -62,7 +65,8 @@ impl Compiler {
     /// A compiler with every operator of [`tensorc_ops`] and those of the caller's; see [`crate::op`].
     ///
     /// # Errors
-    /// An operator's name is taken, its entry contradicts itself, or no thread could be started.
+    /// An operator's name is taken, its entry contradicts itself, no thread could be started, or this build does
+    /// not have the back end.
     pub fn with_operators(
         options: Options,
         operators: impl IntoIterator<Item = impl Into<OpDef>>,
@@ -75,8 +79,9 @@ impl Compiler {
     /// A compiler with a registry of the caller's.
     ///
     /// # Errors
-    /// No thread could be started.
+    /// No thread could be started, or this build does not have the back end.
     pub fn with_registry(registry: Registry, options: Options) -> Result<Compiler, Error> {
+        options.backend.check()?;
         let pool = Pool::new(resolve_threads(options.threads))?;
         Ok(Compiler(Arc::new(Inner { registry, options, kernels: KernelCache::new(), pool })))
     }
@@ -101,6 +106,12 @@ impl Compiler {
     /// A phase of compilation, until the result is dropped.
     pub(crate) fn span(&self, phase: &'static str) -> Option<Task> {
         self.profiler().map(|profiler| profiler.scope(phase, COMPILE))
+    }
+
+    /// How graphs are lowered under the options.
+    pub fn choices(&self) -> Choices {
+        let joins = if self.0.options.copies { Joins::Copied } else { Joins::InPlace };
+        Choices { joins, style: self.0.options.backend.style() }
     }
 
     pub(crate) fn kernels(&self) -> &KernelCache {

@@ -38,7 +38,8 @@ pub use tensor::Tensor;
 
 pub use tensorc_abi as abi;
 pub use tensorc_abi::DType;
-pub use tensorc_codegen as codegen;
+pub use tensorc_codegen::jit::Backend;
+pub use tensorc_codegen::target::Target;
 pub use tensorc_ir as ir;
 pub use tensorc_ir::graph::Graph;
 pub use tensorc_ops as ops;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every check of this repository: formatting, lints, tests, and examples that train.
+# Every check of this repository: formatting, lints, tests, examples that train, and tests of the optional back end.
 #
 # Needs the Rust toolchain of rust-toolchain.toml (rustup fetches it) and python3 with pip, which
 # downloads the test cases and models of the tests into ~/.cache/tensorc (or $TENSORC_CACHE). Tests
@@ -20,3 +20,18 @@ examples="${CARGO_TARGET_DIR:-target}/release/examples"
 "$examples/train_digits"
 "$examples/train_characters" 100
 "$examples/factorise"
+
+# The back end of LLVM, where LLVM 22 is installed: the tests of generated code once more.
+packages=(llvm-22-dev libpolly-22-dev zlib1g-dev libzstd-dev libxml2-dev)
+has_llvm() { [ -n "${LLVM_SYS_221_PREFIX:-}" ] || command -v llvm-config-22 > /dev/null; }
+if has_llvm; then
+  cargo clippy --release --workspace --all-targets --features llvm -- -D warnings
+  cargo build --release --workspace --features llvm
+  export TENSORC_BACKEND=llvm
+  cargo test --release --workspace --features llvm \
+    --test llvm --test jit --test strips --test math_library --test random_kernels --test scalar_ops --test corpus
+  cargo test --release --workspace --features llvm --test suite -- \
+    operators::chosen onnx:: mxnet_ops:: random:: shapes:: differential::attention
+else
+  echo "SKIP: the back end of LLVM is not tested, LLVM 22 is not installed (${packages[*]})"
+fi

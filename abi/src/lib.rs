@@ -8,6 +8,7 @@
 //! standard library.
 #![cfg_attr(not(feature = "plan"), no_std)]
 
+pub mod artifact;
 mod dtype;
 #[cfg(feature = "plan")]
 mod external;

@@ -2,10 +2,12 @@
 
 #[path = "../../runtime/tests/common/allocations.rs"]
 mod allocations;
+mod backends;
 mod engine;
 mod engine_cost;
 mod fit_machine;
 mod list_nets;
+mod load;
 mod memory;
 mod ndarray;
 mod summary;
@@ -26,6 +28,8 @@ struct Command {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// The back ends against each other.
+    Backends(backends::Arguments),
     BenchEngine(engine::Arguments),
     EngineCost(engine_cost::Arguments),
     FitMachine(fit_machine::Arguments),
@@ -33,6 +37,8 @@ enum Verb {
     NdarrayLoop(ndarray::LoopArguments),
     /// Time of training steps.
     BenchTrain(train::Arguments),
+    /// Time from a compiled library on disk to its first result.
+    Load(load::Arguments),
     /// Memory planned for inference and training.
     Memory(memory::Arguments),
     Nets(list_nets::Arguments),
@@ -42,12 +48,14 @@ enum Verb {
 
 fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
     match verb {
+        Verb::Backends(arguments) => backends::run(&arguments)?,
         Verb::BenchEngine(arguments) => engine::run(&arguments)?,
         Verb::EngineCost(arguments) => engine_cost::run(&arguments)?,
         Verb::FitMachine(arguments) => fit_machine::run(&arguments)?,
         Verb::NdarrayChain(arguments) => ndarray::chain(&arguments)?,
         Verb::NdarrayLoop(arguments) => ndarray::training_loop(&arguments)?,
         Verb::BenchTrain(arguments) => train::run(&arguments)?,
+        Verb::Load(arguments) => load::run(&arguments)?,
         Verb::Memory(arguments) => memory::run(&arguments)?,
         Verb::Nets(arguments) => list_nets::run(&arguments)?,
         Verb::TinyMlp => tiny_mlp::run()?,

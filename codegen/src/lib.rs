@@ -1,6 +1,11 @@
 //! From clusters of primitives to kernels and machine code.
 
+mod analysis;
 pub mod cranelift;
 pub mod emit;
+pub mod jit;
+#[cfg(feature = "llvm")]
+pub mod llvm;
 pub mod lower;
+mod symbols;
 pub mod target;

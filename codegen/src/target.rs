@@ -51,11 +51,11 @@ impl Target {
     /// # Errors
     /// [`Code::Unsupported`] on an architecture that is no target.
     pub fn native() -> Result<Target, Diagnostic> {
-        let arch = match std::env::consts::ARCH {
-            "x86_64" => Arch::X86_64,
-            "aarch64" => Arch::Aarch64,
-            "riscv64" => Arch::Riscv64,
-            other => return Err(Diagnostic::new(Code::Unsupported, format!("no code for the architecture {other}"))),
+        let arch = match () {
+            () if cfg!(target_arch = "x86_64") => Arch::X86_64,
+            () if cfg!(target_arch = "aarch64") => Arch::Aarch64,
+            () if cfg!(target_arch = "riscv64") => Arch::Riscv64,
+            () => return Err(Diagnostic::new(Code::Unsupported, "no code for the architecture of this machine")),
         };
         Ok(Target { arch, level: Level::Native })
     }

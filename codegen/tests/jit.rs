@@ -4,7 +4,8 @@
 mod common;
 
 use tensorc_abi::DType;
-use tensorc_codegen::cranelift::{KernelCache, compile_kernels, dump};
+use tensorc_codegen::cranelift::dump;
+use tensorc_codegen::jit::{Backend, KernelCache, compile_kernels};
 use tensorc_ir::diag::Code;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, Operand, Space};
@@ -37,12 +38,12 @@ fn equal_kernels_are_compiled_once() {
     let add = |name: &str, c| map(name, DType::F32, ScalarOp::Add, c);
     let cache = KernelCache::verifying();
     let list = [add("a", 1.0), add("b", 2.0), add("c", 1.0)];
-    let first = compile_kernels(&list, 2, &cache, &|_| None).unwrap();
+    let first = compile_kernels(&list, Backend::Cranelift, 2, &cache, &|_| None).unwrap();
     assert_eq!((first.len(), cache.len()), (3, 2));
     assert_eq!(first.entry(0).unwrap() as usize, first.entry(2).unwrap() as usize);
     assert_ne!(first.entry(0).unwrap() as usize, first.entry(1).unwrap() as usize);
     assert!(first.entry(3).is_none());
-    let second = compile_kernels(&[add("d", 2.0)], 1, &cache, &|_| None).unwrap();
+    let second = compile_kernels(&[add("d", 2.0)], Backend::Cranelift, 1, &cache, &|_| None).unwrap();
     assert_eq!(second.entry(0).unwrap() as usize, first.entry(1).unwrap() as usize);
     // Code outlives the cache and the module that caused it.
     drop((cache, first));
@@ -56,7 +57,7 @@ fn equal_kernels_are_compiled_once() {
 #[test]
 fn kernels_run_on_many_threads() {
     let kernels: Vec<Kernel> = (0..40).map(|c| map("k", DType::F32, ScalarOp::Mul, f64::from(c))).collect();
-    let module = compile_kernels(&kernels, 4, &KernelCache::new(), &|_| None).unwrap();
+    let module = compile_kernels(&kernels, Backend::Cranelift, 4, &KernelCache::new(), &|_| None).unwrap();
     std::thread::scope(|scope| {
         for t in 0..4 {
             let module = &module;
@@ -74,7 +75,7 @@ fn kernels_run_on_many_threads() {
 #[test]
 fn a_missing_library_function_is_named() {
     let kernel = map("k", DType::F64, ScalarOp::Math(MathFn::Exp), 0.0);
-    let error = compile_kernels(&[kernel], 1, &KernelCache::new(), &|_| None).err().unwrap();
+    let error = compile_kernels(&[kernel], Backend::Cranelift, 1, &KernelCache::new(), &|_| None).err().unwrap();
     assert_eq!(error.code, Code::Unsupported);
     assert!(error.to_string().contains("tc_exp_f64") && error.to_string().contains("kernel `k`"), "{error}");
 }
@@ -82,12 +83,12 @@ fn a_missing_library_function_is_named() {
 #[test]
 fn unexpanded_mathematics_and_huge_arrays_are_refused() {
     let exp = map("k", DType::F32, ScalarOp::Math(MathFn::Exp), 0.0);
-    let error = compile_kernels(&[exp], 1, &KernelCache::new(), &|_| None).err().unwrap();
+    let error = compile_kernels(&[exp], Backend::Cranelift, 1, &KernelCache::new(), &|_| None).err().unwrap();
     assert!(error.message.contains("not expanded"), "{error}");
     let mut b = KernelBuilder::new("stack");
     let buf = b.alloc("big", DType::F64, 1 << 20, Space::Stack);
     b.store(buf, Index::constant(0), Operand::Const(Scalar::from_f64(DType::F64, 0.0)));
-    let error = compile_kernels(&[b.finish()], 1, &KernelCache::new(), &|_| None).err().unwrap();
+    let error = compile_kernels(&[b.finish()], Backend::Cranelift, 1, &KernelCache::new(), &|_| None).err().unwrap();
     assert!(error.message.contains("`big`"), "{error}");
 }
 

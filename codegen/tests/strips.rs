@@ -4,7 +4,7 @@
 
 mod common;
 
-use tensorc_codegen::emit::{Layouts, emit};
+use tensorc_codegen::emit::{Layouts, Math, Style, emit};
 use tensorc_ir::graph::{FusionClass, Graph, Value};
 use tensorc_ir::interp::{eval_graph, run_kernel};
 use tensorc_ir::kir::{Kernel, Stmt};
@@ -57,7 +57,8 @@ fn bytes(values: impl Iterator<Item = f32>) -> Vec<u8> {
 /// Emits and runs the cluster; the largest deviation from the graph, relative to 1.
 fn check(g: &Graph, class: FusionClass, expected_strips: usize) -> f64 {
     let registry = tensorc_ops::registry().unwrap();
-    let kernel: Kernel = emit(class, g, "k", &*common::LIBRARY, &Layouts::default()).unwrap().kernel;
+    let math = Math { library: &*common::LIBRARY, style: Style::Narrow };
+    let kernel: Kernel = emit(class, g, "k", math, &Layouts::default()).unwrap().kernel;
     tensorc_ir::verify::verify_kernel(&kernel).unwrap();
     assert_eq!(strips(&kernel.body), expected_strips);
     let inputs: Vec<TensorData> = g

@@ -22,11 +22,42 @@ fn tensorc() -> PathBuf {
     path
 }
 
+/// A command that runs `tensorc`, with a back end wherever code runs and none is named. What is printed stays that of
+/// the default one.
+fn with_backend(tensorc: &Path, backend: &str) -> std::io::Result<PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+    let path = tensorc.with_file_name(format!("tensorc-{backend}"));
+    let real = tensorc.display();
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in\n  *--backend*) ;;\n  *--check-values*|run*) exec '{real}' \"$@\" --backend={backend} ;;\n\
+         esac\nexec '{real}' \"$@\"\n"
+    );
+    std::fs::write(&path, script)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+    Ok(path)
+}
+
+/// Whether this `tensorc` was built with LLVM.
+fn has_llvm(tensorc: &Path) -> bool {
+    let output = Command::new(tensorc).args(["opt", "--print-cost-model", "--backend=llvm"]).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
 #[test]
 fn corpus() {
-    let tools = [("filecheck", PathBuf::from(env!("CARGO_BIN_EXE_filecheck"))), ("tensorc", tensorc())];
+    let mut tensorc = tensorc();
+    let mut features = vec![std::env::consts::ARCH, std::env::consts::OS];
+    if has_llvm(&tensorc) {
+        features.push("llvm");
+    }
+    if let Ok(backend) = std::env::var("TENSORC_BACKEND") {
+        tensorc = match with_backend(&tensorc, &backend) {
+            Ok(path) => path,
+            Err(error) => panic!("no command for the back end: {error}"),
+        };
+    }
+    let tools = [("filecheck", PathBuf::from(env!("CARGO_BIN_EXE_filecheck"))), ("tensorc", tensorc)];
     let tools = tools.each_ref().map(|(name, path)| (*name, path.as_path()));
-    let features = [std::env::consts::ARCH, std::env::consts::OS];
     match run_corpus(Path::new(env!("CARGO_MANIFEST_DIR")), &tools, &features) {
         Ok(summary) => {
             println!("{summary}");

@@ -3,17 +3,18 @@
 //! A context is one block of memory: this record, the table of arguments, scratch memory for every worker, the
 //! arena. Contexts of one model share its weights and nothing else.
 
+use core::ffi::{c_char, c_void};
 use core::mem::{align_of, size_of};
 
+use tensorc_abi::artifact::{Parallel, Status, Tensor, Weights, status};
 use tensorc_abi::image::{Image, dim, header, slot, step, tensor, variant};
 use tensorc_abi::{Attention, BatchedGemm, Conv2d, DType};
 
 use crate::library::{Call, Library};
 use crate::message::Message;
-use crate::model::{Model, Tensor};
-use crate::pool::{Parallel, region};
-use crate::weights::{self, Weights};
-use crate::{Status, status};
+use crate::model::{Model, dims};
+use crate::pool::{region, workers};
+use crate::weights;
 
 /// Alignment of a context's memory and of everything planned in it.
 const ALIGN: usize = 64;
@@ -118,13 +119,13 @@ pub unsafe extern "C" fn tc_rt_memory_bytes(model: &'static Model, workers: u32)
 pub unsafe extern "C" fn tc_rt_init(
     model: &'static Model,
     out: *mut *mut Context,
-    memory: *mut u8,
+    memory: *mut c_void,
     bytes: u64,
     weights: *const Weights,
     parallel: *const Parallel,
 ) -> Status {
     // SAFETY: passed on from the caller.
-    match unsafe { init(model, memory, bytes, weights.as_ref(), parallel.as_ref()) } {
+    match unsafe { init(model, memory.cast(), bytes, weights.as_ref(), parallel.as_ref()) } {
         Ok(_) if out.is_null() => status::ARGUMENT,
         Ok(context) => {
             // SAFETY: not null, and valid by the caller's contract.
@@ -144,7 +145,7 @@ unsafe fn init(
 ) -> Result<*mut Context, Status> {
     let image = model.image()?;
     let parallel = parallel.copied().unwrap_or(Parallel::NONE);
-    let plan = Plan::new(model, &image, parallel.workers()).ok_or(status::DAMAGED)?;
+    let plan = Plan::new(model, &image, workers(&parallel)).ok_or(status::DAMAGED)?;
     let weights = weights::base(model, &image, weights)?;
     let owned = memory.is_null();
     let base = if owned {
@@ -193,9 +194,10 @@ pub unsafe extern "C" fn tc_rt_free(_: &'static Model, context: *mut Context) {
 /// # Safety
 /// `context` came from `tc_rt_init`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tc_rt_error(_: &'static Model, context: *const Context) -> *const u8 {
+pub unsafe extern "C" fn tc_rt_error(_: &'static Model, context: *const Context) -> *const c_char {
     // SAFETY: by the caller's contract.
-    unsafe { context.as_ref() }.map_or(status::text(status::ARGUMENT).as_ptr(), |context| context.message.as_ptr())
+    let text = unsafe { context.as_ref() }.map(|context| context.message.as_ptr().cast());
+    text.unwrap_or(status::text(status::ARGUMENT).as_ptr())
 }
 
 /// Gives the element types, shapes and sizes of the outputs for inputs of some shapes. Data is left alone, and
@@ -298,7 +300,7 @@ impl Context {
             let mut shapes = self.shapes(*v);
             inputs.iter().all(|t| {
                 let expected = shapes.next(t.rank as usize);
-                t.dims().iter().zip(expected).filter(|(dim, extent)| **dim as u64 == **extent).count() == expected.len()
+                dims(t).iter().zip(expected).filter(|(dim, extent)| **dim as u64 == **extent).count() == expected.len()
             })
         };
         match last.into_iter().chain(variants(&image)).find(fits) {
@@ -315,13 +317,19 @@ impl Context {
         for (i, given) in inputs.iter().enumerate() {
             let name = self.image.text(self.record(header::INPUTS, i)[tensor::NAME] as usize);
             self.message.text(if i == 0 { " `" } else { ", `" }).text(name).text("` ");
-            self.message.shape(given.dims().iter().map(|dim| *dim as u64));
+            self.message.shape(dims(given).iter().map(|dim| *dim as u64));
         }
         self.message.text("; compiled for ");
         for i in 0..self.image.size(header::DIMS) {
             let at = self.image.size(header::DIMS + 1) + i * dim::WORDS;
             let [name, min, max] = [dim::NAME, dim::MIN, dim::MAX].map(|word| self.image.word(at + word));
-            self.message.text(self.image.text(name as usize)).text(" = ").number(min).text("..=").number(max).text(", ");
+            self.message
+                .text(self.image.text(name as usize))
+                .text(" = ")
+                .number(min)
+                .text("..=")
+                .number(max)
+                .text(", ");
         }
         self.message.text("such as ");
         for (i, given) in inputs.iter().enumerate() {
@@ -357,7 +365,8 @@ impl Context {
         let record = self.record(side, i);
         let needed = bytes(record[tensor::DTYPE], expected);
         let align = size(record[tensor::DTYPE]);
-        if needed == 0 || (given.bytes >= needed && !given.data.is_null() && (given.data as usize).is_multiple_of(align))
+        if needed == 0
+            || (given.bytes >= needed && !given.data.is_null() && (given.data as usize).is_multiple_of(align))
         {
             return Ok(());
         }
@@ -439,8 +448,7 @@ impl Context {
                 });
             }
             _ => {
-                let (library, call) =
-                    library_call(self.model, &self.image, s).flatten().ok_or(status::DAMAGED)?;
+                let (library, call) = library_call(self.model, &self.image, s).flatten().ok_or(status::DAMAGED)?;
                 let scratch = Shared(self.scratch.cast_const());
                 region(&self.parallel, tasks, grain, &|worker, range| {
                     let own = scratch.get().wrapping_add(worker * self.scratch_stride).cast_mut();

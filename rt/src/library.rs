@@ -34,10 +34,8 @@ unsafe impl Sync for Library {}
 pub static tc_rt_gemm: Library = Library { scratch: |call| gemm(call).map(|c| gemm_scratch(&c)), run: run_gemm };
 
 #[unsafe(no_mangle)]
-pub static tc_rt_attention: Library = Library {
-    scratch: |call| attention(call).map(|c| attention_scratch(&c, call.args)),
-    run: run_attention,
-};
+pub static tc_rt_attention: Library =
+    Library { scratch: |call| attention(call).map(|c| attention_scratch(&c, call.args)), run: run_attention };
 
 fn gemm(call: &Call) -> Option<BatchedGemm> {
     call.words.first_chunk().map(BatchedGemm::from_words)

@@ -1,10 +1,10 @@
 //! What generated code hands over of a compiled model, and tensors as callers give them.
 
 use tensorc_abi::KernelFn;
-use tensorc_abi::image::{Image, ImageError, LIBRARIES, header};
+use tensorc_abi::artifact::{Status, Tensor, status};
+use tensorc_abi::image::{Image, ImageError, LIBRARIES, MAX_RANK, header};
 
 use crate::library::Library;
-use crate::{Status, status};
 
 /// A compiled model in the data section of its artifact.
 #[repr(C)]
@@ -48,25 +48,11 @@ impl Model {
     }
 }
 
-/// A row-major tensor in memory of the caller's.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Tensor {
-    pub data: *mut u8,
-    pub dims: *const i64,
-    pub rank: u32,
-    /// [`tensorc_abi::DType`] as a number.
-    pub dtype: u32,
-    pub bytes: u64,
-}
-
-impl Tensor {
-    /// The extents; none if there is no shape.
-    pub fn dims(&self) -> &[i64] {
-        match self.dims.is_null() || self.rank as usize > tensorc_abi::image::MAX_RANK {
-            true => &[],
-            // SAFETY: the caller gives as many extents as the rank says.
-            false => unsafe { core::slice::from_raw_parts(self.dims, self.rank as usize) },
-        }
+/// The extents of a tensor; none if there is no shape.
+pub fn dims(tensor: &Tensor) -> &[i64] {
+    match tensor.dims.is_null() || tensor.rank as usize > MAX_RANK {
+        true => &[],
+        // SAFETY: the caller gives as many extents as the rank says.
+        false => unsafe { core::slice::from_raw_parts(tensor.dims, tensor.rank as usize) },
     }
 }

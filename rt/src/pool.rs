@@ -1,10 +1,11 @@
 //! Work shared among threads: through the caller's `parallel_for`, or by threads that `tc_rt_threads_start` made.
 
 use core::cell::UnsafeCell;
+use core::ffi::c_void;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::{Status, status};
+use tensorc_abi::artifact::{Parallel, Status, Task, status};
 
 /// Chunks per worker that a step is cut into, so that a delayed thread costs little.
 const CHUNKS_PER_WORKER: u64 = 4;
@@ -13,26 +14,9 @@ const SPINS: u32 = 10_000;
 /// Most threads of a pool.
 const MAX_WORKERS: u32 = 256;
 
-/// A piece of work: called with the number of the piece, and that of the worker that executes it.
-pub type Task = unsafe extern "C" fn(argument: *mut u8, index: u64, worker: u32);
-
-/// How a context's work is shared. Every piece is executed once, in any order, and all are when the function
-/// returns. Pieces that run at the same time have different workers, below `workers`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Parallel {
-    /// Null: everything happens on the calling thread.
-    parallel_for: Option<unsafe extern "C" fn(pool: *mut u8, count: u64, task: Task, argument: *mut u8)>,
-    pool: *mut u8,
-    workers: u32,
-}
-
-impl Parallel {
-    pub const NONE: Parallel = Parallel { parallel_for: None, pool: core::ptr::null_mut(), workers: 1 };
-
-    pub fn workers(&self) -> usize {
-        if self.parallel_for.is_some() { self.workers.clamp(1, MAX_WORKERS) as usize } else { 1 }
-    }
+/// Threads that a context's work is shared among, with the calling one.
+pub fn workers(parallel: &Parallel) -> usize {
+    if parallel.parallel_for.is_some() { parallel.workers.clamp(1, MAX_WORKERS) as usize } else { 1 }
 }
 
 /// What the pieces of a region need.
@@ -44,7 +28,7 @@ struct Region<'f> {
 
 /// Executes tasks `0..tasks` in chunks of at least `grain`, which get the number of their worker and a range.
 pub fn region(parallel: &Parallel, tasks: u64, grain: u64, body: &(dyn Fn(usize, Range<u64>) + Sync)) {
-    let workers = parallel.workers() as u64;
+    let workers = workers(parallel) as u64;
     let chunk = tasks.div_ceil(workers * CHUNKS_PER_WORKER).max(grain).max(1);
     match parallel.parallel_for.filter(|_| workers > 1 && chunk < tasks) {
         Some(parallel_for) => {
@@ -59,7 +43,7 @@ pub fn region(parallel: &Parallel, tasks: u64, grain: u64, body: &(dyn Fn(usize,
 
 /// # Safety
 /// `argument` is a region.
-unsafe extern "C" fn execute(argument: *mut u8, index: u64, worker: u32) {
+unsafe extern "C" fn execute(argument: *mut c_void, index: u64, worker: u32) {
     // SAFETY: by the caller's contract.
     let region = unsafe { &*argument.cast::<Region<'_>>() };
     let begin = index.saturating_mul(region.chunk).min(region.tasks);
@@ -70,7 +54,7 @@ unsafe extern "C" fn execute(argument: *mut u8, index: u64, worker: u32) {
 #[derive(Clone, Copy)]
 struct Job {
     task: Task,
-    argument: *mut u8,
+    argument: *mut c_void,
     count: u64,
 }
 
@@ -181,7 +165,7 @@ unsafe fn end(pool: *mut Pool, started: usize) {
 
 /// # Safety
 /// `pool` is a [`Pool`].
-unsafe extern "C" fn parallel_for(pool: *mut u8, count: u64, task: Task, argument: *mut u8) {
+unsafe extern "C" fn parallel_for(pool: *mut c_void, count: u64, task: Task, argument: *mut c_void) {
     // SAFETY: by the caller's contract; the job is written while no thread is busy with one, and the locks are
     // those of the pool.
     unsafe {
@@ -223,7 +207,7 @@ unsafe fn pieces(pool: &Pool, job: Job, worker: u32) {
     }
 }
 
-extern "C" fn work(argument: *mut libc::c_void) -> *mut libc::c_void {
+extern "C" fn work(argument: *mut c_void) -> *mut c_void {
     // SAFETY: the pool outlives its threads.
     let pool = unsafe { &*argument.cast::<Pool>() };
     let worker = pool.started.fetch_add(1, Ordering::Relaxed) + 1;

@@ -5,13 +5,13 @@ use core::ptr::{null, null_mut};
 
 use libc::{c_char, c_int};
 use tensorc_abi::DType;
+use tensorc_abi::artifact::{Parallel, Status, Tensor, Weights, status};
 use tensorc_abi::image::{Image, MAX_RANK, header, tensor};
 
 use crate::context::{Context, tc_rt_describe, tc_rt_error, tc_rt_free, tc_rt_init, tc_rt_run};
-use crate::model::{Model, Tensor};
-use crate::pool::{Parallel, tc_rt_threads_start, tc_rt_threads_stop};
-use crate::weights::{Weights, tc_rt_weights_close, tc_rt_weights_open};
-use crate::{Status, status};
+use crate::model::{Model, dims};
+use crate::pool::{tc_rt_threads_start, tc_rt_threads_stop};
+use crate::weights::{tc_rt_weights_close, tc_rt_weights_open};
 
 /// Most inputs and outputs of a program.
 const MAX_TENSORS: usize = 64;
@@ -106,7 +106,7 @@ unsafe fn parse(argc: c_int, argv: *const *const c_char) -> Option<Arguments> {
 /// # Safety
 /// The texts are texts.
 unsafe fn run(model: &'static Model, arguments: &Arguments) -> Result<(), Failure> {
-    let damaged = |status: Status| Failure::of(c"%s", status::text(status).as_ptr().cast());
+    let damaged = |status: Status| Failure::of(c"%s", status::text(status).as_ptr());
     let image = model.image().map_err(damaged)?;
     let [reads, writes] = [header::INPUTS, header::OUTPUTS].map(|at| image.size(at));
     if arguments.count != reads || writes > MAX_TENSORS {
@@ -121,7 +121,7 @@ unsafe fn run(model: &'static Model, arguments: &Arguments) -> Result<(), Failur
         if !arguments.weights.is_null() {
             let status = tc_rt_weights_open(model, arguments.weights, 0, &raw mut weights);
             if status != status::OK {
-                return Err(Failure(c"%s: %s", arguments.weights, status::text(status).as_ptr().cast()));
+                return Err(Failure(c"%s: %s", arguments.weights, status::text(status).as_ptr()));
             }
             given = &raw const weights;
         }
@@ -135,7 +135,8 @@ unsafe fn run(model: &'static Model, arguments: &Arguments) -> Result<(), Failur
             return Err(Failure::of(c"the model's weights are in a file: give --weights FILE%s", c"".as_ptr()));
         }
         let status = tc_rt_init(model, &raw mut context, null_mut(), 0, given, &raw const parallel);
-        let result = if status == status::OK { execute(model, &image, context, arguments) } else { Err(damaged(status)) };
+        let result =
+            if status == status::OK { execute(model, &image, context, arguments) } else { Err(damaged(status)) };
         tc_rt_free(model, context);
         tc_rt_threads_stop(&raw mut parallel);
         tc_rt_weights_close(model, &raw mut weights);
@@ -155,14 +156,14 @@ unsafe fn execute(
 ) -> Result<(), Failure> {
     const NONE: Tensor = Tensor { data: null_mut(), dims: null(), rank: 0, dtype: 0, bytes: 0 };
     let (mut inputs, mut outputs) = ([NONE; MAX_TENSORS], [NONE; MAX_TENSORS]);
-    let mut dims = [[0i64; MAX_RANK]; MAX_TENSORS];
+    let mut extents = [[0i64; MAX_RANK]; MAX_TENSORS];
     for (i, path) in arguments.inputs[..arguments.count].iter().enumerate() {
         // SAFETY: a text.
-        inputs[i] = unsafe { read(*path, &mut dims[i])? };
+        inputs[i] = unsafe { read(*path, &mut extents[i])? };
     }
     // SAFETY: the context is alive, and the arrays are as long as the model needs.
     unsafe {
-        let failed = |_| Failure::of(c"%s", tc_rt_error(model, context).cast());
+        let failed = |_| Failure::of(c"%s", tc_rt_error(model, context));
         check(tc_rt_describe(model, context, inputs.as_ptr(), outputs.as_mut_ptr())).map_err(failed)?;
         let count = image.size(header::OUTPUTS);
         for out in &mut outputs[..count] {
@@ -286,7 +287,7 @@ unsafe fn show(name: &str, out: &Tensor) {
     // SAFETY: the texts are texts, and the elements are inside the data.
     unsafe {
         libc::printf(c"%.*s: %s[".as_ptr(), name.len() as c_int, name.as_ptr(), descriptor(dtype).as_ptr().add(1));
-        for (i, dim) in out.dims().iter().enumerate() {
+        for (i, dim) in dims(out).iter().enumerate() {
             libc::printf(if i == 0 { c"%lld" } else { c", %lld" }.as_ptr(), *dim);
         }
         libc::printf(c"] =".as_ptr());
@@ -329,7 +330,7 @@ unsafe fn write(dir: *const c_char, name: &str, out: &Tensor) -> Result<(), Fail
         let room = text.len();
         let start = c"{'descr': '%s', 'fortran_order': False, 'shape': (".as_ptr();
         let mut len = libc::snprintf(text.as_mut_ptr(), room, start, descriptor(dtype(out.dtype)).as_ptr()) as usize;
-        for dim in out.dims() {
+        for dim in dims(out) {
             len += libc::snprintf(text.as_mut_ptr().add(len), room - len, c"%lld, ".as_ptr(), *dim) as usize;
         }
         len += libc::snprintf(text.as_mut_ptr().add(len), room - len, c"), }".as_ptr()) as usize;

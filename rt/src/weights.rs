@@ -2,34 +2,18 @@
 //!
 //! A file is a header of [`HEADER_BYTES`] (magic, version, bytes of the block, its hash as two words) and the block.
 
+use core::ffi::{c_char, c_void};
 use core::ptr::null_mut;
 
+use tensorc_abi::artifact::{Status, Weights, status};
 use tensorc_abi::image::{Image, VERSION, Version, header};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::model::Model;
-use crate::{Status, status};
 
 /// First word of a file of weights.
 const MAGIC: u64 = u64::from_le_bytes(*b"tcweight");
 const HEADER_BYTES: usize = 64;
-/// Do not read the contents to check their hash: the caller knows that they are intact.
-const TRUSTED: u32 = 1;
-
-/// Weights that contexts share.
-#[repr(C)]
-pub struct Weights {
-    /// The block.
-    data: *const u8,
-    bytes: u64,
-    mapping: *mut u8,
-    mapping_bytes: u64,
-}
-
-impl Weights {
-    pub const NONE: Weights = Weights { data: core::ptr::null(), bytes: 0, mapping: null_mut(), mapping_bytes: 0 };
-}
-
 /// The block of weights for a context.
 pub fn base(model: &Model, image: &Image<'_>, given: Option<&Weights>) -> Result<*const u8, Status> {
     let needed = image.word(header::WEIGHTS);
@@ -49,7 +33,7 @@ pub fn base(model: &Model, image: &Image<'_>, given: Option<&Weights>) -> Result
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tc_rt_weights_view(
     model: &'static Model,
-    file: *const u8,
+    file: *const c_void,
     bytes: u64,
     flags: u32,
     out: *mut Weights,
@@ -58,7 +42,7 @@ pub unsafe extern "C" fn tc_rt_weights_view(
         return status::ARGUMENT;
     }
     // SAFETY: by the caller's contract.
-    let file = unsafe { core::slice::from_raw_parts(file, bytes as usize) };
+    let file = unsafe { core::slice::from_raw_parts(file.cast::<u8>(), bytes as usize) };
     let image = match model.image() {
         Ok(image) => image,
         Err(status) => return status,
@@ -92,7 +76,7 @@ fn block<'f>(image: &Image<'_>, file: &'f [u8], flags: u32) -> Result<&'f [u8], 
         return Err(status::WEIGHTS);
     }
     let hash = || xxh3_128(block);
-    match flags & TRUSTED != 0 || hash() == (u128::from(expected[2]) << 64 | u128::from(expected[1])) {
+    match flags & Weights::TRUSTED != 0 || hash() == (u128::from(expected[2]) << 64 | u128::from(expected[1])) {
         true => Ok(block),
         false => Err(status::WEIGHTS),
     }
@@ -106,7 +90,7 @@ fn block<'f>(image: &Image<'_>, file: &'f [u8], flags: u32) -> Result<&'f [u8], 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tc_rt_weights_open(
     model: &'static Model,
-    path: *const libc::c_char,
+    path: *const c_char,
     flags: u32,
     out: *mut Weights,
 ) -> Status {
@@ -135,7 +119,7 @@ pub unsafe extern "C" fn tc_rt_weights_open(
     // SAFETY: the mapping has so many bytes; `out` is the caller's.
     unsafe {
         libc::madvise(mapping, bytes, libc::MADV_WILLNEED);
-        let status = tc_rt_weights_view(model, mapping.cast(), bytes as u64, flags, out);
+        let status = tc_rt_weights_view(model, mapping, bytes as u64, flags, out);
         if status == status::OK {
             ((*out).mapping, (*out).mapping_bytes) = (mapping.cast(), bytes as u64);
         } else {

@@ -6,6 +6,7 @@
 
 pub mod arena;
 pub mod array;
+pub mod artifact;
 pub mod device;
 pub mod dlpack;
 pub mod engine;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::manifest::{Manifest, TensorInfo};
+use tensorc_runtime::artifact::{Manifest, TensorInfo};
 
 /// Declarations that every header has, once in a program.
 const COMMON: &str = include_str!("tensorc.h.in");

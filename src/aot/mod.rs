@@ -2,13 +2,13 @@
 //!
 //! A [`Request`] names the shapes; every combination of extents of the dynamic dimensions becomes a *variant*, a
 //! plan of its own. `variants` compiles them, `weights` lays their weights into one block, `image` writes their
-//! plans as tables, and Cranelift's object writer puts these beside the kernels. `header` and `manifest`
+//! plans as tables, and Cranelift's object writer puts these beside the kernels. `header` and `describe`
 //! describe the result, `link` makes libraries and programs with the linker of the C compiler.
 
+mod describe;
 mod header;
 mod image;
 pub mod link;
-pub mod manifest;
 mod variants;
 mod weights;
 
@@ -18,9 +18,9 @@ use tensorc_abi::image::step;
 use tensorc_codegen::cranelift::{ObjectModel, emit_object};
 use tensorc_codegen::target::Target;
 use tensorc_ir::kir::Kernel;
+use tensorc_runtime::artifact::Manifest;
 
-use crate::{Error, Model};
-use manifest::Manifest;
+use crate::{Backend, Error, Model};
 
 /// What to compile a model for.
 #[derive(Clone, Debug)]
@@ -53,16 +53,19 @@ pub struct Artifact {
 ///
 /// # Errors
 /// The request does not fit the model; shapes in it depend on values; it calls functions of this process, or
-/// changes states; the target has no code.
+/// changes states; the target has no code; the compiler's back end is not Cranelift.
 pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
     let compiler = model.compiler();
     check_name(&request.name)?;
+    if compiler.options().backend != Backend::Cranelift {
+        return Err(Error::Artifact("ahead of time, code is made by Cranelift alone: choose that back end".into()));
+    }
     let variants = variants::compile(model, request)?;
     compiler.progress("pack weights");
     let block = weights::Block::new(compiler, &variants)?;
     let (kernels, numbers) = unique_kernels(&variants);
     let image = image::write(&image::Contents { request, variants: &variants, kernels: &numbers, block: &block });
-    let manifest = Manifest::new(model, request, &variants, &kernels, &block, image.len());
+    let manifest = describe::describe(model, request, &variants, &kernels, &block, image.len());
     compiler.progress("generate code");
     let calls = |kind: u64| variants.iter().flat_map(|v| &v.plan.steps).any(|s| image::kind(&s.op) == Some(kind));
     let object = ObjectModel {
@@ -72,7 +75,7 @@ pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
         weights: request.embed_weights.then_some(&block.bytes),
         libraries: std::array::from_fn(|library| calls(step::LIBRARY + library as u64)),
         program: request.program,
-        manifest: &|code| manifest.with_code(code).to_bytes(),
+        manifest: &|code| describe::with_code(&manifest, code).to_section(),
     };
     let object = emit_object(&object, request.target)?;
     let header = header::write(&manifest);

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use tensorc::Target;
 use tensorc::aot::link::{Product, Tools, link};
 use tensorc::aot::{Request, compile};
-use tensorc::codegen::target::Target;
 
 use super::{CompileArgs, Failure, ModelArgs, Usage, arrays, print};
 
@@ -85,7 +85,7 @@ pub fn run(args: &AheadArgs) -> Result<(), Failure> {
         std::fs::write(&path, bytes).map_err(|e| format!("{}: {e}", path.display()))?;
         Ok(path)
     };
-    let mut written = vec![write("h", artifact.header.as_bytes())?, write("json", &artifact.manifest.to_bytes())?];
+    let mut written = vec![write("h", artifact.header.as_bytes())?, write("json", &artifact.manifest.to_json())?];
     if let Some(weights) = &artifact.weights {
         written.push(write("weights", weights)?);
     }

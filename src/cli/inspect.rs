@@ -13,9 +13,9 @@ use tensorc::passes::cost::{self, Totals};
 use tensorc::passes::stage::split;
 use tensorc::passes::{PassCx, Phase, Pipeline, plan_memory};
 use tensorc::{Compiler, binding};
-use tensorc_codegen::lower::lower;
+use tensorc_codegen::lower::lower_with;
 
-use super::{CompileArgs, Failure, ModelArgs, arrays, drawing, print};
+use super::{CompileArgs, Failure, ModelArgs, arrays, artifact, drawing, print};
 
 #[derive(Args)]
 pub struct InspectArgs {
@@ -27,6 +27,9 @@ pub struct InspectArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Of a compiled model: the text of every kernel
+    #[arg(long)]
+    kernels: bool,
     /// Draw the memory plan
     #[arg(long, value_name = "SVG")]
     memory: Option<PathBuf>,
@@ -38,6 +41,12 @@ pub struct InspectArgs {
 const DEFAULT_EXTENT: u64 = 1;
 
 pub fn run(args: &InspectArgs) -> Result<(), Failure> {
+    if let Some(manifest) = artifact::manifest(args.model.path())? {
+        return match args.json {
+            true => print(&String::from_utf8_lossy(&manifest.to_json())),
+            false => print(&artifact::table(&manifest, args.kernels)?),
+        };
+    }
     let shapes = arrays::shapes(&args.shapes)?;
     let compiler = args.compile.compiler(None)?;
     let graph = args.model.load(&compiler)?.graph().clone();
@@ -79,7 +88,7 @@ fn plan(compiler: &Compiler, mut graph: Graph) -> Result<(Plan, Totals, bool), F
     let mut graph = divided.map_or(graph, |s| s.first);
     run(&mut graph, Phase::Fuse)?;
     let totals = Totals::of(&cost::kernels(&graph, &compiler.options().passes.machine)?);
-    let mut lowered = lower(&graph, compiler.registry().math())?;
+    let mut lowered = lower_with(&graph, compiler.registry().math(), compiler.choices())?;
     plan_memory(&mut lowered)?;
     Ok((lowered.plan, totals, staged))
 }

@@ -2,7 +2,9 @@
 //! fault, 2 for wrong usage.
 
 mod arrays;
+mod artifact;
 mod bench;
+mod code;
 mod compile;
 mod drawing;
 mod inspect;
@@ -20,7 +22,7 @@ use clap::{Args, Parser, Subcommand};
 use tensorc::passes::cost::Machine;
 use tensorc::passes::fuse::By;
 use tensorc::runtime::Profiler;
-use tensorc::{Compiler, Model, Options};
+use tensorc::{Backend, Compiler, Model, Options};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -41,7 +43,7 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Run passes over a model or text file and print the IR
     Opt(opt::OptArgs),
-    /// Show a model's signature, operators, cost and planned memory
+    /// Show a model's signature, operators, cost and planned memory; or what is in a compiled model
     Inspect(inspect::InspectArgs),
     /// Describe the operators
     #[command(alias = "operators")]
@@ -69,13 +71,28 @@ pub struct CompileArgs {
     /// How primitives are put together into kernels: alternatives, greedy or off
     #[arg(long, value_name = "HOW", conflicts_with = "no_fusion")]
     fusion: Option<String>,
+    /// What makes machine code: cranelift, llvm, or auto, which chooses for each kernel
+    #[arg(long, value_name = "NAME", default_value = "cranelift")]
+    backend: String,
     /// What kernels are assumed to cost, as `tensorc opt --print-cost-model` prints it
     #[arg(long, value_name = "FILE")]
     cost_model: Option<PathBuf>,
 }
 
 impl CompileArgs {
+    /// The back end that `--backend` names.
+    fn backend(&self) -> Result<Backend, Usage> {
+        let known = Backend::NAMES.join(", ");
+        let unknown = || Usage(format!("--backend: unknown back end `{}`; known: {known}", self.backend));
+        Backend::from_name(&self.backend).ok_or_else(unknown)
+    }
+
     fn compiler(&self, profiler: Option<Profiler>) -> Result<Compiler, Failure> {
+        self.compiler_for(None, profiler)
+    }
+
+    /// A compiler whose kernels are written for the back end of a form of code.
+    fn compiler_for(&self, code: Option<code::Form>, profiler: Option<Profiler>) -> Result<Compiler, Failure> {
         let mut options = Options { threads: self.threads.map(usize::from), profiler, ..Options::default() };
         options.passes.reassociate = !self.exact;
         options.passes.approximate = self.fast_math;
@@ -85,6 +102,8 @@ impl CompileArgs {
             let unknown = || Usage(format!("--fusion: unknown way `{name}`; known: {known}"));
             options.passes.fuse = By::from_name(name).ok_or_else(unknown)?;
         }
+        let backend = self.backend()?;
+        options.backend = code.map_or(backend, |form| form.backend(backend));
         if self.no_fusion {
             options.passes.fuse = By::Off;
         }
@@ -109,6 +128,10 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
+    fn path(&self) -> &std::path::Path {
+        &self.model
+    }
+
     fn load(&self, compiler: &Compiler) -> Result<Model, Failure> {
         Ok(compiler.load_with(&self.model, self.params.as_deref())?)
     }

@@ -15,9 +15,10 @@ use tensorc::ir::{DenseType, Module};
 use tensorc::passes::cost;
 use tensorc::passes::pipeline::known_names;
 use tensorc::passes::{Pass, PassCx, Phase, Pipeline, PrintWhen, Rewrite, Timing, Unit, phase_passes, plan_memory};
-use tensorc::{Compiler, binding};
-use tensorc_codegen::lower::lower;
+use tensorc::{Compiler, Target, binding};
+use tensorc_codegen::lower::lower_with;
 
+use super::code::Form;
 use super::values::Comparison;
 use super::{CompileArgs, Failure, Usage, arrays, print};
 
@@ -32,9 +33,13 @@ pub struct OptArgs {
     /// Passes to run: `name{option=value},…`, ending in `lower` or `lower,plan-memory` if wanted
     #[arg(long, value_name = "PIPELINE", conflicts_with = "to")]
     passes: Option<String>,
-    /// Run the default pipeline up to a phase: import, type, simplify, fuse, lower or plan
+    /// Run the default pipeline up to a phase: import, type, simplify, fuse, lower or plan; or on to the code of
+    /// kernels: clif, llvm or asm
     #[arg(long, value_name = "PHASE")]
     to: Option<String>,
+    /// What code is shown for: native, x86_64, x86_64-v3, x86_64-v4, aarch64 or riscv64
+    #[arg(long, value_name = "NAME", default_value = "native")]
+    target: String,
     /// Print the IR to standard error after these passes
     #[arg(long, value_name = "PASS,…", value_delimiter = ',')]
     print_after: Vec<String>,
@@ -98,7 +103,7 @@ pub fn run(args: &OptArgs) -> Result<(), Failure> {
     };
     let work = Work::new(args)?;
     let shapes = arrays::shapes(&args.shapes)?;
-    let compiler = args.compile.compiler(None)?;
+    let compiler = args.compile.compiler_for(work.code, None)?;
     let mut module = read(&compiler, file, args.params.as_deref())?;
     if work.plan && !work.lower && !module.graphs.is_empty() {
         return Err(usage(format!("`{PLAN_MEMORY}` plans what `{LOWER}` made: write `{LOWER},{PLAN_MEMORY}`")).into());
@@ -106,6 +111,8 @@ pub fn run(args: &OptArgs) -> Result<(), Failure> {
     module.graphs.iter_mut().try_for_each(|g| binding::bind(g, &shapes))?;
     let named = |d: Diagnostic| Failure::from(format!("{}: {d}", file.display()));
     verify_module(&module).map_err(named)?;
+    let code = work.code;
+    let target = args.target.parse::<Target>().map_err(|e| Usage(format!("--target: {e}")))?;
     let mut job = Job { args, work, compiler, timings: vec![] };
     if args.check_values.is_some() {
         let mut text = String::new();
@@ -117,6 +124,9 @@ pub fn run(args: &OptArgs) -> Result<(), Failure> {
     job.transform(&mut module).map_err(named)?;
     if args.time_passes {
         eprint!("{}", job.table());
+    }
+    if let Some(form) = code {
+        return print(&form.text(&module.kernels, args.compile.backend()?, target).map_err(named)?);
     }
     match &args.output {
         Some(path) => {
@@ -141,6 +151,8 @@ struct Work {
     passes: Vec<Box<dyn Pass>>,
     lower: bool,
     plan: bool,
+    /// What to show of the kernels' code.
+    code: Option<Form>,
     /// Whether no pass may change a bit of a result.
     exact: bool,
 }
@@ -151,10 +163,11 @@ impl Work {
         if let Some(name) = args.print_after.iter().find(|n| !known.contains(&n.as_str())) {
             return Err(usage(format!("--print-after: unknown pass `{name}`; known passes: {}", known.join(", "))));
         }
-        let mut work = Work { passes: vec![], lower: false, plan: false, exact: true };
+        let mut work = Work { passes: vec![], lower: false, plan: false, code: None, exact: true };
         if let Some(name) = &args.to {
-            let phase = Phase::from_name(name).ok_or_else(|| {
-                let known: Vec<&str> = Phase::ALL.iter().map(|p| p.name()).collect();
+            work.code = Form::from_name(name);
+            let phase = work.code.map(|_| Phase::Plan).or_else(|| Phase::from_name(name)).ok_or_else(|| {
+                let known: Vec<&str> = Phase::ALL.iter().map(|p| p.name()).chain(Form::NAMES).collect();
                 usage(format!("unknown phase `{name}`; phases: {}", known.join(", ")))
             })?;
             work.passes = phase_passes(phase);
@@ -295,7 +308,8 @@ impl Job<'_> {
     }
 
     fn lower(&mut self, graph: &Graph, plan: bool) -> Result<Lowered, Diagnostic> {
-        let mut lowered = self.timed(LOWER, |job| lower(graph, job.compiler.registry().math()))?;
+        let mut lowered =
+            self.timed(LOWER, |job| lower_with(graph, job.compiler.registry().math(), job.compiler.choices()))?;
         if self.args.verify_each {
             lowered.kernels.iter().try_for_each(verify_kernel)?;
             verify_plan(&lowered.plan, Some(&lowered.kernels))?;

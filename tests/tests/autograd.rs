@@ -3,14 +3,16 @@
 use tensorc::ndarray::autograd::{self, AutogradError, Backward, GradReq};
 use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::op::{Define, Keep, OpDef, closure, like};
-use tensorc::{Compiler, DType, Error, Options};
+use tensorc::{Compiler, DType, Error};
+
+use crate::support::backend::{new_runtime, options};
 
 fn runtime() -> Runtime {
-    Runtime::new(RuntimeOptions::default()).unwrap()
+    new_runtime(RuntimeOptions::default())
 }
 
 fn with_operators(operators: Vec<OpDef>) -> Runtime {
-    let compiler = Compiler::with_operators(Options::default(), operators).unwrap();
+    let compiler = Compiler::with_operators(options(), operators).unwrap();
     Runtime::with_compiler(compiler, RuntimeOptions::default()).unwrap()
 }
 

@@ -31,6 +31,7 @@ use tensorc_passes::pipeline::{Phase, Pipeline};
 use tensorc_passes::plan_memory;
 use tensorc_passes::recompute::{Budget, Recompute};
 
+use crate::support::backend::options;
 use crate::support::compare::{Tolerance, compare, data, tensor};
 use growth::{grow, inputs_for};
 
@@ -38,7 +39,7 @@ const GRAPHS: u32 = 3000;
 const SEED: [u8; 32] = *b"tensorc differential random test";
 
 fn compiler(threads: usize, fuse: By) -> Compiler {
-    let mut options = Options { threads: Some(threads), poison: true, ..Options::default() };
+    let mut options = Options { threads: Some(threads), poison: true, ..options() };
     options.passes.fuse = fuse;
     Compiler::new(options).unwrap()
 }
@@ -56,7 +57,7 @@ static COMPILERS: LazyLock<[(&str, Compiler); 4]> = LazyLock::new(|| {
 /// The two ways to fuse, where nothing may change the order of additions.
 static EXACT: LazyLock<[Compiler; 2]> = LazyLock::new(|| {
     [By::Greedy, By::Alternatives].map(|by| {
-        let mut options = Options { threads: Some(2), ..Options::default() };
+        let mut options = Options { threads: Some(2), ..options() };
         options.passes.fuse = by;
         options.passes.reassociate = false;
         Compiler::new(options).unwrap()
@@ -284,7 +285,7 @@ fn agree_when_recomputing(graph: &Graph, registry: &Registry) -> Result<bool, St
 }
 
 static RECOMPUTING: LazyLock<Compiler> = LazyLock::new(|| {
-    let mut options = Options { threads: Some(1), ..Options::default() };
+    let mut options = Options { threads: Some(1), ..options() };
     options.passes.recompute = Some(Budget::Percent(0));
     Compiler::new(options).unwrap()
 });

@@ -13,8 +13,10 @@ use tensorc::executor::Executor;
 use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::symbol::{Symbol, op};
 
+use crate::support::backend::new_runtime;
+
 fn runtime() -> Runtime {
-    Runtime::new(RuntimeOptions::default()).unwrap()
+    new_runtime(RuntimeOptions::default())
 }
 
 fn var(name: &str) -> Symbol {

@@ -5,6 +5,7 @@
 //! rules about the sources ([`tidy`]).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod aot;
 mod autograd;
 mod differential;
 mod executor;

@@ -15,6 +15,7 @@ use tensorc_ir::scalar::Scalar;
 use tensorc_ir::testing::Rng;
 use tensorc_ir::{DenseType, TensorData};
 
+use crate::support::backend::options;
 use crate::support::cache::{Package, fetch, member, sha256, visible};
 use crate::support::compare::{data, tensor};
 
@@ -204,7 +205,7 @@ fn run_model(compiler: &Compiler, spec: &'static Json, references: &[Json]) -> O
 fn real_models_agree_with_onnx_runtime() {
     let models: &'static Json = Box::leak(Box::new(serde_json::from_str(MODELS).unwrap()));
     let references: Json = serde_json::from_str(REFERENCES).unwrap();
-    let compiler = Compiler::new(Options { threads: Some(2), poison: true, ..Options::default() }).unwrap();
+    let compiler = Compiler::new(Options { threads: Some(2), poison: true, ..options() }).unwrap();
     let only = std::env::var("TENSORC_MODELS_ONLY").unwrap_or_default();
     let (mut agreed, mut sets, mut report) = (0, 0, vec![]);
     for spec in models.as_array().unwrap().iter().filter(|s| text(s, "id").contains(&only)) {

@@ -15,6 +15,7 @@ use tensorc::executor::{Executor, GradReq};
 use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::symbol::{Symbol, op};
 
+use crate::support::backend::new_runtime;
 use crate::support::compare::{Tolerance, compare, data};
 use crate::support::npz;
 
@@ -134,7 +135,7 @@ fn check(rt: &Runtime, name: &str, case: &Case) -> Result<(), String> {
 /// Among them A056–A064, A066, A069–A073 and A077.
 #[test]
 fn stored_cases_agree_in_inference_training_and_gradients() {
-    let rt = Runtime::new(RuntimeOptions::default()).unwrap();
+    let rt = new_runtime(RuntimeOptions::default());
     let filter = std::env::var("TENSORC_MXNET_OP").unwrap_or_default();
     let mut wrong = vec![];
     let mut count = 0;

@@ -10,6 +10,8 @@ mod views;
 use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::runtime::engine::{EngineConfig, EngineKind};
 
+use crate::support::backend::new_runtime;
+
 /// Runtimes of every kind of engine, with and without deferral.
 fn runtimes() -> Vec<Runtime> {
     let mut all = vec![];
@@ -23,5 +25,5 @@ fn runtimes() -> Vec<Runtime> {
 
 fn runtime(kind: EngineKind, fuse: bool) -> Runtime {
     let engine = EngineConfig { kind, ..EngineConfig::default() };
-    Runtime::new(RuntimeOptions { engine, fuse, ..RuntimeOptions::default() }).unwrap()
+    new_runtime(RuntimeOptions { engine, fuse, ..RuntimeOptions::default() })
 }

@@ -21,6 +21,7 @@ use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import};
 use tensorc_ir::TensorData;
 use zip::ZipArchive;
 
+use crate::support::backend::options;
 use crate::support::cache::{Package, fetch, visible};
 use crate::support::compare::{Tolerance, compare, data, tensor};
 
@@ -167,8 +168,7 @@ fn run_cases(cases: &[(&'static str, &str)], wheel: &Path) -> BTreeMap<&'static 
     let next = AtomicUsize::new(0);
     let failures = Mutex::new(BTreeMap::new());
     let worker = || {
-        let compiler =
-            Compiler::new(Options { threads: Some(2), poison: true, ..Options::default() }).expect("threads start");
+        let compiler = Compiler::new(Options { threads: Some(2), poison: true, ..options() }).expect("threads start");
         let mut archive = ZipArchive::new(File::open(wheel).expect("the wheel can be read")).expect("a wheel is a zip");
         while let Some((name, case)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
             let outcome = run_case(&compiler, &mut archive, case);

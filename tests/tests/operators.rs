@@ -11,6 +11,7 @@ use tensorc_ir::graph::{Graph, NodeKind};
 use tensorc_ir::interp::eval_graph;
 use tensorc_ir::op::{Accuracy, Compute, OpRef, Registry, TypeRule};
 
+use crate::support::backend::options;
 use crate::support::cache::visible;
 use crate::support::compare::{Tolerance, compare, data, tensor};
 use tensorc_ir::testing::{Candidate, candidates, element_types, elementwise};
@@ -27,7 +28,7 @@ fn has_defined_bits(op: &OpRef) -> bool {
 
 /// A compiler that rounds as the interpreter does.
 fn compiler(threads: usize) -> Compiler {
-    let mut options = Options { threads: Some(threads), poison: true, ..Options::default() };
+    let mut options = Options { threads: Some(threads), poison: true, ..options() };
     options.passes.reassociate = false;
     Compiler::new(options).unwrap()
 }

@@ -7,6 +7,8 @@ use tensorc::runtime::Profiler;
 use tensorc::runtime::profiler::EventKind;
 use tensorc::{Compiler, Error, Options, Tensor};
 
+use crate::support::backend::options;
+
 /// Two branches, large enough to be spread over threads.
 const BRANCHES: &str = "graph @main(%x: f32[256, 256], %a: f32[256, 256], %b: f32[256, 256]) {
   %left = matmul(%x, %a)
@@ -17,7 +19,7 @@ const BRANCHES: &str = "graph @main(%x: f32[256, 256], %a: f32[256, 256], %b: f3
 }";
 
 fn run(threads: usize, profiler: &Profiler) -> Result<(Vec<u8>, Vec<String>), Error> {
-    let options = Options { threads: Some(threads), profiler: Some(profiler.clone()), ..Options::default() };
+    let options = Options { threads: Some(threads), profiler: Some(profiler.clone()), ..options() };
     let compiler = Compiler::new(options)?;
     let module = tensorc::ir::text::parse_module(BRANCHES, compiler.registry())?;
     let model = compiler.model(module.graphs.into_iter().next().unwrap());

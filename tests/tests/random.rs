@@ -15,6 +15,7 @@ use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DenseType, TensorData};
 
+use crate::support::backend::options;
 use crate::support::compare::{data, tensor};
 use statistics::{chi_square, counts, kolmogorov_smirnov, ln_gamma, lower_gamma, moments, normal_cdf};
 
@@ -24,7 +25,7 @@ const DRAWS: usize = 200_000;
 const KEYS: [[u32; 2]; 2] = [[0x1319_8a2e, 0x0370_7344], [7, 0]];
 
 static COMPILERS: LazyLock<[Compiler; 2]> = LazyLock::new(|| {
-    [1, 2].map(|threads| Compiler::new(Options { threads: Some(threads), poison: true, ..Options::default() }).unwrap())
+    [1, 2].map(|threads| Compiler::new(Options { threads: Some(threads), poison: true, ..options() }).unwrap())
 });
 
 fn key(words: [u32; 2]) -> TensorData {

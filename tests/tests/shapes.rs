@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tensorc::ir::text::parse_module;
 use tensorc::{Compiler, Options};
 
+use crate::support::backend::options;
 use crate::support::compare::{data, tensor};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DType, DenseType, TensorData};
@@ -32,7 +33,7 @@ graph @main(%x: f32[?rows, 3]) {
 #[test]
 fn each_shape_is_planned_once() {
     let compiler =
-        Compiler::new(Options { threads: Some(1), progress: Some(count), poison: true, ..Options::default() }).unwrap();
+        Compiler::new(Options { threads: Some(1), progress: Some(count), poison: true, ..options() }).unwrap();
     let graph = parse_module(NET, compiler.registry()).unwrap().graphs.remove(0);
     let model = compiler.model(graph);
     let run = |rows: u64| {

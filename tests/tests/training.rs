@@ -8,8 +8,10 @@ mod settings;
 use serde_json::Value;
 use tensorc::ndarray::{Runtime, RuntimeOptions};
 
+use crate::support::backend::new_runtime;
+
 fn runtime() -> Runtime {
-    Runtime::new(RuntimeOptions::default()).unwrap()
+    new_runtime(RuntimeOptions::default())
 }
 
 fn reference() -> Value {

@@ -12,12 +12,14 @@ use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::op::{
     Define, GradientError, OpDef, ParamKind, Params, check_gradient, composite, like, reference, scalar, types,
 };
-use tensorc::{Compiler, DType, Options, Tensor, scalar_op};
+use tensorc::{Compiler, DType, Tensor, scalar_op};
 
 use user_operator::{quadratic, rms_norm};
 
+use crate::support::backend::options;
+
 fn runtime(operators: Vec<OpDef>) -> Runtime {
-    let compiler = Compiler::with_operators(Options::default(), operators).unwrap();
+    let compiler = Compiler::with_operators(options(), operators).unwrap();
     Runtime::with_compiler(compiler, RuntimeOptions::default()).unwrap()
 }
 
@@ -107,7 +109,7 @@ fn gradients_are_derivatives() {
         Ok(vec![Some(b.call("mul", &[x, head])?)])
     });
     let operators = user_operator::all().into_iter().chain([soft_min(), wrong]);
-    let compiler = Compiler::with_operators(Options::default(), operators).unwrap();
+    let compiler = Compiler::with_operators(options(), operators).unwrap();
     let check = |op, params: Params, operands: &[Tensor]| check_gradient(&compiler, op, &params, operands);
     for sigma in [0.5, 1.0, 2.0] {
         let checked = check("smooth_l1", Params::new().with("scalar", sigma.into()), &[]).unwrap();
@@ -145,7 +147,7 @@ fn composites_compute_and_fuse() {
 /// A user's expression, composite and built-in operators around them become one kernel.
 #[test]
 fn users_operators_fuse_with_others() {
-    let compiler = Compiler::with_operators(Options::default(), user_operator::all()).unwrap();
+    let compiler = Compiler::with_operators(options(), user_operator::all()).unwrap();
     let text = "graph @g(%x: f32[4, 8], %g: f32[8]) {
         %a = exp(%x)
         %b = smooth_l1(%a) {scalar = 2.0}
@@ -167,7 +169,7 @@ fn users_operators_fuse_with_others() {
 fn names_that_are_taken_and_wrong_entries_are_errors() {
     let refused = |op: OpDef| {
         let what = format!("{:?}, {:?}, {:?}", op, op.names, op.params);
-        match Compiler::with_operators(Options::default(), [op]) {
+        match Compiler::with_operators(options(), [op]) {
             Ok(_) => panic!("{what} is taken"),
             Err(error) => error.to_string(),
         }

@@ -10,7 +10,7 @@ use tensorc_ir::kir::Kernel;
 use super::function::{build, module_error};
 use super::isa::{Use, isa};
 use super::kernel::internal;
-use super::symbols;
+use super::libcalls;
 use crate::target::Target;
 
 /// Compiles kernels into an object file for a target; the `i`-th is the global function `names[i]`, a
@@ -26,7 +26,7 @@ pub fn emit_kernels(kernels: &[Kernel], names: &[String], target: Target) -> Res
         return Err(internal(format!("{} names for {} kernels", names.len(), kernels.len())));
     }
     let isa = isa(target, Use::Object, true)?;
-    let builder = ObjectBuilder::new(isa, "kernels", Box::new(symbols::libcall)).map_err(module_error)?;
+    let builder = ObjectBuilder::new(isa, "kernels", Box::new(libcalls::name)).map_err(module_error)?;
     let mut module = ObjectModule::new(builder);
     let (mut ctx, mut builder_ctx) = (Context::new(), FunctionBuilderContext::new());
     for (kernel, name) in kernels.iter().zip(names) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use cranelift_codegen::Context;
 use cranelift_codegen::ir::{AbiParam, FuncRef, Signature, types};
+use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_module::{Linkage, Module, ModuleError};
 use tensorc_ir::diag::{Diagnostic, Result};
@@ -11,7 +12,8 @@ use tensorc_ir::kir::Kernel;
 
 use super::isa::has_vectors;
 use super::kernel::{Gen, internal};
-use super::symbols;
+use super::scalar::carrier;
+use crate::symbols::{self, Prototype};
 
 /// Translates the kernel into `ctx`.
 pub(super) fn build(
@@ -21,12 +23,12 @@ pub(super) fn build(
     builder_ctx: &mut FunctionBuilderContext,
 ) -> Result<()> {
     let call_conv = module.isa().default_call_conv();
-    let mut signature = Signature::new(call_conv);
-    signature.params = vec![AbiParam::new(types::I64); 2];
-    ctx.func.signature = signature;
+    let mut own = Signature::new(call_conv);
+    own.params = vec![AbiParam::new(types::I64); 2];
+    ctx.func.signature = own;
     let mut externals: BTreeMap<String, FuncRef> = BTreeMap::new();
     for (name, prototype) in symbols::needed(kernel) {
-        let signature = prototype.signature(call_conv);
+        let signature = signature(prototype, call_conv);
         let id = module.declare_function(&name, Linkage::Import, &signature).map_err(module_error)?;
         externals.insert(name, module.declare_func_in_func(id, &mut ctx.func));
     }
@@ -44,6 +46,14 @@ pub(super) fn build(
         *builder_ctx = FunctionBuilderContext::new();
     }
     result
+}
+
+/// The signature of a library function.
+fn signature(prototype: Prototype, call_conv: CallConv) -> Signature {
+    let mut signature = Signature::new(call_conv);
+    signature.params = vec![AbiParam::new(carrier(prototype.param)); prototype.arity];
+    signature.returns = prototype.result.into_iter().map(|r| AbiParam::new(carrier(r))).collect();
+    signature
 }
 
 pub(super) fn module_error(error: ModuleError) -> Diagnostic {

@@ -1,26 +1,24 @@
-//! Compilation of sets of kernels into executable memory, in parallel and at most once each.
+//! Kernels in executable memory of this process, and their code as text.
 
-use std::collections::{BTreeMap, HashMap};
+use std::any::Any;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cranelift_codegen::Context;
-use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_frontend::FunctionBuilderContext;
 use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::{FuncId, Linkage, Module};
 use tensorc_abi::KernelFn;
-use tensorc_ir::diag::{Diagnostic, Result};
+use tensorc_ir::diag::Result;
 use tensorc_ir::kir::Kernel;
 
 use super::function::{build, module_error};
 use super::isa::{Use, isa};
 use super::kernel::internal;
-use super::symbols;
+use super::libcalls;
+use crate::jit::{Entry, in_kernel, panicked};
 use crate::target::Target;
-
-/// Finds the address of a run-time library function by name.
-pub type Resolve<'a> = &'a dyn Fn(&str) -> Option<*const u8>;
 
 /// Code of one or more kernels; the memory is returned when the last user is gone.
 struct CodeMemory(Option<JITModule>);
@@ -39,160 +37,22 @@ impl Drop for CodeMemory {
     }
 }
 
-#[derive(Clone)]
-struct Entry {
-    function: KernelFn,
-    code: Arc<CodeMemory>,
-}
-
-/// Compiled kernels by content: equal kernels are compiled once, whatever their names.
-///
-/// All calls with one cache must resolve library functions to the same addresses. The code of a
-/// kernel lives as long as the cache or a [`JitModule`] that uses it.
-pub struct KernelCache {
-    entries: Mutex<HashMap<Kernel, Entry>>,
-    verify: bool,
-}
-
-impl KernelCache {
-    pub fn new() -> KernelCache {
-        KernelCache { entries: Mutex::default(), verify: cfg!(debug_assertions) }
-    }
-
-    /// A cache whose kernels pass the verifier of Cranelift, for tests.
-    pub fn verifying() -> KernelCache {
-        KernelCache { entries: Mutex::default(), verify: true }
-    }
-
-    /// Number of different kernels compiled.
-    pub fn len(&self) -> usize {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-impl Default for KernelCache {
-    fn default() -> Self {
-        KernelCache::new()
-    }
-}
-
-/// Executable code of a list of kernels.
-pub struct JitModule {
-    entries: Vec<Entry>,
-}
-
-impl JitModule {
-    /// The entry point of the `i`-th kernel of the list, valid as long as this module. `None` if
-    /// there is no such kernel.
-    pub fn entry(&self, i: usize) -> Option<KernelFn> {
-        self.entries.get(i).map(|e| e.function)
-    }
-
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// Number of separate pieces of code memory in use.
-    pub fn regions(&self) -> usize {
-        let mut regions: Vec<*const CodeMemory> = self.entries.iter().map(|e| Arc::as_ptr(&e.code)).collect();
-        regions.sort();
-        regions.dedup();
-        regions.len()
-    }
-}
-
-/// Compiles what the cache does not hold yet, on up to `threads` threads.
-///
-/// `resolve` gives the addresses of run-time library functions (`tc_exp_f64`, `tc_fmod_f32`, …).
-/// Fails with the first kernel, in order, that has no code.
-pub fn compile_kernels(
-    kernels: &[Kernel],
-    threads: usize,
-    cache: &KernelCache,
-    resolve: Resolve<'_>,
-) -> Result<JitModule> {
-    let keys: Vec<Kernel> = kernels.iter().map(Kernel::canonical).collect();
-    let mut missing: Vec<usize> = vec![];
-    {
-        let known = cache.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut seen = std::collections::HashSet::new();
-        for (i, key) in keys.iter().enumerate() {
-            if !known.contains_key(key) && seen.insert(key) {
-                missing.push(i);
-            }
-        }
-    }
-    let mut addresses = BTreeMap::new();
-    for name in symbols::libcalls() {
-        addresses.extend(resolve(&name).map(|address| (name, address as usize)));
-    }
-    for &i in &missing {
-        for name in symbols::needed(&kernels[i]).into_keys() {
-            let address = symbols::address(&name, resolve).map_err(|d| d.note(in_kernel(&kernels[i])))?;
-            addresses.insert(name, address as usize);
-        }
-    }
-    let isa = isa(Target::native()?, Use::Jit, cache.verify)?;
-    let share = missing.len().div_ceil(threads.max(1)).max(1);
-    let chunks: Vec<&[usize]> = missing.chunks(share).collect();
-    let results: Vec<Result<Vec<Entry>>> = match &chunks[..] {
-        [] => vec![],
-        [only] => vec![compile_chunk(kernels, only, &isa, &addresses)],
-        _ => std::thread::scope(|scope| {
-            let (isa, addresses) = (&isa, &addresses);
-            let mut handles = Vec::with_capacity(chunks.len());
-            for &chunk in &chunks {
-                handles.push(scope.spawn(move || compile_chunk(kernels, chunk, isa, addresses)));
-            }
-            let join = |h: std::thread::ScopedJoinHandle<'_, _>| h.join().unwrap_or_else(|_| Err(panicked()));
-            handles.into_iter().map(join).collect()
-        }),
-    };
-    let mut known = cache.entries.lock().unwrap_or_else(PoisonError::into_inner);
-    for (chunk, result) in chunks.iter().zip(results) {
-        for (i, entry) in chunk.iter().zip(result?) {
-            known.entry(keys[*i].clone()).or_insert(entry);
-        }
-    }
-    let entries: Option<Vec<Entry>> = keys.iter().map(|k| known.get(k).cloned()).collect();
-    entries.map(|entries| JitModule { entries }).ok_or_else(|| internal("a compiled kernel was lost"))
-}
-
-fn in_kernel(kernel: &Kernel) -> String {
-    format!("in kernel `{}`", kernel.name)
-}
-
-fn panicked() -> Diagnostic {
-    internal("the code generator stopped unexpectedly")
-}
-
-fn compile_chunk(
-    kernels: &[Kernel],
-    chunk: &[usize],
-    isa: &OwnedTargetIsa,
-    addresses: &BTreeMap<String, usize>,
-) -> Result<Vec<Entry>> {
-    let mut builder = JITBuilder::with_isa(isa.clone(), Box::new(symbols::libcall));
+/// Compiles kernels into one piece of memory. `addresses` holds the library functions they call.
+pub(crate) fn compile(kernels: &[&Kernel], addresses: &BTreeMap<String, usize>, verify: bool) -> Result<Vec<Entry>> {
+    let isa = isa(Target::native()?, Use::Jit, verify)?;
+    let mut builder = JITBuilder::with_isa(isa, Box::new(libcalls::name));
     for (name, address) in addresses {
         builder.symbol(name.as_str(), *address as *const u8);
     }
     let mut module = JITModule::new(builder);
-    let mut ids = Vec::with_capacity(chunk.len());
+    let mut ids = Vec::with_capacity(kernels.len());
     let mut ctx = module.make_context();
     let mut builder_ctx = FunctionBuilderContext::new();
-    for (n, &i) in chunk.iter().enumerate() {
-        let define = || define_kernel(&mut module, &kernels[i], n, &mut ctx, &mut builder_ctx);
+    for (n, kernel) in kernels.iter().enumerate() {
+        let define = || define_kernel(&mut module, kernel, n, &mut ctx, &mut builder_ctx);
         // The compiler crates assert their own invariants.
         let id = catch_unwind(AssertUnwindSafe(define)).unwrap_or_else(|_| Err(panicked()));
-        ids.push(id.map_err(|d| d.note(in_kernel(&kernels[i])))?);
+        ids.push(id.map_err(|d| d.note(in_kernel(kernel)))?);
     }
     module.finalize_definitions().map_err(module_error)?;
     let functions: Vec<KernelFn> = ids
@@ -203,7 +63,7 @@ fn compile_chunk(
             unsafe { std::mem::transmute::<*const u8, KernelFn>(address) }
         })
         .collect();
-    let code = Arc::new(CodeMemory(Some(module)));
+    let code: Arc<dyn Any + Send + Sync> = Arc::new(CodeMemory(Some(module)));
     Ok(functions.into_iter().map(|function| Entry { function, code: code.clone() }).collect())
 }
 
@@ -236,7 +96,7 @@ pub struct Dump {
 /// The code that the kernel gets on this machine, checked by Cranelift's verifier.
 pub fn dump(kernel: &Kernel) -> Result<Dump> {
     let isa = isa(Target::native()?, Use::Jit, true)?;
-    let builder = JITBuilder::with_isa(isa.clone(), Box::new(symbols::libcall));
+    let builder = JITBuilder::with_isa(isa.clone(), Box::new(libcalls::name));
     let mut module = JITModule::new(builder);
     let mut ctx = module.make_context();
     build(&mut module, kernel, &mut ctx, &mut FunctionBuilderContext::new()).map_err(|d| d.note(in_kernel(kernel)))?;

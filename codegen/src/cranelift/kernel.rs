@@ -12,11 +12,11 @@ use tensorc_ir::index::{Index, Interval};
 use tensorc_ir::kir::{Buf, Kernel, LoopKind, Operand, Stmt, Var};
 use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
 
-use super::analysis::{self, Plan};
 use super::index::IndexOp;
 use super::memory::Storage;
 use super::scalar::Arg;
 use super::vector::Compared;
+use crate::analysis::{self, Plan};
 
 pub(super) fn internal(message: impl Into<String>) -> Diagnostic {
     Diagnostic::new(Code::Internal, message)
@@ -202,7 +202,7 @@ impl<'a, 'b> Gen<'a, 'b> {
         let (address, offset) = self.address(base, buf, &start)?;
         let address = self.b.ins().iadd_imm_s(address, i64::from(offset));
         let len = self.index_value(&len)?.0;
-        let callee = self.externals.get(&super::symbols::strip(f).0).copied();
+        let callee = self.externals.get(&crate::symbols::strip(f).0).copied();
         let callee = callee.ok_or_else(|| internal(format!("a strip of `{}` has no callee", f.name())))?;
         self.b.ins().call(callee, &[address, len]);
         Ok(())
@@ -263,7 +263,7 @@ impl<'a, 'b> Gen<'a, 'b> {
         let known: Option<SmallVec<[Scalar; 3]>> = operands.iter().map(|o| self.known(*o)).collect();
         let dtype = self.dtype(operands[0]);
         // Library calls are not evaluated here: their bits belong to the run-time library.
-        if let (Some(args), false) = (known, super::symbols::callee(op, dtype).is_some()) {
+        if let (Some(args), false) = (known, crate::symbols::callee(op, dtype).is_some()) {
             return Ok(Bind::Const(op.eval(&args)));
         }
         let mut args: SmallVec<[Arg; 3]> = SmallVec::new();

@@ -8,10 +8,10 @@ use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Operand, Space};
 use tensorc_ir::scalar::Scalar;
 
-use super::analysis::Class;
 use super::kernel::{Bind, Chunks, Gen, internal, unsupported};
 use super::scalar::{Arg, carrier};
 use super::vector::chunk_type;
+use crate::analysis::Class;
 
 /// Where a buffer's elements are.
 #[derive(Clone, Debug)]

@@ -5,20 +5,19 @@
 //! target without vectors its iterations follow one another. Every result is
 //! bit-equal to [`tensorc_ir::scalar::ScalarOp::eval`], except for the payload of NaNs.
 
-mod analysis;
 mod bare;
 mod function;
 mod half;
 mod index;
 mod isa;
-mod jit;
+pub(crate) mod jit;
 mod kernel;
+pub(crate) mod libcalls;
 mod memory;
 mod object;
 mod scalar;
-mod symbols;
 mod vector;
 
 pub use bare::emit_kernels;
-pub use jit::{Dump, JitModule, KernelCache, compile_kernels, dump};
-pub use object::{MANIFEST_SECTION, ObjectModel, emit_object, entry_points};
+pub use jit::{Dump, dump};
+pub use object::{ObjectModel, emit_object, entry_points};

@@ -8,6 +8,7 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_module::{DataDescription, DataId, FuncId, Linkage, Module};
 use cranelift_object::object::SectionKind;
 use cranelift_object::{ObjectBuilder, ObjectModule};
+use tensorc_abi::artifact::MANIFEST_SECTION;
 use tensorc_abi::image::LIBRARIES;
 use tensorc_ir::diag::{Diagnostic, Result};
 use tensorc_ir::kir::Kernel;
@@ -15,7 +16,7 @@ use tensorc_ir::kir::Kernel;
 use super::function::{build, module_error};
 use super::isa::{Use, isa};
 use super::kernel::internal;
-use super::symbols;
+use super::libcalls;
 use crate::target::Target;
 
 /// What a model's object holds.
@@ -35,8 +36,6 @@ pub struct ObjectModel<'m> {
     pub manifest: &'m dyn Fn(&[u64]) -> Vec<u8>,
 }
 
-/// Section of the manifest.
-pub const MANIFEST_SECTION: &str = ".tensorc.manifest";
 /// Alignment of weights, in bytes.
 const ALIGN: u64 = 64;
 
@@ -77,7 +76,7 @@ pub fn entry_points() -> impl Iterator<Item = &'static str> {
 /// The target has no code, or a kernel none on it.
 pub fn emit_object(model: &ObjectModel<'_>, target: Target) -> Result<Vec<u8>> {
     let isa = isa(target, Use::Object, cfg!(debug_assertions))?;
-    let builder = ObjectBuilder::new(isa, model.name, Box::new(symbols::libcall));
+    let builder = ObjectBuilder::new(isa, model.name, Box::new(libcalls::name));
     let mut builder = builder.map_err(module_error)?;
     // So that what a program does not use is left out.
     builder.per_function_section(true).per_data_object_section(true).unwind_info(false);

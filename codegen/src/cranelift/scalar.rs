@@ -13,7 +13,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 
 use super::kernel::{Gen, internal, unsupported};
-use super::symbols;
+use crate::symbols;
 
 /// An operand: its value, and the constant it is known to be.
 #[derive(Clone, Copy)]

@@ -9,9 +9,10 @@ use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Prim, Reduction};
-use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarFn, ScalarNode};
+use tensorc_ir::scalar::{MathFn, ScalarFn, ScalarNode};
 
 use super::layout::{self, Layouts, Runs};
+use super::{Math, Style};
 
 /// The body of one cluster.
 pub struct Cluster<'a> {
@@ -24,18 +25,21 @@ pub struct Cluster<'a> {
     functions: BTreeMap<NodeId, Arc<ScalarFn>>,
     reductions: BTreeMap<NodeId, Arc<Reduction>>,
     layouts: &'a Layouts,
+    style: Style,
+    /// Operations by which lanes are counted, where their number decides the order of additions.
+    counted: Option<usize>,
 }
 
 impl<'a> Cluster<'a> {
-    pub fn new(body: &'a Graph, math: &dyn MathLibrary, layouts: &'a Layouts) -> Result<Cluster<'a>> {
+    pub fn new(body: &'a Graph, math: Math<'_>, layouts: &'a Layouts) -> Result<Cluster<'a>> {
         let order = body.order();
         let (mut functions, mut reductions, mut calls) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let expand = |f: &ScalarFn| f.expand_math(math).map_err(|why| Diagnostic::new(Code::Internal, why));
+        let expand = |f: &ScalarFn| f.expand_math(math.library).map_err(|why| Diagnostic::new(Code::Internal, why));
         for &n in &order {
             match &body.node(n).kind {
                 NodeKind::Prim(Prim::Map(f)) => {
                     functions.insert(n, Arc::new(expand(f)?));
-                    calls.extend(super::strips::call(f, math).map(|call| (n, call)));
+                    calls.extend(super::strips::call(f, math.library).map(|call| (n, call)));
                 }
                 NodeKind::Prim(Prim::Reduce(r)) => {
                     let expanded = Reduction {
@@ -49,7 +53,17 @@ impl<'a> Cluster<'a> {
                 _ => {}
             }
         }
-        Ok(Cluster { body, order, calls, apart: BTreeMap::new(), functions, reductions, layouts })
+        Ok(Cluster {
+            body,
+            order,
+            calls,
+            apart: BTreeMap::new(),
+            functions,
+            reductions,
+            layouts,
+            style: math.style,
+            counted: None,
+        })
     }
 
     pub fn ty(&self, v: Value) -> Result<DenseType> {
@@ -117,11 +131,17 @@ impl<'a> Cluster<'a> {
         self.functions.values().all(|f| word(f)) && self.reductions.values().all(|r| word(&r.map) && word(&r.combine))
     }
 
+    /// Makes the number of lanes what it is now in every style.
+    pub fn fix_lanes(&mut self) {
+        self.counted = Some(self.ops());
+    }
+
     /// Lanes of a vector loop over `extent` iterations; 1 if it is too short for vectors.
     pub fn lanes(&self, extent: u64) -> u64 {
-        let widest = match self.ops() {
-            _ if !self.is_word_sized() => 4,
-            0..=24 => 16,
+        let widest = match (self.counted, self.is_word_sized()) {
+            (None, words) if self.style == Style::Wide => [8, 16][usize::from(words)],
+            (_, false) => 4,
+            (counted, true) if counted.unwrap_or_else(|| self.ops()) <= 24 => 16,
             _ => 8,
         };
         [16, 8, 4].into_iter().find(|l| *l <= widest && *l <= extent).unwrap_or(1)

@@ -12,13 +12,13 @@ use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::kir::{Kernel, LoopKind};
 use tensorc_ir::prim::{Prim, View};
-use tensorc_ir::scalar::MathLibrary;
 use tensorc_ir::views::{identity_map, strides_in_result};
 
 use super::cluster::{Cluster, Uses, group_axes, internal};
 use super::inline::{Bound, Inliner};
 use super::layout::{Layouts, span};
 use super::strips::{self, Strips};
+use super::{Math, Style};
 
 /// The library call at the heart of a contract cluster. Operands are positions in the cluster's
 /// inputs.
@@ -86,7 +86,7 @@ pub fn emit_epilogue(
     body: &Graph,
     library: &Library,
     name: &str,
-    math: &dyn MathLibrary,
+    math: Math<'_>,
     layouts: &Layouts,
 ) -> Result<Option<Epilogue>> {
     let (node, c) = contraction(body)?;
@@ -95,7 +95,7 @@ pub fn emit_epilogue(
     if result == accumulated {
         return Ok(None);
     }
-    let body = &strips::split_calls(body, math)?;
+    let body = &strips::split_calls(body, math.library)?;
     let (result, _) = split_final_view(body, body.outputs()[0].1)?;
     let dims = c.extents[..c.out_rank].to_vec();
     let coords = identity_map(dims.len());
@@ -110,7 +110,7 @@ pub fn emit_scores(
     body: &Graph,
     found: &Attended,
     name: &str,
-    math: &dyn MathLibrary,
+    math: Math<'_>,
     layouts: &Layouts,
 ) -> Result<Option<Epilogue>> {
     if found.accumulated == found.scores {
@@ -118,7 +118,7 @@ pub fn emit_scores(
     }
     let mut scores = body.clone();
     scores.set_outputs([("scores".into(), found.scores)]);
-    let body = &strips::split_calls(&scores, math)?;
+    let body = &strips::split_calls(&scores, math.library)?;
     let result = body.outputs()[0].1;
     let space = found.space.clone();
     let position = linearize(&identity_map(space.len()), &space);
@@ -150,7 +150,7 @@ struct Finished {
     layout: Block,
 }
 
-fn emit_blocks(body: &Graph, f: &Finished, name: &str, math: &dyn MathLibrary, layouts: &Layouts) -> Result<Epilogue> {
+fn emit_blocks(body: &Graph, f: &Finished, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Epilogue> {
     let Finished { accumulated, result, space, coords, layout, .. } = f;
     let (accumulated, result) = (*accumulated, *result);
     let mut cluster = Cluster::new(body, math, layouts)?;
@@ -167,7 +167,7 @@ fn emit_blocks(body: &Graph, f: &Finished, name: &str, math: &dyn MathLibrary, l
             after.insert(n);
         }
     }
-    if layout.cols >= strips::SHORTEST {
+    if layout.cols >= strips::SHORTEST && math.style == Style::Narrow {
         cluster.apart = strips::choose(&cluster, &body.dense(result)?.dims, strips::STRIPS)?;
     }
     let mut e = Inliner::epilogue(&cluster, name, space, f.len, &inputs)?;

@@ -24,6 +24,24 @@ pub use layout::{Layouts, Runs};
 
 use cluster::Cluster;
 
+/// How kernels are written for what compiles them. The results have the same bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Style {
+    /// For vectors of 128 bits: few lanes where much is computed; library functions on strips of memory, which
+    /// the library does at full width.
+    #[default]
+    Narrow,
+    /// For vectors as wide as the processor's: many lanes, library functions in the loops they belong to.
+    Wide,
+}
+
+/// The library functions, and how kernels use them.
+#[derive(Clone, Copy)]
+pub struct Math<'a> {
+    pub library: &'a dyn MathLibrary,
+    pub style: Style,
+}
+
 /// A kernel and what its launcher needs to know.
 pub struct Emitted {
     pub kernel: Kernel,
@@ -33,18 +51,14 @@ pub struct Emitted {
 
 /// Emits a cluster as one kernel. Its parameters are the cluster's inputs, then its outputs, laid out as
 /// `layouts` says.
-pub fn emit(
-    class: FusionClass,
-    body: &Graph,
-    name: &str,
-    math: &dyn MathLibrary,
-    layouts: &Layouts,
-) -> Result<Emitted> {
-    let body = strips::split_calls(body, math)?;
+pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Emitted> {
+    let body = strips::split_calls(body, math.library)?;
     let mut cluster = Cluster::new(&body, math, layouts)?;
     match class {
         FusionClass::Map => {
-            cluster.apart = map::strips(&cluster)?;
+            if math.style == Style::Narrow {
+                cluster.apart = map::strips(&cluster)?;
+            }
             map::emit(&cluster, name)
         }
         FusionClass::Reduce => {
@@ -52,6 +66,10 @@ pub fn emit(
             match row::fits(&cluster, &space)? {
                 true => {
                     cluster.apart = row::strips(&cluster, &space)?;
+                    cluster.fix_lanes();
+                    if math.style == Style::Wide {
+                        cluster.apart.clear();
+                    }
                     row::emit(&cluster, &space, name)
                 }
                 false => column::emit(&cluster, &space, name),

@@ -21,33 +21,43 @@ use tensorc_ir::views::{keeps_linear_order, run_offset};
 use tensorc_ir::work::Work;
 use tensorc_ir::{DenseType, TensorData};
 
-use crate::emit::{self, Emitted, Layouts, Library, Runs, emit_concat_part, emit_epilogue, emit_scores, library_form};
+use crate::emit::{
+    self, Emitted, Layouts, Library, Math, Runs, Style, emit_concat_part, emit_epilogue, emit_scores, library_form,
+};
 
 use parts::{Place, Places, operands};
 
 /// How operands get into concatenations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Joins {
     /// They are computed there where that can be and costs no memory.
+    #[default]
     InPlace,
     /// All are copied.
     Copied,
 }
 
-/// Lowers a graph of clusters, concatenations, kernels, views, constants and inputs.
-pub fn lower(graph: &Graph, math: &dyn MathLibrary) -> Result<Lowered> {
-    lower_with(graph, math, Joins::InPlace)
+/// Choices of lowering that change no bit of the results.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Choices {
+    pub joins: Joins,
+    pub style: Style,
 }
 
-/// [`lower`] with a choice that changes no bit of the results.
-pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, joins: Joins) -> Result<Lowered> {
+/// Lowers a graph of clusters, concatenations, kernels, views, constants and inputs.
+pub fn lower(graph: &Graph, math: &dyn MathLibrary) -> Result<Lowered> {
+    lower_with(graph, math, Choices::default())
+}
+
+/// [`lower`] with choices.
+pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, choices: Choices) -> Result<Lowered> {
     let mut lowering = Lowering {
         graph,
-        math,
+        math: Math { library: math, style: choices.style },
         out: Lowered::default(),
         values: BTreeMap::new(),
         constants: BTreeMap::new(),
-        places: Places::choose(graph, joins)?,
+        places: Places::choose(graph, choices.joins)?,
     };
     lowering.out.plan.name = graph.name.clone();
     let states: BTreeSet<NodeId> = graph.updates().iter().map(|(of, _)| *of).collect();
@@ -79,7 +89,7 @@ pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, joins: Joins) -> Result
 
 struct Lowering<'a> {
     graph: &'a Graph,
-    math: &'a dyn MathLibrary,
+    math: Math<'a>,
     out: Lowered,
     values: BTreeMap<Value, BufferId>,
     /// Buffers of constants by node and the form they are stored in.

@@ -7,7 +7,7 @@ pub mod random;
 use std::sync::LazyLock;
 
 use tensorc_abi::DType;
-use tensorc_codegen::cranelift::{JitModule, KernelCache, compile_kernels};
+use tensorc_codegen::jit::{Backend, JitModule, KernelCache, compile_kernels};
 use tensorc_ir::interp::run_kernel;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::scalar::Scalar;
@@ -57,8 +57,16 @@ pub fn library(name: &str) -> Option<*const u8> {
     }
 }
 
+/// The back end under test: Cranelift, or the one that the environment variable `TENSORC_BACKEND` names.
+pub fn backend() -> Backend {
+    match std::env::var("TENSORC_BACKEND") {
+        Ok(name) => Backend::from_name(&name).unwrap(),
+        Err(_) => Backend::Cranelift,
+    }
+}
+
 pub fn compile(kernels: &[Kernel]) -> JitModule {
-    match compile_kernels(kernels, 2, &KernelCache::verifying(), &library) {
+    match compile_kernels(kernels, backend(), 2, &KernelCache::verifying(), &library) {
         Ok(module) => module,
         Err(e) => panic!("{e}"),
     }

@@ -14,11 +14,12 @@ use tensorc_ir::{DType, DenseType, TensorData};
 
 use super::growth::inputs_for;
 use super::{bits, run, shown};
+use crate::support::backend::options;
 
 const NETWORKS: u64 = 400;
 
 fn compiler(copies: bool, slice_bytes: u64) -> Compiler {
-    let mut options = Options { threads: Some(2), poison: true, copies, ..Options::default() };
+    let mut options = Options { threads: Some(2), poison: true, copies, ..options() };
     options.passes.slice_bytes = slice_bytes;
     Compiler::new(options).unwrap()
 }

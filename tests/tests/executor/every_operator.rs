@@ -24,9 +24,10 @@ use tensorc::op::{Define, InputSpec, types};
 use tensorc::passes::infer::InferTypes;
 use tensorc::passes::{Pass, PassCx};
 use tensorc::symbol::op_in;
-use tensorc::{Compiler, DType, Options};
+use tensorc::{Compiler, DType};
 
 use super::var;
+use crate::support::backend::options;
 
 /// Most elements of an operand.
 const LARGEST: u64 = 300;
@@ -291,7 +292,7 @@ fn gradients_are_written_added_or_left_alone() {
     let (subjects, open) = subjects(&registry);
     assert!(open.is_empty(), "no operands found for {}: add a case to CASES", open.join(", "));
     let entries: Vec<OpDef> = subjects.iter().map(|s| entry(s.name, &s.function)).collect();
-    let compiler = Compiler::with_operators(Options::default(), entries).unwrap();
+    let compiler = Compiler::with_operators(options(), entries).unwrap();
     let rt = Runtime::with_compiler(compiler, RuntimeOptions::default()).unwrap();
     let (mut failures, mut in_place) = (vec![], 0);
     for subject in &subjects {

@@ -5,6 +5,7 @@ use tensorc::runtime::Device;
 use tensorc::symbol::attr_scope;
 
 use super::*;
+use crate::support::backend::new_runtime;
 
 fn grouped(first: &str, second: &str) -> Symbol {
     let inner = {
@@ -18,7 +19,7 @@ fn grouped(first: &str, second: &str) -> Symbol {
 #[test]
 fn a052_a_chain_over_two_devices_equals_one_device() {
     for (first, second) in [(Device::cpu(1), Device::cpu(2)), (Device::cpu(0), Device::accelerator(0))] {
-        let rt = Runtime::new(RuntimeOptions::default()).unwrap();
+        let rt = new_runtime(RuntimeOptions::default());
         let net = grouped("dev1", "dev2");
         let bind = || ["d1", "d2", "d3"].iter().fold(Executor::simple_bind(&rt, &net), |b, n| b.shape(n, &[4, 5]));
         let mut one = bind().build().unwrap();

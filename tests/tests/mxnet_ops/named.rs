@@ -5,9 +5,10 @@ use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::symbol::{OpBuilder, Symbol, op};
 
 use super::array;
+use crate::support::backend::new_runtime;
 
 fn runtime() -> Runtime {
-    Runtime::new(RuntimeOptions::default()).unwrap()
+    new_runtime(RuntimeOptions::default())
 }
 
 fn var(name: &str) -> Symbol {

@@ -1,6 +1,7 @@
 //! Products, sums and look-ups against plain loops.
 
 use super::*;
+use crate::support::backend::new_runtime;
 
 fn executor(rt: &Runtime, net: &Symbol, inputs: &[(&str, &[u64], &[f32])], request: GradReq) -> Executor {
     let mut binder = Executor::simple_bind(rt, net).grad_req(request);
@@ -41,7 +42,7 @@ fn transposed(x: &[f32], columns: usize) -> Vec<f32> {
 
 #[test]
 fn a059_fully_connected_flattens() {
-    let rt = Runtime::new(RuntimeOptions::default()).unwrap();
+    let rt = new_runtime(RuntimeOptions::default());
     let net = op("FullyConnected").input(&Symbol::variable("x")).param("num_hidden", 10).name("fc").build().unwrap();
     let (x, w, b, g) = (noise(5 * 325, 1), noise(3250, 2), noise(10, 3), noise(50, 4));
     let inputs: [(&str, &[u64], &[f32]); 3] =
@@ -59,7 +60,7 @@ fn a059_fully_connected_flattens() {
 
 #[test]
 fn a071_embedding_is_a_product_with_one_hot_rows() {
-    let rt = Runtime::new(RuntimeOptions::default()).unwrap();
+    let rt = new_runtime(RuntimeOptions::default());
     let (ids, w) = (Symbol::variable("ids"), Symbol::variable("w"));
     let net = op("Embedding").inputs([&ids, &w]).param("input_dim", 10).param("output_dim", 4).build().unwrap();
     let at: Vec<usize> = (0..24).map(|i| (i * 7 + i / 5) % 9).collect();
@@ -78,7 +79,7 @@ fn a071_embedding_is_a_product_with_one_hot_rows() {
 
 #[test]
 fn a072_reductions_over_random_axes() {
-    let rt = Runtime::new(RuntimeOptions::default()).unwrap();
+    let rt = new_runtime(RuntimeOptions::default());
     let mut state = 1u32;
     let mut draw = |below: usize| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -141,7 +142,7 @@ fn a072_reductions_over_random_axes() {
 
 #[test]
 fn a074_gradients_of_batches_of_products_are_added() {
-    let rt = Runtime::new(RuntimeOptions::default()).unwrap();
+    let rt = new_runtime(RuntimeOptions::default());
     let (batch, m, k, n) = (3usize, 4usize, 5usize, 2usize);
     let (x, y, g) = (noise(60, 1), noise(30, 2), noise(24, 3));
     for (ta, tb) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -183,7 +184,7 @@ fn a074_gradients_of_batches_of_products_are_added() {
 
 #[test]
 fn take_raises_an_error_that_names_the_node() {
-    let rt = Runtime::new(RuntimeOptions::default()).unwrap();
+    let rt = new_runtime(RuntimeOptions::default());
     let net = op("take").inputs([&Symbol::variable("x"), &Symbol::variable("at")]);
     let net = net.param("mode", "raise").param("axis", 1).name("chosen").build().unwrap();
     let x: Vec<f32> = (0..6).map(|i| i as f32).collect();

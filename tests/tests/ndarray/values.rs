@@ -7,6 +7,7 @@ use tensorc::runtime::engine::{EngineConfig, EngineKind};
 use tensorc::runtime::{Device, Profiler};
 
 use super::{runtime, runtimes};
+use crate::support::backend::new_runtime;
 
 #[test]
 fn arithmetic_broadcasts_and_numbers_take_the_arrays_type() {
@@ -97,7 +98,7 @@ fn run_ahead_is_bounded() {
     for kind in EngineKind::ALL {
         let engine = EngineConfig { kind, ..EngineConfig::default() };
         let options = RuntimeOptions { engine, ahead_bytes: 0, ..RuntimeOptions::default() };
-        let rt = Runtime::new(options).unwrap();
+        let rt = new_runtime(options);
         let found = rt.array(&[3], &[1f32, 0.0, 2.0]).unwrap().apply("nonzero").unwrap();
         assert_eq!(found.to_vec::<i64>().unwrap(), [0, 2]);
     }
@@ -109,7 +110,7 @@ fn the_profiler_counts_operations() {
     for kind in EngineKind::ALL {
         let profiler = Profiler::default();
         let engine = EngineConfig { kind, profiler: Some(profiler.clone()), ..EngineConfig::default() };
-        let rt = Runtime::new(RuntimeOptions { engine, fuse: false, ..RuntimeOptions::default() }).unwrap();
+        let rt = new_runtime(RuntimeOptions { engine, fuse: false, ..RuntimeOptions::default() });
         let x = rt.ones(&[1000], DType::F32).unwrap();
         rt.wait_all().unwrap();
         profiler.start();
@@ -259,7 +260,7 @@ fn shuffling_permutes() {
 
 #[test]
 fn arrays_of_ndarray_come_and_go() {
-    let rt = Runtime::new(RuntimeOptions::default()).unwrap();
+    let rt = new_runtime(RuntimeOptions::default());
     let a = array![[1i64, 2, 3], [4, 5, 6]];
     let there = rt.from_ndarray(&a.t().to_owned()).unwrap();
     assert_eq!(there.dims(), [3, 2]);

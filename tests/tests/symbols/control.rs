@@ -2,8 +2,10 @@
 
 use tensorc::DType;
 use tensorc::executor::{Executor, GradReq};
-use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
+use tensorc::ndarray::{NDArray, RuntimeOptions};
 use tensorc::symbol::{Infer, Loop, Symbol, SymbolError, cond, foreach, name_scope, op, while_loop};
+
+use crate::support::backend::new_runtime;
 
 type Made = Result<Symbol, SymbolError>;
 type Body = dyn Fn(&[Symbol], &[Symbol]) -> Result<Loop, SymbolError>;
@@ -23,7 +25,7 @@ fn floats(array: &NDArray) -> Vec<f32> {
 
 /// Outputs in training, and gradients of their sum by every argument, in the order given.
 fn run(net: &Symbol, inputs: Arrays<'_>) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
-    let rt = Runtime::new(RuntimeOptions::default()).unwrap();
+    let rt = new_runtime(RuntimeOptions::default());
     let mut binder = Executor::simple_bind(&rt, net).grad_req(GradReq::Write);
     for (name, dims, values) in inputs {
         binder = binder.array(name, &rt.array(dims, values).unwrap());

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tensorc::{Compiler, Error, Options, Tensor};
+use tensorc::{Compiler, Error, Tensor};
 use tensorc_frontend::mxnet::params::{ArrayList, SavedArray, Version, load, save};
 
+use crate::support::backend::options;
 use crate::support::compare::{Tolerance, compare, data, tensor};
 use crate::support::npz;
 
@@ -16,7 +17,7 @@ fn stored(name: &str) -> PathBuf {
 }
 
 fn compiler() -> Compiler {
-    Compiler::new(Options::default()).unwrap()
+    Compiler::new(options()).unwrap()
 }
 
 fn array(list: &ArrayList, name: &str) -> Tensor {

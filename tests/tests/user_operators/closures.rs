@@ -7,10 +7,11 @@ use tensorc::abi::StepOp;
 use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::op::{Closure, Define, OpDef, ParamKind, closure, like, types};
 use tensorc::runtime::engine::{EngineConfig, EngineKind};
-use tensorc::{Compiler, DType, Error, Options, Tensor};
+use tensorc::{Compiler, DType, Error, Tensor};
 
 use super::user_operator::running_max;
 use super::{runtime, values};
+use crate::support::backend::options;
 
 /// `x + by`, or what the parameter asks for.
 fn fragile() -> Closure {
@@ -31,7 +32,7 @@ fn fragile() -> Closure {
 fn runtimes() -> Vec<Runtime> {
     let make = |kind| {
         let engine = EngineConfig { kind, ..EngineConfig::default() };
-        let compiler = Compiler::with_operators(Options::default(), [fragile().build(), running_max()]).unwrap();
+        let compiler = Compiler::with_operators(options(), [fragile().build(), running_max()]).unwrap();
         Runtime::with_compiler(compiler, RuntimeOptions { engine, ..RuntimeOptions::default() }).unwrap()
     };
     EngineKind::ALL.into_iter().map(make).collect()
@@ -73,7 +74,7 @@ fn errors_and_panics_travel_along_the_chain() {
 /// In a model: a step between two kernels, whose failure names operator and node.
 #[test]
 fn closures_are_steps_of_a_plan() {
-    let compiler = Compiler::with_operators(Options::default(), [fragile()]).unwrap();
+    let compiler = Compiler::with_operators(options(), [fragile()]).unwrap();
     let model = |fail: &str| {
         let text = format!(
             "graph @g(%x: f32[2, 4]) {{
@@ -186,7 +187,7 @@ fn closures_are_never_folded_or_merged() {
         Ok(())
     });
     let counting: OpDef = counting.types(&[DType::F32]).build();
-    let compiler = Compiler::with_operators(Options::default(), [counting]).unwrap();
+    let compiler = Compiler::with_operators(options(), [counting]).unwrap();
     let text = "graph @g() { %x = const f32[2] [1, 2] %a = counting(%x) %b = counting(%x) %c = add(%a, %b) return %c }";
     let graph = tensorc::ir::text::parse_module(text, compiler.registry()).unwrap().graphs.remove(0);
     let model = compiler.model(graph);

@@ -1,12 +1,12 @@
-//! What is decided before translation: where register buffers live, which vector loops can run as
-//! vectors.
+//! What is decided before translation, for every back end: where register buffers live, which vector loops can
+//! run as vectors.
 
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, LoopKind, Operand, Space, Stmt, Var};
 
 /// How a local buffer is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
+pub(crate) enum Class {
     /// In a stack slot.
     Memory,
     /// One variable for each element.
@@ -19,7 +19,7 @@ pub(super) enum Class {
 const MAX_REGISTERS: u64 = 1024;
 
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     pub classes: Vec<Class>,
 }
 
@@ -105,7 +105,7 @@ impl Walk {
 }
 
 /// Whether a statement of the block accesses a register buffer at an index that mentions `var`.
-pub(super) fn indexes_registers(kernel: &Kernel, var: Var, body: &[Stmt]) -> bool {
+pub(crate) fn indexes_registers(kernel: &Kernel, var: Var, body: &[Stmt]) -> bool {
     let mut derived = vec![false; kernel.vars.len()];
     derived[var.0 as usize] = true;
     mentions(kernel, body, &mut derived)
@@ -134,7 +134,7 @@ fn any(index: &Index, set: &[bool]) -> bool {
 
 /// Whether the body of a vector loop can run with all lanes in step: control flow is the same in
 /// every lane and private arrays are in registers.
-pub(super) fn vectorizable(kernel: &Kernel, plan: &Plan, lane: Var, body: &[Stmt]) -> bool {
+pub(crate) fn vectorizable(kernel: &Kernel, plan: &Plan, lane: Var, body: &[Stmt]) -> bool {
     let mut check = Vectorizable {
         kernel,
         plan,
@@ -198,4 +198,29 @@ impl Vectorizable<'_> {
             }
         })
     }
+}
+
+/// Scalar operations for each element from which on vectors of 128 bits are the limit rather than memory.
+const MUCH: usize = 24;
+
+/// Whether some vector loop of the kernel computes so much that wide vectors pay for their compilation.
+pub(crate) fn computes_much(kernel: &Kernel) -> bool {
+    fn operations(body: &[Stmt]) -> usize {
+        let of = |stmt: &Stmt| match stmt {
+            Stmt::Let { .. } => 1,
+            Stmt::For { body, .. } => operations(body),
+            Stmt::If { then, otherwise, .. } => operations(then) + operations(otherwise),
+            _ => 0,
+        };
+        body.iter().map(of).sum()
+    }
+    fn any(body: &[Stmt]) -> bool {
+        body.iter().any(|stmt| match stmt {
+            Stmt::For { kind: LoopKind::Vector, body, .. } => operations(body) > MUCH,
+            Stmt::For { body, .. } => any(body),
+            Stmt::If { then, otherwise, .. } => any(then) || any(otherwise),
+            _ => false,
+        })
+    }
+    any(&kernel.body)
 }

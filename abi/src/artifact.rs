@@ -1,0 +1,121 @@
+//! The C interface of compiled models: what their functions take and return. Generated headers declare the same.
+
+use core::ffi::{c_char, c_void};
+
+/// The section of an ELF file that holds the manifest of the model in it.
+pub const MANIFEST_SECTION: &str = ".tensorc.manifest";
+
+/// What functions of a compiled model return: one of [`status`].
+pub type Status = i32;
+
+/// Codes of [`Status`].
+pub mod status {
+    pub const OK: i32 = 0;
+    /// A pointer is null, or a number is out of range.
+    pub const ARGUMENT: i32 = 1;
+    /// A tensor has another element type.
+    pub const TYPE: i32 = 2;
+    /// A tensor has a rank or extents that the model was not compiled for.
+    pub const SHAPE: i32 = 3;
+    /// A tensor's memory is too small or not aligned for its type.
+    pub const BUFFER: i32 = 4;
+    /// The memory given is too small or not aligned, or there is no more.
+    pub const MEMORY: i32 = 5;
+    /// The file of weights cannot be read.
+    pub const FILE: i32 = 6;
+    /// The weights are not those of this model, or damaged.
+    pub const WEIGHTS: i32 = 7;
+    /// The model itself is damaged.
+    pub const DAMAGED: i32 = 8;
+    /// The model was compiled by another version.
+    pub const VERSION: i32 = 9;
+
+    /// What a code means.
+    pub fn text(status: i32) -> &'static core::ffi::CStr {
+        match status {
+            OK => c"success",
+            ARGUMENT => c"an argument is null or out of range",
+            TYPE => c"a tensor has another element type than the model",
+            SHAPE => c"a tensor has a shape that the model was not compiled for",
+            BUFFER => c"the memory of a tensor is too small or not aligned",
+            MEMORY => c"the memory of the context is too small or not aligned, or memory is exhausted",
+            FILE => c"the file of weights cannot be read",
+            WEIGHTS => c"the weights are missing, damaged or those of another model",
+            DAMAGED => c"the compiled model is damaged",
+            VERSION => c"the model was compiled by a version that the run-time library does not know",
+            _ => c"unknown status",
+        }
+    }
+}
+
+/// A row-major tensor in memory of the caller's: `tc_tensor`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor {
+    pub data: *mut u8,
+    pub dims: *const i64,
+    pub rank: u32,
+    /// [`crate::DType`] as a number.
+    pub dtype: u32,
+    /// Size of the memory.
+    pub bytes: u64,
+}
+
+/// Weights that contexts share: `tc_weights`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Weights {
+    /// The block.
+    pub data: *const u8,
+    pub bytes: u64,
+    pub mapping: *mut u8,
+    pub mapping_bytes: u64,
+}
+
+impl Weights {
+    pub const NONE: Weights =
+        Weights { data: core::ptr::null(), bytes: 0, mapping: core::ptr::null_mut(), mapping_bytes: 0 };
+    /// A flag: do not read the contents to check their hash.
+    pub const TRUSTED: u32 = 1;
+}
+
+/// A piece of work: called with the number of the piece, and that of the worker that executes it.
+pub type Task = unsafe extern "C" fn(argument: *mut c_void, index: u64, worker: u32);
+
+/// Executes pieces of work: `parallel_for` of `tc_parallel`.
+pub type ParallelFor = unsafe extern "C" fn(pool: *mut c_void, count: u64, task: Task, argument: *mut c_void);
+
+/// How a context's work is shared: `tc_parallel`. Every piece is executed once, in any order, and all are when the
+/// function returns. Pieces that run at the same time have different workers, below `workers`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Parallel {
+    /// None: everything happens on the calling thread.
+    pub parallel_for: Option<ParallelFor>,
+    pub pool: *mut c_void,
+    pub workers: u32,
+}
+
+impl Parallel {
+    pub const NONE: Parallel = Parallel { parallel_for: None, pool: core::ptr::null_mut(), workers: 1 };
+}
+
+/// The functions of a compiled model, behind its name. Contexts are opaque.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryPoints {
+    pub memory_bytes: unsafe extern "C" fn(workers: u32) -> u64,
+    pub init: unsafe extern "C" fn(
+        out: *mut *mut c_void,
+        memory: *mut c_void,
+        bytes: u64,
+        weights: *const Weights,
+        parallel: *const Parallel,
+    ) -> Status,
+    pub describe: unsafe extern "C" fn(context: *mut c_void, inputs: *const Tensor, outputs: *mut Tensor) -> Status,
+    pub run: unsafe extern "C" fn(context: *mut c_void, inputs: *const Tensor, outputs: *mut Tensor) -> Status,
+    pub error: unsafe extern "C" fn(context: *const c_void) -> *const c_char,
+    pub free: unsafe extern "C" fn(context: *mut c_void),
+    pub weights_open: unsafe extern "C" fn(path: *const c_char, flags: u32, out: *mut Weights) -> Status,
+    pub weights_view: unsafe extern "C" fn(file: *const c_void, bytes: u64, flags: u32, out: *mut Weights) -> Status,
+    pub weights_close: unsafe extern "C" fn(weights: *mut Weights),
+}

@@ -1,0 +1,18 @@
+//! The LLVM back end: KIR kernels to machine code, in this process or as object files.
+//!
+//! The emitter (`kernel`, `scalar`, `half`, `index`, `memory` over the instructions of `ir`) writes the same LLVM IR
+//! for every processor, but for what `Machine` says; `machine` knows the processors, `module` makes objects of IR,
+//! `jit` loads them. Every result is bit-equal to [`tensorc_ir::scalar::ScalarOp::eval`], except for the
+//! payload of NaNs: no instruction carries fast-math flags, and none is contracted.
+
+mod half;
+mod index;
+mod ir;
+pub(crate) mod jit;
+mod kernel;
+mod machine;
+mod memory;
+mod module;
+mod scalar;
+
+pub use module::{assembly, emit_object, ir_text};

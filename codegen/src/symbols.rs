@@ -1,0 +1,78 @@
+//! Functions of the run-time library that generated code calls: what they are named, how they are called.
+
+use std::collections::BTreeMap;
+
+use tensorc_abi::DType;
+use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::kir::{Kernel, Operand, Stmt};
+use tensorc_ir::scalar::{MathFn, ScalarOp};
+
+/// How an external function is called: by the C convention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Prototype {
+    /// The type of every parameter; addresses are i64.
+    pub param: DType,
+    pub arity: usize,
+    pub result: Option<DType>,
+}
+
+/// The function that computes `op` on a scalar of type `from`, if it is not open coded.
+pub(crate) fn callee(op: ScalarOp, from: DType) -> Option<(String, Prototype)> {
+    match op {
+        ScalarOp::Math(f) if from == DType::F64 => {
+            let p = Prototype { param: DType::F64, arity: f.arity(), result: Some(DType::F64) };
+            Some((format!("tc_{}_f64", f.name()), p))
+        }
+        ScalarOp::Rem if matches!(from, DType::F32 | DType::F64) => {
+            Some((format!("tc_fmod_{from}"), Prototype { param: from, arity: 2, result: Some(from) }))
+        }
+        ScalarOp::Cast(to @ (DType::F16 | DType::BF16)) => {
+            let (name, param) = match from {
+                DType::F64 => ("f64", DType::F64),
+                DType::I32 | DType::U32 | DType::I64 => ("i64", DType::I64),
+                DType::U64 => ("u64", DType::I64),
+                _ => return None,
+            };
+            Some((format!("tc_{name}_to_{to}"), Prototype { param, arity: 1, result: Some(DType::U32) }))
+        }
+        _ => None,
+    }
+}
+
+/// The function that applies `f` to a strip of f32: its address, then the number of elements.
+pub(crate) fn strip(f: MathFn) -> (String, Prototype) {
+    (format!("tc_v{}_f32", f.name()), Prototype { param: DType::I64, arity: 2, result: None })
+}
+
+/// Every function the kernel may call, by name.
+pub(crate) fn needed(kernel: &Kernel) -> BTreeMap<String, Prototype> {
+    fn walk(kernel: &Kernel, body: &[Stmt], out: &mut BTreeMap<String, Prototype>) {
+        for stmt in body {
+            match stmt {
+                Stmt::For { body, .. } => walk(kernel, body, out),
+                Stmt::If { then, otherwise, .. } => {
+                    walk(kernel, then, out);
+                    walk(kernel, otherwise, out);
+                }
+                Stmt::Let { op, args, .. } => {
+                    let from = args.first().map(|a| match a {
+                        Operand::Var(v) => kernel.var(*v).dtype,
+                        Operand::Const(c) => c.dtype,
+                    });
+                    out.extend(from.and_then(|from| callee(*op, from)));
+                }
+                Stmt::Apply { f, .. } => out.extend([strip(*f)]),
+                _ => {}
+            }
+        }
+    }
+    let mut out = BTreeMap::new();
+    walk(kernel, &kernel.body, &mut out);
+    out
+}
+
+/// The address of a function in the run-time library.
+pub(crate) fn address(name: &str, resolve: &dyn Fn(&str) -> Option<*const u8>) -> Result<*const u8> {
+    resolve(name)
+        .ok_or_else(|| Diagnostic::new(Code::Unsupported, format!("the run-time library has no function `{name}`")))
+}

@@ -1,0 +1,161 @@
+//! Runs of a compiled model.
+
+use std::ffi::{CStr, c_void};
+use std::ptr::{null, null_mut};
+
+use tensorc_abi::DType;
+use tensorc_abi::artifact::{Parallel, Status, Task, Tensor, Weights, status};
+
+use super::{Artifact, ArtifactError};
+use crate::{Pool, TensorMut, TensorRef};
+
+/// The memory of one run of an [`Artifact`] at a time. Threads that run it at the same time have one each.
+pub struct ModelContext<'p> {
+    artifact: Artifact,
+    raw: *mut c_void,
+    /// The model keeps its address.
+    _parallel: Box<Parallel>,
+    pool: std::marker::PhantomData<&'p Pool>,
+}
+
+// SAFETY: a context may be used from any thread, by one at a time.
+unsafe impl Send for ModelContext<'_> {}
+
+impl Artifact {
+    /// Makes the memory of a run, whose work the threads of a pool share.
+    ///
+    /// # Errors
+    /// Memory is short, or the model was linked without the weights it needs.
+    pub fn context<'p>(&self, pool: &'p Pool) -> Result<ModelContext<'p>, ArtifactError> {
+        let parallel = Box::new(Parallel {
+            parallel_for: Some(parallel_for),
+            pool: std::ptr::from_ref(pool).cast_mut().cast(),
+            workers: pool.threads() as u32,
+        });
+        let weights: *const Weights = if self.0.has_weights { &raw const self.0.weights } else { null() };
+        let mut raw = null_mut();
+        // SAFETY: weights and pool outlive the context; the model allocates its memory.
+        let code = unsafe { (self.0.entry.init)(&raw mut raw, null_mut(), 0, weights, &raw const *parallel) };
+        match code {
+            status::OK => {
+                Ok(ModelContext { artifact: self.clone(), raw, _parallel: parallel, pool: std::marker::PhantomData })
+            }
+            code => Err(failed(code, status::text(code))),
+        }
+    }
+}
+
+fn failed(status: Status, message: &CStr) -> ArtifactError {
+    ArtifactError::Failed { status, message: message.to_string_lossy().into_owned() }
+}
+
+impl Drop for ModelContext<'_> {
+    fn drop(&mut self) {
+        // SAFETY: it came from `init`, and is not used any more.
+        unsafe { (self.artifact.0.entry.free)(self.raw) };
+    }
+}
+
+impl ModelContext<'_> {
+    /// Element types and shapes of the outputs for inputs of some types and shapes.
+    ///
+    /// # Errors
+    /// The model was not compiled for these inputs.
+    pub fn outputs(&mut self, inputs: &[(DType, &[u64])]) -> Result<Vec<(DType, Vec<u64>)>, ArtifactError> {
+        let dims: Vec<Vec<i64>> = inputs.iter().map(|(_, dims)| dims.iter().map(|dim| *dim as i64).collect()).collect();
+        let inputs: Vec<Tensor> =
+            inputs.iter().zip(&dims).map(|((dtype, _), dims)| tensor(*dtype, dims, null_mut(), 0)).collect();
+        let manifest = self.artifact.manifest();
+        let mut outputs = vec![tensor(DType::F32, &[], null_mut(), 0); manifest.map_or(0, |m| m.outputs.len())];
+        self.check_count("inputs", inputs.len(), manifest.map(|m| m.inputs.len()))?;
+        // SAFETY: there are as many tensors as the model has.
+        let code = unsafe { (self.artifact.0.entry.describe)(self.raw, inputs.as_ptr(), outputs.as_mut_ptr()) };
+        self.check(code)?;
+        let described = outputs.iter().map(|out| {
+            let dtype = DType::ALL.into_iter().find(|d| *d as u32 == out.dtype).unwrap_or(DType::U8);
+            // SAFETY: the model has entered the address of so many extents, which live as long as it does.
+            let dims = unsafe { std::slice::from_raw_parts(out.dims, out.rank as usize) };
+            (dtype, dims.iter().map(|dim| *dim as u64).collect())
+        });
+        Ok(described.collect())
+    }
+
+    /// Runs the model: reads the inputs, fills the outputs, each in the order of its signature. Results have the same
+    /// bits as those of the model compiled in this process, for every number of threads.
+    ///
+    /// # Errors
+    /// A tensor's number, type, shape or size is not the model's.
+    pub fn run(&mut self, inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), ArtifactError> {
+        let manifest = self.artifact.manifest();
+        self.check_count("inputs", inputs.len(), manifest.map(|m| m.inputs.len()))?;
+        self.check_count("outputs", outputs.len(), manifest.map(|m| m.outputs.len()))?;
+        let signed = |dims: &[u64]| -> Vec<i64> { dims.iter().map(|dim| *dim as i64).collect() };
+        let dims: Vec<Vec<i64>> =
+            inputs.iter().map(|t| signed(t.dims)).chain(outputs.iter().map(|t| signed(t.dims))).collect();
+        let (of_inputs, of_outputs) = dims.split_at(inputs.len());
+        let reads: Vec<Tensor> = inputs
+            .iter()
+            .zip(of_inputs)
+            .map(|(t, dims)| tensor(t.dtype, dims, t.data.as_ptr().cast_mut(), t.data.len()))
+            .collect();
+        let mut writes: Vec<Tensor> = outputs
+            .iter_mut()
+            .zip(of_outputs)
+            .map(|(t, dims)| tensor(t.dtype, dims, t.data.as_mut_ptr(), t.data.len()))
+            .collect();
+        // SAFETY: there are as many tensors as the model has, of memory with the sizes given, which do not overlap.
+        let code = unsafe { (self.artifact.0.entry.run)(self.raw, reads.as_ptr(), writes.as_mut_ptr()) };
+        self.check(code)
+    }
+
+    fn check_count(&self, side: &str, given: usize, expected: Option<usize>) -> Result<(), ArtifactError> {
+        match expected {
+            Some(expected) if expected != given => {
+                let message = format!("the model has {expected} {side}, {given} are given");
+                Err(ArtifactError::Failed { status: status::ARGUMENT, message })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check(&self, code: Status) -> Result<(), ArtifactError> {
+        if code == status::OK {
+            return Ok(());
+        }
+        // SAFETY: the context lives, and its message is a text until the next call.
+        let message = unsafe { CStr::from_ptr((self.artifact.0.entry.error)(self.raw)) };
+        Err(failed(code, if message.is_empty() { status::text(code) } else { message }))
+    }
+}
+
+fn tensor(dtype: DType, dims: &[i64], data: *mut u8, bytes: usize) -> Tensor {
+    Tensor { data, dims: dims.as_ptr(), rank: dims.len() as u32, dtype: dtype as u32, bytes: bytes as u64 }
+}
+
+/// Shares pieces of work among the threads of a [`Pool`].
+///
+/// # Safety
+/// `pool` is a [`Pool`].
+unsafe extern "C" fn parallel_for(pool: *mut c_void, count: u64, task: Task, argument: *mut c_void) {
+    struct Argument(*mut c_void);
+    // SAFETY: what it points to is made to be shared by tasks.
+    unsafe impl Sync for Argument {}
+    impl Argument {
+        fn get(&self) -> *mut c_void {
+            self.0
+        }
+    }
+    let argument = Argument(argument);
+    // SAFETY: by the caller's contract.
+    let pool = unsafe { &*pool.cast::<Pool>() };
+    let each = |worker: usize, range: std::ops::Range<u64>| {
+        for index in range {
+            // SAFETY: every piece is executed once, and the pool's threads have numbers of their own.
+            unsafe { task(argument.get(), index, worker as u32) };
+        }
+    };
+    if pool.run(count, 1, &each).is_err() {
+        // Tasks are C functions, which do not unwind: only a broken pool gets here.
+        std::process::abort();
+    }
+}

@@ -1,0 +1,177 @@
+//! Models compiled ahead of time, used from Rust: the C functions of a library that is loaded or linked.
+//!
+//! An [`Artifact`] checks its file before any code of it runs: libraries are sealed, and a broken seal, a manifest of
+//! an unknown format or another machine's code are errors. A [`ModelContext`] has the memory of one run at a time.
+//! Work is shared among the threads of a [`Pool`], as for models compiled in this process.
+
+mod context;
+mod manifest;
+
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use libloading::Library;
+use tensorc_abi::artifact::{EntryPoints, Status, Weights, status};
+use tensorc_abi::seal;
+
+pub use context::ModelContext;
+pub use manifest::{KernelInfo, Manifest, TensorInfo, VariantInfo, WeightsInfo};
+
+/// Why a compiled model cannot be loaded or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArtifactError {
+    #[error("{path}: {source}", path = path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("not a compiled model")]
+    NoArtifact,
+    #[error("the compiled model is damaged, or was changed after linking: its seal is broken")]
+    Damaged,
+    #[error("the compiled model has format {major}.{minor}, which this version of tensorc does not know")]
+    Version { major: u32, minor: u32 },
+    #[error("the compiled model is for {target}, not for this machine")]
+    Target { target: String },
+    #[error("the library cannot be loaded: {0}")]
+    Load(String),
+    #[error("weights {path}: {message}", path = path.display())]
+    Weights { path: PathBuf, message: String },
+    /// A function of the model has failed.
+    #[error("{message}")]
+    Failed { status: Status, message: String },
+}
+
+/// Where a model's weights are, if they are not inside.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOptions {
+    /// By default the library's path with the extension `weights`.
+    pub weights: Option<PathBuf>,
+    /// Do not read the weights to check their hash: the file is known to be intact.
+    pub trusted: bool,
+}
+
+/// A compiled model with its weights. Cloning shares them.
+#[derive(Clone)]
+pub struct Artifact(Arc<Inner>);
+
+struct Inner {
+    entry: EntryPoints,
+    manifest: Option<Manifest>,
+    weights: Weights,
+    has_weights: bool,
+    /// Keeps the code in memory.
+    _library: Option<Library>,
+}
+
+// SAFETY: weights are read only, and the functions of a model may be called from any thread.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: every context holds a reference to this, so none is left.
+        unsafe { (self.entry.weights_close)(&raw mut self.weights) };
+    }
+}
+
+impl Artifact {
+    /// Loads a shared library that `tensorc compile` made, and its weights.
+    ///
+    /// # Errors
+    /// The file is no sealed library of tensorc's for this machine and version, or the weights are not its own.
+    pub fn load(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Artifact, ArtifactError> {
+        let path = path.as_ref();
+        let file = std::fs::read(path).map_err(|source| ArtifactError::Read { path: path.to_owned(), source })?;
+        let Some(content) = seal::open(&file) else {
+            // Whoever made it did not make it for loading: a better reason than the seal.
+            Manifest::of_elf(&file)?;
+            return Err(ArtifactError::Damaged);
+        };
+        let manifest = Manifest::of_elf(content)?;
+        let target = manifest.target.split('-').next().unwrap_or_default();
+        if target != std::env::consts::ARCH && target != "native" {
+            return Err(ArtifactError::Target { target: manifest.target });
+        }
+        // A name without a slash would be searched for in the system's folders.
+        let absolute =
+            std::path::absolute(path).map_err(|source| ArtifactError::Read { path: path.to_owned(), source })?;
+        let load = |e: libloading::Error| ArtifactError::Load(e.to_string());
+        // SAFETY: the seal says that this is a library made by tensorc, whose code runs nothing when it is loaded.
+        let library = unsafe { Library::new(absolute) }.map_err(load)?;
+        // SAFETY: the functions of a model have these types.
+        let entry = unsafe { entry_points(&library, &manifest.name) }.map_err(load)?;
+        let in_file = manifest.weights.bytes > 0 && !manifest.weights.embedded;
+        let weights = options.weights.clone().unwrap_or_else(|| path.with_extension("weights"));
+        let weights = in_file.then_some((weights, options.trusted));
+        Artifact::new(entry, Some(manifest), weights, Some(library))
+    }
+
+    /// A model that is linked into this program: `entry` is the function of that name in its Rust bindings.
+    ///
+    /// # Errors
+    /// The weights are not its own.
+    ///
+    /// # Safety
+    /// The functions are those of one model that `tensorc compile` made.
+    pub unsafe fn linked(entry: EntryPoints, weights: Option<&Path>) -> Result<Artifact, ArtifactError> {
+        Artifact::new(entry, None, weights.map(|path| (path.to_owned(), false)), None)
+    }
+
+    fn new(
+        entry: EntryPoints,
+        manifest: Option<Manifest>,
+        file: Option<(PathBuf, bool)>,
+        library: Option<Library>,
+    ) -> Result<Artifact, ArtifactError> {
+        let mut weights = Weights::NONE;
+        if let Some((path, trusted)) = &file {
+            let fail = |message: &str| ArtifactError::Weights { path: path.clone(), message: message.to_owned() };
+            let text =
+                CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| fail("the path has a zero in it"))?;
+            let flags = if *trusted { Weights::TRUSTED } else { 0 };
+            // SAFETY: the path is a text, and the record is ours.
+            let code = unsafe { (entry.weights_open)(text.as_ptr(), flags, &raw mut weights) };
+            if code != status::OK {
+                return Err(fail(&status::text(code).to_string_lossy()));
+            }
+        }
+        let has_weights = file.is_some();
+        Ok(Artifact(Arc::new(Inner { entry, manifest, weights, has_weights, _library: library })))
+    }
+
+    /// What the model says of itself; none if it is linked.
+    pub fn manifest(&self) -> Option<&Manifest> {
+        self.0.manifest.as_ref()
+    }
+}
+
+impl std::fmt::Debug for Artifact {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Artifact").field("name", &self.manifest().map(|m| &m.name)).finish_non_exhaustive()
+    }
+}
+
+/// The functions of a model.
+///
+/// # Safety
+/// The library defines them with the types of [`EntryPoints`].
+unsafe fn entry_points(library: &Library, name: &str) -> Result<EntryPoints, libloading::Error> {
+    macro_rules! get {
+        ($suffix:literal) => {
+            // SAFETY: by the caller's contract.
+            *unsafe { library.get(format!("{name}_{}", $suffix).as_bytes()) }?
+        };
+    }
+    Ok(EntryPoints {
+        memory_bytes: get!("memory_bytes"),
+        init: get!("init"),
+        describe: get!("describe"),
+        run: get!("run"),
+        error: get!("error"),
+        free: get!("free"),
+        weights_open: get!("weights_open"),
+        weights_view: get!("weights_view"),
+        weights_close: get!("weights_close"),
+    })
+}

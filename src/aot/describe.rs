@@ -1,0 +1,86 @@
+//! The manifest of a compiled model, from what was compiled.
+
+use tensorc_abi::image::VERSION;
+use tensorc_abi::{BufferId, Plan};
+use tensorc_ir::Dim;
+use tensorc_ir::graph::{Graph, Value};
+use tensorc_ir::kir::Kernel;
+use tensorc_ir::text::print_kernel;
+use tensorc_runtime::artifact::{KernelInfo, Manifest, TensorInfo, VariantInfo, WeightsInfo};
+
+use super::Request;
+use super::variants::Variant;
+use super::weights::Block;
+use crate::Model;
+
+/// What an artifact says of itself, but for the bytes of code.
+pub fn describe(
+    model: &Model,
+    request: &Request,
+    variants: &[Variant],
+    kernels: &[Kernel],
+    block: &Block,
+    image_words: usize,
+) -> Manifest {
+    let info = |v: &Variant| VariantInfo {
+        extents: v.extents.clone(),
+        steps: v.plan.steps.len() as u64,
+        arena_bytes: v.plan.arena_bytes,
+    };
+    let kernel = |k: &Kernel| KernelInfo { name: k.name.clone(), code_bytes: 0, kir: print_kernel(k) };
+    Manifest {
+        format: (VERSION.major, VERSION.minor),
+        compiler: env!("CARGO_PKG_VERSION").to_owned(),
+        name: request.name.clone(),
+        target: request.target.to_string(),
+        inputs: inputs(model.graph(), request, variants),
+        outputs: tensors(variants, |plan| &plan.outputs),
+        dims: request.ranges.iter().map(|(name, (min, max))| (name.clone(), *min, *max)).collect(),
+        weights: WeightsInfo {
+            embedded: request.embed_weights,
+            bytes: block.bytes.len() as u64,
+            hash: format!("{:032x}", block.hash),
+        },
+        image_bytes: 8 * image_words as u64,
+        variants: variants.iter().map(info).collect(),
+        kernels: kernels.iter().map(kernel).collect(),
+    }
+}
+
+/// The manifest with the bytes of code of every kernel.
+pub fn with_code(manifest: &Manifest, code: &[u64]) -> Manifest {
+    let mut with = manifest.clone();
+    with.kernels.iter_mut().zip(code).for_each(|(kernel, bytes)| kernel.code_bytes = *bytes);
+    with
+}
+
+/// Tensors of a side; extents that differ from variant to variant are `?`.
+fn tensors(variants: &[Variant], side: impl Fn(&Plan) -> &Vec<BufferId>) -> Vec<TensorInfo> {
+    let first = &variants[0].plan;
+    let one = |(i, id): (usize, &BufferId)| {
+        let buffer = first.buffer(*id);
+        let extent = |(axis, extent): (usize, &u64)| {
+            let same = variants.iter().all(|v| v.plan.buffer(side(&v.plan)[i]).dims.get(axis) == Some(extent));
+            if same { extent.to_string() } else { "?".to_owned() }
+        };
+        let dims = buffer.dims.iter().enumerate().map(extent).collect();
+        TensorInfo { name: buffer.name.clone(), dtype: buffer.dtype.name().to_owned(), dims }
+    };
+    side(first).iter().enumerate().map(one).collect()
+}
+
+/// The inputs, with the names of dynamic dimensions.
+fn inputs(graph: &Graph, request: &Request, variants: &[Variant]) -> Vec<TensorInfo> {
+    let mut all = tensors(variants, |plan| &plan.inputs);
+    for (info, node) in all.iter_mut().zip(graph.inputs()) {
+        let shape = graph.resolved(Value { node: *node, port: 0 }).shape;
+        for (dim, text) in shape.dims().unwrap_or_default().iter().zip(&mut info.dims) {
+            if let Dim::Sym(id) = dim
+                && request.ranges.contains_key(&*graph.dims.name(*id))
+            {
+                *text = graph.dims.name(*id).to_string();
+            }
+        }
+    }
+    all
+}

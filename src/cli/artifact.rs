@@ -1,0 +1,63 @@
+//! What `tensorc inspect` shows of a compiled model.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use tensorc::runtime::artifact::{ArtifactError, Manifest, TensorInfo};
+
+use super::Failure;
+
+/// The manifest of a file that is a compiled model; `None` if it is something else.
+///
+/// # Errors
+/// It is a compiled model that is damaged, or of a version that this one does not know.
+pub fn manifest(path: &Path) -> Result<Option<Manifest>, Failure> {
+    let mut head = [0u8; 4];
+    let elf = std::fs::File::open(path).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut head)).is_ok()
+        && head == *b"\x7fELF";
+    let json = path.extension().is_some_and(|e| e == "json");
+    if !elf && !json {
+        return Ok(None);
+    }
+    let named = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+    let bytes = std::fs::read(path).map_err(|e| named(&e))?;
+    let found = if elf { Manifest::of_elf(&bytes) } else { Manifest::from_json(&bytes) };
+    match found {
+        Ok(manifest) => Ok(Some(manifest)),
+        // A symbol of MXNet is JSON, too.
+        Err(ArtifactError::NoArtifact) if json => Ok(None),
+        Err(error) => Err(named(&error).into()),
+    }
+}
+
+/// The manifest for people: signature, parts with their sizes, kernels; with the text of the kernels if asked.
+pub fn table(manifest: &Manifest, kernels: bool) -> Result<String, Failure> {
+    let mut out = String::new();
+    let (major, minor) = manifest.format;
+    writeln!(out, "compiled model `{}` for {}", manifest.name, manifest.target)?;
+    writeln!(out, "format       {major}.{minor}, by tensorc {}", manifest.compiler)?;
+    for (side, tensors) in [("inputs", &manifest.inputs), ("outputs", &manifest.outputs)] {
+        writeln!(out, "{side}")?;
+        let width = tensors.iter().map(|t| t.name.len()).max().unwrap_or(0);
+        for TensorInfo { name, dtype, dims } in tensors {
+            writeln!(out, "  {name:width$}  {dtype}[{}]", dims.join(", "))?;
+        }
+    }
+    for (name, min, max) in &manifest.dims {
+        writeln!(out, "  {name} from {min} to {max}")?;
+    }
+    let code: u64 = manifest.kernels.iter().map(|k| k.code_bytes).sum();
+    let place = if manifest.weights.embedded { "inside" } else { "in a file" };
+    writeln!(out, "code         {code} B in {} kernels", manifest.kernels.len())?;
+    writeln!(out, "plans        {} B, {} plans", manifest.image_bytes, manifest.variants.len())?;
+    writeln!(out, "weights      {} B {place}, XXH3 {}", manifest.weights.bytes, manifest.weights.hash)?;
+    writeln!(out, "memory       {} B of intermediate tensors at most", manifest.arena_bytes())?;
+    writeln!(out, "kernels")?;
+    for (number, kernel) in manifest.kernels.iter().enumerate() {
+        writeln!(out, "  {number:>4} {:>8} B  {}", kernel.code_bytes, kernel.name)?;
+        if kernels {
+            writeln!(out, "{}", kernel.kir)?;
+        }
+    }
+    Ok(out)
+}

@@ -1,0 +1,112 @@
+//! Models compiled ahead of time: from C programs, from Rust and as programs of their own.
+
+mod damage;
+mod programs;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tensorc::aot::link::{Product, Tools, link};
+use tensorc::aot::{self, Artifact, Request};
+use tensorc::{Compiler, Model, Options, Tensor};
+use tensorc_codegen::target::Target;
+
+use crate::support::examples;
+
+fn request(name: &str, target: &str) -> Request {
+    Request {
+        name: name.into(),
+        shapes: BTreeMap::new(),
+        ranges: BTreeMap::new(),
+        target: target.parse::<Target>().unwrap(),
+        embed_weights: false,
+        program: false,
+    }
+}
+
+/// The digit classifier, for batches of up to four.
+fn digits(target: &str) -> (Model, Artifact) {
+    let compiler = Compiler::new(Options { threads: Some(2), ..Options::default() }).unwrap();
+    let model = compiler.load(examples().join("digits/digits.onnx")).unwrap();
+    let ranges = BTreeMap::from([("batch".to_owned(), (1, 4))]);
+    let artifact = aot::compile(&model, &Request { ranges, ..request("digits", target) }).unwrap();
+    (model, artifact)
+}
+
+/// Images with values that differ from pixel to pixel.
+fn images(batch: u64) -> Vec<f32> {
+    (0..batch * 64).map(|i| ((i * 37) % 17) as f32).collect()
+}
+
+/// What the model gives when it is compiled in this process.
+fn expected(model: &Model, batch: u64) -> Vec<Tensor> {
+    let image = Tensor::from_f32(&[batch, 1, 8, 8], &images(batch)).unwrap();
+    model.run(&[("image", image)]).unwrap().into_iter().map(|(_, tensor)| tensor).collect()
+}
+
+/// Whether a program can be run here.
+fn exists(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+/// A folder with the classifier as `product`, its header and its weights; `None` without a C compiler.
+fn built(product: Product, file: &str, target: &str) -> Option<(tempfile::TempDir, PathBuf, Model)> {
+    if !exists("cc") {
+        println!("skipped: there is no C compiler `cc`");
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (model, artifact) = digits(target);
+    let path = dir.path().join(file);
+    link(product, "digits", &artifact.object, target.parse().unwrap(), &Tools::default(), &path).unwrap();
+    std::fs::write(dir.path().join("digits.h"), &artifact.header).unwrap();
+    std::fs::write(dir.path().join("digits.weights"), artifact.weights.unwrap()).unwrap();
+    Some((dir, path, model))
+}
+
+fn checked(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);
+    output
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn equal_requests_give_equal_bytes_without_paths() {
+    let (_, first) = digits("native");
+    let (_, second) = digits("native");
+    assert_eq!(first.object, second.object);
+    assert_eq!(first.weights, second.weights);
+    assert_eq!(first.header, second.header);
+    let here = env!("CARGO_MANIFEST_DIR").as_bytes();
+    assert!(!first.object.windows(here.len()).any(|w| w == here), "the object has a path of this machine in it");
+}
+
+#[test]
+fn linked_libraries_are_equal_and_have_no_paths() {
+    let Some((first, a, _)) = built(Product::SharedLibrary, "digits.so", "native") else { return };
+    let Some((_second, b, _)) = built(Product::SharedLibrary, "digits.so", "native") else { return };
+    let bytes = std::fs::read(a).unwrap();
+    assert!(bytes == std::fs::read(b).unwrap(), "two builds differ");
+    let folder = text(first.path()).as_bytes();
+    assert!(!bytes.windows(folder.len()).any(|w| w == folder), "the library has a path of this machine in it");
+}
+
+#[test]
+fn names_and_ranges_that_cannot_be_are_errors() {
+    let (model, _) = digits("native");
+    let fail = |request: Request| aot::compile(&model, &request).err().map(|e| e.to_string()).unwrap();
+    let message = fail(Request { ranges: BTreeMap::from([("batch".into(), (1, 4))]), ..request("no-name", "native") });
+    assert!(message.contains("`no-name` is no name in C"), "{message}");
+    let message = fail(Request { ranges: BTreeMap::from([("batch".into(), (4, 1))]), ..request("m", "native") });
+    assert!(message.contains("the range 4..1 of `batch` is empty"), "{message}");
+    let message = fail(Request { ranges: BTreeMap::from([("batch".into(), (1, 9999))]), ..request("m", "native") });
+    assert!(message.contains("9999 combinations"), "{message}");
+    let message = fail(request("m", "native"));
+    assert!(message.contains("the shape of input `image` is open"), "{message}");
+}

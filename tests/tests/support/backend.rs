@@ -1,0 +1,20 @@
+//! The back end under test.
+
+use tensorc::ndarray::{Runtime, RuntimeOptions};
+use tensorc::{Backend, Compiler, Options};
+
+/// Default options, with the back end that the environment variable `TENSORC_BACKEND` names, if it is set.
+pub fn options() -> Options {
+    let named = std::env::var("TENSORC_BACKEND").ok();
+    let backend = named.map_or(Backend::default(), |name| {
+        Backend::from_name(&name).unwrap_or_else(|| panic!("TENSORC_BACKEND names no back end: {name}"))
+    });
+    Options { backend, ..Options::default() }
+}
+
+/// A runtime of arrays with such options.
+pub fn new_runtime(runtime: RuntimeOptions) -> Runtime {
+    let compiler = Compiler::new(options());
+    let made = compiler.and_then(|compiler| Runtime::with_compiler(compiler, runtime));
+    made.unwrap_or_else(|error| panic!("no runtime: {error}"))
+}
