@@ -1,6 +1,9 @@
 //! Functions in place of instructions that processors lack, with the C calling convention, for generated code to
 //! call: fused multiply-adds, roundings to integers, conversions to half precision, permutations of bytes.
 
+#[cfg(target_arch = "x86_64")]
+use core::arch::x86_64::__m128i;
+
 /// Defines functions and the table that finds them by name.
 macro_rules! functions {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $t:ty),*) -> $r:ty $body:block)*) => {
@@ -68,15 +71,12 @@ functions! {
 #[cfg(target_arch = "x86_64")]
 #[cfg_attr(feature = "c-names", unsafe(no_mangle))]
 #[allow(improper_ctypes_definitions, reason = "vectors are passed in registers, as the caller expects")]
-pub extern "C" fn tc_x86_pshufb(
-    x: core::arch::x86_64::__m128i,
-    lanes: core::arch::x86_64::__m128i,
-) -> core::arch::x86_64::__m128i {
+pub extern "C" fn tc_x86_pshufb(x: __m128i, lanes: __m128i) -> __m128i {
     // SAFETY: both types are sixteen bytes, and all of these are values.
-    let [x, lanes] = unsafe { core::mem::transmute::<[core::arch::x86_64::__m128i; 2], [[u8; 16]; 2]>([x, lanes]) };
+    let [x, lanes] = [x, lanes].map(|v| unsafe { core::mem::transmute::<__m128i, [u8; 16]>(v) });
     let bytes = lanes.map(|lane| if lane < 128 { x[usize::from(lane % 16)] } else { 0 });
     // SAFETY: as above.
-    unsafe { core::mem::transmute::<[u8; 16], core::arch::x86_64::__m128i>(bytes) }
+    unsafe { core::mem::transmute::<[u8; 16], __m128i>(bytes) }
 }
 
 /// The f32 towards zero, or if that is even and not exact, its odd neighbour: rounded to fewer bits, it gives what
@@ -174,15 +174,10 @@ mod tests {
     fn bytes_are_permuted() {
         let order: [u8; 16] = core::array::from_fn(|i| if i == 3 { 0x80 } else { 15 - i as u8 });
         let x: [u8; 16] = core::array::from_fn(|i| i as u8 + 1);
-        let to = |bytes: [u8; 16]| {
-            // SAFETY: both types are sixteen bytes, and all of these are values.
-            unsafe { core::mem::transmute::<[u8; 16], core::arch::x86_64::__m128i>(bytes) }
-        };
-        let from = |lanes: core::arch::x86_64::__m128i| {
-            // SAFETY: as above.
-            unsafe { core::mem::transmute::<core::arch::x86_64::__m128i, [u8; 16]>(lanes) }
-        };
-        let found: [u8; 16] = from(tc_x86_pshufb(to(x), to(order)));
+        // SAFETY: sixteen bytes each way.
+        let [a, b] = [x, order].map(|v| unsafe { core::mem::transmute::<[u8; 16], __m128i>(v) });
+        // SAFETY: as above.
+        let found = unsafe { core::mem::transmute::<__m128i, [u8; 16]>(tc_x86_pshufb(a, b)) };
         assert_eq!(found, core::array::from_fn(|i| if i == 3 { 0 } else { 16 - i as u8 }));
     }
 }
