@@ -6,7 +6,6 @@ use std::ops::Add;
 
 use tensorc_ir::graph::{NodeId, Value};
 use tensorc_ir::prim::Prim;
-use tensorc_ir::views::run_offset;
 use tensorc_ir::work::{Member, Ops, Source, Work};
 
 use super::plan::{Cluster, FusionPlan};
@@ -62,16 +61,6 @@ impl<'a> Prices<'a> {
         Prices { machine, contractions: plan.order.iter().filter_map(ops).collect() }
     }
 
-    /// Whether a cluster is a slice that lies side by side in its operand, which is read there.
-    fn is_in_place(&self, plan: &FusionPlan<'_>, cluster: &Cluster) -> bool {
-        let mut members = cluster.members.iter().map(|(_, node)| *node);
-        let (Some(node), None) = (members.next(), members.next()) else { return false };
-        match (plan.prim(node), plan.args(node), plan.types(node)) {
-            (Some(Prim::View(view)), [v], [ty]) => run_offset(view, plan.ty(*v), &ty.dims).is_some(),
-            _ => false,
-        }
-    }
-
     /// The price of a cluster that reads `externals` and stores `outputs`.
     pub fn of(&self, plan: &FusionPlan<'_>, cluster: &Cluster, externals: &[Value], outputs: &[Value]) -> Price {
         let nodes: Vec<(u32, NodeId)> = cluster.members.iter().copied().collect();
@@ -90,9 +79,6 @@ impl<'a> Prices<'a> {
                 ops: self.contractions.get(node).copied(),
             })
         };
-        if self.is_in_place(plan, cluster) {
-            return Price::default();
-        }
         let members: Vec<Member<'_>> = nodes.iter().filter_map(member).collect();
         let types: Vec<_> = operands.iter().map(|v| plan.ty(*v)).collect();
         let work = Work::of(&members, &types);

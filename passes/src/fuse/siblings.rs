@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 
 use tensorc_ir::graph::{FusionClass, NodeId, Value};
+use tensorc_ir::prim::Prim;
+use tensorc_ir::views::run_offset;
 
 use super::alternatives::cluster;
 use super::plan::{Cluster, FusionPlan, Unit};
@@ -38,6 +40,16 @@ pub fn merge(plan: &mut FusionPlan<'_>, prices: &Prices<'_>, ids: &mut Vec<usize
     }
 }
 
+/// Whether a cluster is a slice that lies side by side in its operand: it is read there, which costs nothing.
+fn is_in_place(plan: &FusionPlan<'_>, cluster: &Cluster) -> bool {
+    let mut members = cluster.members.iter().map(|(_, node)| *node);
+    let (Some(node), None) = (members.next(), members.next()) else { return false };
+    match (plan.prim(node), plan.args(node), plan.types(node)) {
+        (Some(Prim::View(view)), [v], [ty]) => run_offset(view, plan.ty(*v), &ty.dims).is_some(),
+        _ => false,
+    }
+}
+
 /// Two clusters as one, if a kernel can compute that, no cycle comes of it, and it is cheaper.
 fn merged(
     plan: &FusionPlan<'_>,
@@ -48,7 +60,7 @@ fn merged(
     let (x, y) = (&plan.clusters[a], &plan.clusters[b]);
     let both_contract = [x, y].iter().any(|c| c.class == FusionClass::Contract);
     let related = x.dims == y.dims && plan.in_phase(x, y.anchor);
-    if both_contract || !related {
+    if both_contract || !related || is_in_place(plan, x) || is_in_place(plan, y) {
         return None;
     }
     let (reads_x, reads_y) = (x.externals(plan), y.externals(plan));
