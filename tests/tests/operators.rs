@@ -156,34 +156,67 @@ fn imperative(arrays: &Runtime, op: &OpRef, candidate: &Candidate, want: &[Tenso
     Ok(())
 }
 
-#[test]
-fn compiled_operators_agree_with_the_interpreter() {
-    let registry = tensorc_ops::registry().unwrap();
+/// What came of the candidates of some operators.
+#[derive(Default)]
+struct Examined {
+    covered: usize,
+    runs: usize,
+    failures: Vec<String>,
+    /// Operators without candidates that they take.
+    open: Vec<&'static str>,
+}
+
+/// Judges the candidates of operators, with compilers of its own.
+fn examine<'r>(registry: &Registry, ops: impl Iterator<Item = &'r OpRef>) -> Examined {
     let compilers = [compiler(1), compiler(2)];
     let arrays = Runtime::with_compiler(compilers[1].clone(), RuntimeOptions::default()).unwrap();
-    let (mut covered, mut runs, mut failures, mut open) = (0, 0, vec![], vec![]);
-    let only = std::env::var("TENSORC_OPERATORS_ONLY").unwrap_or_default();
-    for op in registry.iter().filter(|op| op.name.contains(&only)) {
+    let mut all = Examined::default();
+    for op in ops {
         let (mut agrees, mut fails) = (0, 0);
         for candidate in candidates(op) {
-            match judge(&compilers, &arrays, &registry, op, &candidate) {
+            match judge(&compilers, &arrays, registry, op, &candidate) {
                 Verdict::NotTaken => {}
                 Verdict::Agrees => agrees += 1,
                 Verdict::Fails(why) => {
                     fails += 1;
                     if fails <= 3 {
-                        failures.push(format!("{}: {candidate}: {why}", op.name));
+                        all.failures.push(format!("{}: {candidate}: {why}", op.name));
                     }
                 }
             }
         }
-        runs += agrees + fails;
-        if agrees + fails > 0 {
-            covered += 1;
-        } else {
-            open.push(op.name);
+        all.runs += agrees + fails;
+        match agrees + fails {
+            0 => all.open.push(op.name),
+            _ => all.covered += 1,
         }
     }
+    all
+}
+
+#[test]
+fn compiled_operators_agree_with_the_interpreter() {
+    let registry = tensorc_ops::registry().unwrap();
+    let only = std::env::var("TENSORC_OPERATORS_ONLY").unwrap_or_default();
+    let ops: Vec<&OpRef> = registry.iter().filter(|op| op.name.contains(&only)).collect();
+    // The longest test of all: on two threads.
+    let halves = std::thread::scope(|scope| {
+        let half = |first| {
+            let ops = ops.iter().copied().skip(first).step_by(2);
+            let registry = &registry;
+            scope.spawn(move || examine(registry, ops))
+        };
+        [0, 1].map(half).map(|thread| thread.join().unwrap())
+    });
+    let mut all = Examined::default();
+    for half in halves {
+        all.covered += half.covered;
+        all.runs += half.runs;
+        all.failures.extend(half.failures);
+        all.open.extend(half.open);
+    }
+    let Examined { covered, runs, failures, mut open } = all;
+    open.sort_unstable();
     visible(&format!("operators: {covered} covered in {runs} graphs; no operands found for: {}", open.join(", ")));
     assert!(failures.is_empty(), "{} fail:\n{}", failures.len(), failures.join("\n"));
     assert!(!only.is_empty() || covered >= COVERED, "{covered} operators covered, {COVERED} before");
