@@ -99,10 +99,17 @@ impl Vector for __m256 {
 /// As [`Tier`].
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn depthwise(d: &Depthwise<'_>) {
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn square<const STEP: usize, const K: usize, const LINES: usize>(d: &Depthwise<'_>) {
+        // SAFETY: passed on from the caller.
+        unsafe { narrow_depthwise::square::<__m256, STEP, K, LINES>(d) }
+    }
+    let all = [square::<1, 3, 6>, square::<2, 3, 9>, square::<1, 5, 8>, square::<2, 5, 11>];
     // SAFETY: passed on from the caller.
     unsafe {
-        if !narrow_depthwise::usual::<__m256>(d) {
-            portable::depthwise(d, Fma::new());
+        match narrow_depthwise::usual(d, all) {
+            Some(square) => square(d),
+            None => portable::depthwise(d, Fma::new()),
         }
     }
 }

@@ -7,26 +7,20 @@ use super::{Depthwise, LANES};
 /// Output rows computed together.
 const BAND: usize = 4;
 
-/// Computes the usual filters: square ones of 3 or 5 columns, without dilation and at stride 1 or 2. Says whether
-/// the convolution is one.
-///
-/// # Safety
-/// As [`super::Tier`].
-#[inline(always)]
-pub(super) unsafe fn usual<X: Vector>(d: &Depthwise<'_>) -> bool {
+/// Chooses the function for a usual filter: square, of 3 or 5 columns, without dilation and at stride 1 or 2. They are
+/// given for 3 columns at both strides, then 5, and are functions of their own, so that each has the registers.
+pub(super) fn usual(d: &Depthwise<'_>, all: [DepthwiseFn; 4]) -> Option<DepthwiseFn> {
     let g = d.shape;
-    // SAFETY: passed on from the caller.
-    unsafe {
-        match (g.strides, g.dilations, g.kernel) {
-            ([1, 1], [1, 1], [3, 3]) => square::<X, 1, 3, 6>(d),
-            ([2, 2], [1, 1], [3, 3]) => square::<X, 2, 3, 9>(d),
-            ([1, 1], [1, 1], [5, 5]) => square::<X, 1, 5, 8>(d),
-            ([2, 2], [1, 1], [5, 5]) => square::<X, 2, 5, 11>(d),
-            _ => return false,
-        }
+    match (g.strides, g.dilations, g.kernel) {
+        ([1, 1], [1, 1], [3, 3]) => Some(all[0]),
+        ([2, 2], [1, 1], [3, 3]) => Some(all[1]),
+        ([1, 1], [1, 1], [5, 5]) => Some(all[2]),
+        ([2, 2], [1, 1], [5, 5]) => Some(all[3]),
+        _ => None,
     }
-    true
 }
+
+pub(super) type DepthwiseFn = unsafe fn(&Depthwise<'_>);
 
 /// Square filters `K` wide with stride `STEP` both ways and no dilation. Each input row of a band is
 /// loaded once and used by every output row it lies under; there are `LINES = (BAND - 1)·STEP + K`.
@@ -34,7 +28,7 @@ pub(super) unsafe fn usual<X: Vector>(d: &Depthwise<'_>) -> bool {
 /// # Safety
 /// As [`super::Tier`], with that shape.
 #[inline(always)]
-unsafe fn square<X: Vector, const STEP: usize, const K: usize, const LINES: usize>(d: &Depthwise<'_>) {
+pub(super) unsafe fn square<X: Vector, const STEP: usize, const K: usize, const LINES: usize>(d: &Depthwise<'_>) {
     let g = d.shape;
     // SAFETY: the filter has K×K elements.
     let filter: [[X; K]; K] = unsafe {

@@ -148,10 +148,16 @@ pub(super) unsafe fn depth_strip(t: &DepthStrip) {
 /// # Safety
 /// As [`Tier`].
 pub(super) unsafe fn depthwise(d: &Depthwise<'_>) {
+    unsafe fn square<const STEP: usize, const K: usize, const LINES: usize>(d: &Depthwise<'_>) {
+        // SAFETY: passed on from the caller.
+        unsafe { narrow_depthwise::square::<float32x4_t, STEP, K, LINES>(d) }
+    }
+    let all = [square::<1, 3, 6>, square::<2, 3, 9>, square::<1, 5, 8>, square::<2, 5, 11>];
     // SAFETY: passed on from the caller.
     unsafe {
-        if !narrow_depthwise::usual::<float32x4_t>(d) {
-            portable::depthwise(d, Baseline);
+        match narrow_depthwise::usual(d, all) {
+            Some(square) => square(d),
+            None => portable::depthwise(d, Baseline),
         }
     }
 }
