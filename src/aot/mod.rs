@@ -78,6 +78,8 @@ pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
         manifest: &|code| describe::with_code(&manifest, code).to_section(),
     };
     let object = emit_object(&object, request.target)?;
+    // As the object has it: with the bytes of code.
+    let manifest = Manifest::of_elf(&object).map_err(|e| Error::Internal(format!("the manifest of an object: {e}")))?;
     let header = header::write(&manifest);
     let weights = (!request.embed_weights).then(|| block.file());
     Ok(Artifact { object, header, weights, manifest })

@@ -83,6 +83,8 @@ fn equal_requests_give_equal_bytes_without_paths() {
     assert_eq!(first.object, second.object);
     assert_eq!(first.weights, second.weights);
     assert_eq!(first.header, second.header);
+    assert_eq!(first.manifest, second.manifest);
+    assert!(first.manifest.kernels.iter().all(|k| k.code_bytes > 0), "{:?}", first.manifest.kernels);
     let here = env!("CARGO_MANIFEST_DIR").as_bytes();
     assert!(!first.object.windows(here.len()).any(|w| w == here), "the object has a path of this machine in it");
 }
