@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use tensorc_abi::{BufferId, Home, Plan, StepOp};
-#[cfg(feature = "llvm")]
-use tensorc_codegen::target::Capability;
-use tensorc_codegen::target::entry_names;
+use tensorc_codegen::target::{Capability, entry_names};
 use tensorc_ir::diag::{Code as ErrorCode, Diagnostic};
 use tensorc_ir::interp::run_launch;
 use tensorc_ir::kir::Kernel;
@@ -23,6 +21,14 @@ pub fn interpreted(device: Device) -> Arc<dyn Driver> {
     Arc::new(HostDriver::new(device))
 }
 
+/// PTX of kernels for a GPU as one module, whose entries are named after them.
+///
+/// # Errors
+/// A kernel is not for a GPU or has no code, or the build has no LLVM.
+pub fn ptx(kernels: &[Kernel], capability: Capability) -> Result<String, Error> {
+    module(kernels, &entries(kernels)?, &vec![true; kernels.len()], capability)
+}
+
 /// Loads a plan's kernels.
 pub(crate) fn load(driver: &Arc<dyn Driver>, plan: &Plan, kernels: &[Kernel]) -> Result<Vec<Function>, Error> {
     let entries = entries(kernels)?;
@@ -32,7 +38,7 @@ pub(crate) fn load(driver: &Arc<dyn Driver>, plan: &Plan, kernels: &[Kernel]) ->
             Code::Host(entries.into_iter().zip(kernels.iter().map(host_kernel)).collect())
         }
         CodeForm::Ptx { capability } => {
-            let text = ptx(kernels, &entries, &distinct(plan), capability)?;
+            let text = module(kernels, &entries, &distinct(plan), capability_of(capability)?)?;
             Code::Ptx { text, entries }
         }
     };
@@ -81,22 +87,26 @@ fn share(plan: &Plan, a: BufferId, b: BufferId) -> bool {
     }
 }
 
-#[cfg(feature = "llvm")]
-fn ptx(kernels: &[Kernel], entries: &[Entry], distinct: &[bool], capability: u32) -> Result<String, Error> {
-    let capability = match capability {
-        90 => Capability::Sm90a,
-        80.. => Capability::Sm80,
+/// The newest code that a GPU executes.
+fn capability_of(number: u32) -> Result<Capability, Error> {
+    match number {
+        90 => Ok(Capability::Sm90a),
+        80.. => Ok(Capability::Sm80),
         older => {
             let why = format!("a GPU of compute capability {}.{}; 8.0 is the least", older / 10, older % 10);
-            return Err(Diagnostic::new(ErrorCode::Unsupported, why).into());
+            Err(Diagnostic::new(ErrorCode::Unsupported, why).into())
         }
-    };
+    }
+}
+
+#[cfg(feature = "llvm")]
+fn module(kernels: &[Kernel], entries: &[Entry], distinct: &[bool], capability: Capability) -> Result<String, Error> {
     let named: Vec<(&str, &Kernel)> = entries.iter().map(|e| e.name.as_str()).zip(kernels).collect();
     Ok(tensorc_codegen::llvm::ptx(&named, distinct, capability)?)
 }
 
 #[cfg(not(feature = "llvm"))]
-fn ptx(_: &[Kernel], _: &[Entry], _: &[bool], _: u32) -> Result<String, Error> {
+fn module(_: &[Kernel], _: &[Entry], _: &[bool], _: Capability) -> Result<String, Error> {
     Backend::Llvm.check()?;
     Ok(String::new())
 }

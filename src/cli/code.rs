@@ -3,7 +3,6 @@
 use tensorc::ir::diag::Result;
 use tensorc::ir::kir::Kernel;
 use tensorc::{Backend, Target};
-use tensorc_codegen::target::Capability;
 
 /// A form of a kernel's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,27 +33,6 @@ impl Form {
             Form::Asm => asked,
             Form::Ptx => Backend::Llvm,
         }
-    }
-
-    /// PTX of kernels for a GPU, as one module.
-    ///
-    /// # Errors
-    /// A kernel is not for a GPU or has no code, or the build has no LLVM.
-    pub fn ptx(kernels: &[Kernel], capability: Capability) -> Result<String> {
-        Backend::Llvm.check()?;
-        Form::ptx_module(kernels, capability)
-    }
-
-    #[cfg(feature = "llvm")]
-    fn ptx_module(kernels: &[Kernel], capability: Capability) -> Result<String> {
-        let names: Vec<String> = tensorc_codegen::target::entry_names(kernels);
-        let named: Vec<(&str, &Kernel)> = names.iter().map(String::as_str).zip(kernels).collect();
-        tensorc_codegen::llvm::ptx(&named, &vec![true; kernels.len()], capability)
-    }
-
-    #[cfg(not(feature = "llvm"))]
-    fn ptx_module(_: &[Kernel], _: Capability) -> Result<String> {
-        Ok(String::new())
     }
 
     /// The code of kernels, a paragraph each.

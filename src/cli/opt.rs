@@ -149,10 +149,9 @@ pub fn run(args: &OptArgs) -> Result<(), Failure> {
     }
     if let Some(form) = code {
         let text = match gpu {
-            Some(capability) if form == Form::Ptx => Form::ptx(&module.kernels, capability),
-            _ => form.text(&module.kernels, args.compile.backend()?, target),
+            Some(capability) if form == Form::Ptx => tensorc::gpu::ptx(&module.kernels, capability)?,
+            _ => form.text(&module.kernels, args.compile.backend()?, target).map_err(named)?,
         };
-        let text = text.map_err(named)?;
         return match &args.output {
             Some(path) => Ok(std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?),
             None => print(&text),
