@@ -45,12 +45,23 @@ const PROGRAMS: [(&str, &str, &str); 15] = [
 ];
 
 /// The same of floating-point numbers alone.
-const FLOAT_PROGRAMS: [(&str, &str, &str); 7] = [
+const FLOAT_PROGRAMS: [(&str, &str, &str); 10] = [
     ("gelu", "%x: T[5, 33]", "%y = gelu(%x)"),
     ("softmax", "%x: T[4, 77]", "%y = softmax(%x)"),
     ("long softmax", "%x: T[2, 2050]", "%y = softmax(%x)"),
     ("softmax of columns", "%x: T[30, 9]", "%y = softmax(%x) {axis = 0}"),
     ("norm", "%x: T[6, 96], %s: T[96], %b: T[96]", "%y = layer_norm(%x, %s, %b)"),
+    ("aligned product", "%x: T[70, 136], %w: T[136, 72]", "%y = matmul(%x, %w)"),
+    (
+        "layer",
+        "%x: T[40, 64], %w: T[80, 64], %b: T[80]",
+        "%t = transpose(%w) {perm = [1, 0]} %p = matmul(%x, %t) %s = add(%p, %b) %y = gelu(%s)",
+    ),
+    (
+        "heads",
+        "%x: T[2, 4, 24, 32], %z: T[2, 4, 40, 32]",
+        "%t = transpose(%z) {perm = [0, 1, 3, 2]} %y = matmul(%x, %t)",
+    ),
     ("product and softmax", "%x: T[20, 16], %w: T[16, 40]", "%p = matmul(%x, %w) %y = softmax(%p)"),
     (
         "convolution",

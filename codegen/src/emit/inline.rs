@@ -94,6 +94,11 @@ impl<'a> Inliner<'a> {
         self.b.finish()
     }
 
+    /// The buffer of an input.
+    pub fn input(&self, node: NodeId) -> Result<Buf> {
+        self.inputs.get(&node).copied().ok_or_else(|| internal("an input has no buffer"))
+    }
+
     pub fn output(&self, i: usize) -> Buf {
         self.outputs[i]
     }
@@ -275,7 +280,7 @@ impl<'a> Inliner<'a> {
         match &cluster.body.node(v.node).kind {
             NodeKind::Input => {
                 let ty = cluster.ty(v)?;
-                let buf = *self.inputs.get(&v.node).ok_or_else(|| internal("an input has no buffer"))?;
+                let buf = self.input(v.node)?;
                 let index = self.kernel_index(&cluster.input_address(v, coords)?);
                 Ok(self.b.load_guarded(buf, index, guard.map(|g| (g, Scalar::zero(ty.dtype)))))
             }

@@ -14,7 +14,8 @@ use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 use tensorc_ir::views::strides_in_result;
 
-use super::loops::{launch, set_groups};
+use super::loops::{below, launch, set_groups};
+use super::matrix;
 use crate::emit::Emitted;
 use crate::emit::cluster::{Cluster, Group, Uses, group_axes};
 use crate::emit::fold::{Fold, Space, accumulator, bind_folded};
@@ -29,11 +30,11 @@ const PAD: u64 = 4;
 const SMALLEST: u64 = 64;
 
 /// Axes by the operands that have them.
-struct Axes {
-    batch: Vec<Group>,
-    rows: Vec<Group>,
-    columns: Vec<Group>,
-    terms: Vec<Group>,
+pub(super) struct Axes {
+    pub batch: Vec<Group>,
+    pub rows: Vec<Group>,
+    pub columns: Vec<Group>,
+    pub terms: Vec<Group>,
 }
 
 /// The size of a tile: rows, columns, terms at a time.
@@ -68,7 +69,7 @@ impl Side {
     }
 }
 
-fn total(groups: &[Group]) -> u64 {
+pub(super) fn total(groups: &[Group]) -> u64 {
     groups.iter().map(|g| g.extent).product()
 }
 
@@ -101,7 +102,10 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Option<E
         stored,
     };
     let mut e = Inliner::new(cluster, name, &space.dims)?;
-    product.emit(&mut e, &uses)?;
+    match matrix::multiplies(cluster, &product)? {
+        true => matrix::emit(&mut e, &product, &uses)?,
+        false => product.emit(&mut e, &uses)?,
+    }
     Ok(Some(Emitted { kernel: e.finish(), in_place: vec![] }))
 }
 
@@ -164,13 +168,14 @@ fn tile(rows: u64, columns: u64, batch: u64) -> Tile {
     Tile { rows, columns, terms: if rows.max(columns) == 128 { 8 } else { 16 } }
 }
 
-struct Product<'a> {
-    space: &'a Space,
+/// A contraction as a product of matrices.
+pub(super) struct Product<'a> {
+    pub space: &'a Space,
     folds: &'a [Fold],
-    contraction: &'a Contraction,
+    pub contraction: &'a Contraction,
     value: Value,
-    operands: [Value; 2],
-    axes: Axes,
+    pub operands: [Value; 2],
+    pub axes: Axes,
     tile: Tile,
     stored: Vec<Stored>,
 }
@@ -308,7 +313,7 @@ impl Product<'_> {
                 false => (i.modulo(length as i64, &limits), i.floor_div(length as i64, &limits)),
             };
             let (at, term) = (e.b.let_index("at", at), e.b.let_index("term", term));
-            super::loops::below(e, &i, length * depth, each * THREADS, |e| {
+            below(e, &i, length * depth, each * THREADS, |e| {
                 let position = e.b.let_index("m", first.add(&at));
                 let place = e.b.let_index("n", k.add(&term));
                 let mut inside = None;
@@ -338,7 +343,7 @@ impl Product<'_> {
     }
 
     /// Whether neighbouring terms of an operand lie side by side, rather than neighbouring rows or columns.
-    fn contiguous(&self, cluster: &Cluster<'_>, operand: usize, uses: &Uses, groups: &[Group]) -> bool {
+    pub fn contiguous(&self, cluster: &Cluster<'_>, operand: usize, uses: &Uses, groups: &[Group]) -> bool {
         let unit = |g: Option<&Group>| {
             let axis = g.map(|g| g.axis as u32);
             let reads = |v: Value| cluster.body.args(self.value.node)[operand] == v;
@@ -350,47 +355,62 @@ impl Product<'_> {
     /// Stores what follows the contraction at every element of the thread's tile.
     fn results(&self, e: &mut Inliner<'_>, own: &Own, sums: Buf) -> Result<()> {
         let (down, across) = (Side::of(self.tile.rows), Side::of(self.tile.columns));
-        let (rows, columns) = (total(&self.axes.rows), total(&self.axes.columns));
         let range = |n: u64| (Index::default(), Index::constant(n as i64), 1);
-        let dtype = e.cluster.ty(self.value)?.dtype;
-        let element = |e: &mut Inliner<'_>, at: Index, column: &Index| {
-            set_groups(e, &self.axes.columns, column, columns);
-            let sum = e.b.load(sums, at);
-            let sum = if e.b.dtype(sum) == dtype { sum } else { e.b.op(ScalarOp::Cast(dtype), &[sum]) };
-            e.bind(self.value, Bound::Operand(sum));
-            bind_folded(e, self.space, self.folds)?;
-            let values = self.stored.iter().map(|s| e.value(s.value, &s.coords, None)).collect::<Result<Vec<_>>>()?;
-            for (s, value) in self.stored.iter().zip(values) {
-                let at = e.kernel_index(&s.address);
-                e.b.store(e.output(s.output), at, value);
-            }
-            Ok(())
-        };
-        let vector = across.width > 1 && columns.is_multiple_of(across.width);
         e.looped("i", range(down.own()), LoopKind::Unroll, |e, i| {
             let limits = |_: u32| (0, down.own() as i64 - 1);
             let part = i.floor_div(down.width as i64, &limits);
             let within = i.modulo(down.width as i64, &limits);
             let row = e.b.let_index("row", own.rows.add(&down.first(&part, &own.y)).add(&within));
-            super::loops::below(e, &row, rows, rows.next_multiple_of(self.tile.rows), |e| {
-                set_groups(e, &self.axes.rows, &row, rows);
-                e.looped("part", range(across.parts), LoopKind::Unroll, |e, part| {
-                    let first = e.b.let_index("column", own.columns.add(&across.first(&part, &own.x)));
-                    let at = i.scale(across.own() as i64).add(&part.scale(across.width as i64));
-                    let most = columns.next_multiple_of(self.tile.columns);
-                    if vector {
-                        return super::loops::below(e, &first, columns, most, |e| {
-                            e.looped("l", range(across.width), LoopKind::Vector, |e, l| {
-                                element(e, at.add(&l), &first.add(&l))
-                            })
-                        });
-                    }
-                    e.looped("l", range(across.width), LoopKind::Unroll, |e, l| {
-                        let column = e.b.let_index("column", first.add(&l));
-                        super::loops::below(e, &column, columns, most, |e| element(e, at.add(&l), &column))
-                    })
-                })
+            e.looped("part", range(across.parts), LoopKind::Unroll, |e, part| {
+                let column = e.b.let_index("column", own.columns.add(&across.first(&part, &own.x)));
+                let at = i.scale(across.own() as i64).add(&part.scale(across.width as i64));
+                let tile = [self.tile.rows, self.tile.columns];
+                self.store_run(e, (sums, &at), (&row, &column), tile, across.width)
             })
         })
+    }
+
+    /// Stores what follows the contraction at `width` neighbours of a row, whose sums are in registers from `at` on; those
+    /// beyond the result, which a tile of the given size may reach, are left out.
+    pub fn store_run(
+        &self,
+        e: &mut Inliner<'_>,
+        (sums, at): (Buf, &Index),
+        (row, column): (&Index, &Index),
+        tile: [u64; 2],
+        width: u64,
+    ) -> Result<()> {
+        let (rows, columns) = (total(&self.axes.rows), total(&self.axes.columns));
+        let range = (Index::default(), Index::constant(width as i64), 1);
+        let most = columns.next_multiple_of(tile[1]);
+        below(e, row, rows, rows.next_multiple_of(tile[0]), |e| {
+            set_groups(e, &self.axes.rows, row, rows);
+            if width > 1 && columns.is_multiple_of(width) {
+                return below(e, column, columns, most, |e| {
+                    e.looped("l", range, LoopKind::Vector, |e, l| {
+                        self.store_one(e, (sums, at.add(&l)), &column.add(&l))
+                    })
+                });
+            }
+            e.looped("l", range, LoopKind::Unroll, |e, l| {
+                let column = e.b.let_index("column", column.add(&l));
+                below(e, &column, columns, most, |e| self.store_one(e, (sums, at.add(&l)), &column))
+            })
+        })
+    }
+
+    fn store_one(&self, e: &mut Inliner<'_>, (sums, at): (Buf, Index), column: &Index) -> Result<()> {
+        let dtype = e.cluster.ty(self.value)?.dtype;
+        set_groups(e, &self.axes.columns, column, total(&self.axes.columns));
+        let sum = e.b.load(sums, at);
+        let sum = if e.b.dtype(sum) == dtype { sum } else { e.b.op(ScalarOp::Cast(dtype), &[sum]) };
+        e.bind(self.value, Bound::Operand(sum));
+        bind_folded(e, self.space, self.folds)?;
+        let values = self.stored.iter().map(|s| e.value(s.value, &s.coords, None)).collect::<Result<Vec<_>>>()?;
+        for (s, value) in self.stored.iter().zip(values) {
+            let at = e.kernel_index(&s.address);
+            e.b.store(e.output(s.output), at, value);
+        }
+        Ok(())
     }
 }

@@ -1,13 +1,15 @@
 //! Emitters of kernels for a GPU: one element, row or column of a result to a thread, warp or block.
 //!
 //! They write the same clusters as those for processors, with the same [`Inliner`]: `map` for element-wise ones, `row` for
-//! folds along memory, `column` for folds across it, `contract` for products and convolutions. `loops` opens the loops of a launch; `parallel` makes a launch of
+//! folds along memory, `column` for folds across it, `contract` for products and convolutions, `matrix` for those that matrix units
+//! compute. `loops` opens the loops of a launch; `parallel` makes a launch of
 //! any other kernel.
 
 mod column;
 mod contract;
 mod loops;
 mod map;
+mod matrix;
 mod parallel;
 mod row;
 
