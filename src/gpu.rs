@@ -21,6 +21,22 @@ pub fn interpreted(device: Device) -> Arc<dyn Driver> {
     Arc::new(HostDriver::new(device))
 }
 
+/// NVIDIA's GPU of a number.
+///
+/// # Errors
+/// No driver is installed, there is no such GPU, or this build was made without the feature `cuda`.
+pub fn cuda(id: u16) -> Result<Arc<dyn Driver>, Error> {
+    let device = Device::accelerator(id);
+    #[cfg(feature = "cuda")]
+    let driver = tensorc_runtime::gpu::CudaDriver::new(device);
+    #[cfg(not(feature = "cuda"))]
+    let driver: Result<HostDriver, _> = Err(tensorc_runtime::gpu::DriverError {
+        device,
+        message: "this build has no driver for CUDA; build with the feature `cuda`".into(),
+    });
+    driver.map(|driver| Arc::new(driver) as Arc<dyn Driver>).map_err(|e| Error::Plan(e.into()))
+}
+
 /// PTX of kernels for a GPU as one module, whose entries are named after them.
 ///
 /// # Errors

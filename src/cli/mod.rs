@@ -17,12 +17,15 @@ mod values;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
 use tensorc::passes::Device;
 use tensorc::passes::cost::Machine;
 use tensorc::passes::fuse::By;
 use tensorc::runtime::Profiler;
+use tensorc::runtime::gpu::Driver;
+use tensorc::runtime::{Device as Place, DeviceKind};
 use tensorc::{Backend, Compiler, Model, Options};
 
 type Failure = Box<dyn std::error::Error>;
@@ -75,6 +78,10 @@ pub struct CompileArgs {
     /// What makes machine code: cranelift, llvm, or auto, which chooses for each kernel
     #[arg(long, value_name = "NAME", default_value = "cranelift")]
     backend: String,
+    /// Where kernels run: cpu; gpu or gpu:1 in builds with the feature cuda; or interpreted, a GPU whose kernels are
+    /// executed by the interpreter
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: String,
     /// What kernels are assumed to cost, as `tensorc opt --print-cost-model` prints it
     #[arg(long, value_name = "FILE")]
     cost_model: Option<PathBuf>,
@@ -88,8 +95,21 @@ impl CompileArgs {
         Backend::from_name(&self.backend).ok_or_else(unknown)
     }
 
+    /// The GPU that `--device` names, or, where code for one is only looked at, the interpreted one.
+    fn driver(&self) -> Result<Arc<dyn Driver>, Failure> {
+        let named = |e: &dyn std::fmt::Display| Usage(format!("--device: {e}"));
+        match self.device.as_str() {
+            "cpu" | "interpreted" => Ok(tensorc::gpu::interpreted(Place::accelerator(0))),
+            name => match name.parse::<Place>().map_err(|e| named(&e))? {
+                Place { kind: DeviceKind::Accelerator, id } => Ok(tensorc::gpu::cuda(id)?),
+                other => Err(named(&format!("nothing runs on {other}; write cpu, gpu or interpreted")).into()),
+            },
+        }
+    }
+
     fn compiler(&self, profiler: Option<Profiler>) -> Result<Compiler, Failure> {
-        self.compiler_for(Device::Cpu, None, profiler)
+        let device = if self.device == "cpu" { Device::Cpu } else { Device::Gpu };
+        self.compiler_for(device, None, profiler)
     }
 
     /// A compiler whose kernels are written for a device and the back end of a form of code.
@@ -101,7 +121,7 @@ impl CompileArgs {
     ) -> Result<Compiler, Failure> {
         let mut options = Options { threads: self.threads.map(usize::from), profiler, ..Options::default() };
         if device == Device::Gpu {
-            options.gpu = Some(tensorc::gpu::interpreted(tensorc::runtime::Device::accelerator(0)));
+            options.gpu = Some(self.driver()?);
         }
         options.passes.reassociate = !self.exact;
         options.passes.approximate = self.fast_math;

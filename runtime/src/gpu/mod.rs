@@ -1,8 +1,10 @@
 //! GPUs behind one interface: memory, code, and streams that launch it.
 //!
 //! A [`Driver`] is what the run time knows of a GPU. `host` is one whose kernels are functions of this process, with which
-//! everything above drivers is tested where there is no GPU.
+//! everything above drivers is tested where there is no GPU; with the feature `cuda`, `cuda` is one of NVIDIA's.
 
+#[cfg(feature = "cuda")]
+mod cuda;
 mod host;
 
 use std::any::Any;
@@ -13,6 +15,8 @@ use crate::Device;
 use crate::device::stream::Stream;
 use crate::engine::Failure;
 
+#[cfg(feature = "cuda")]
+pub use cuda::CudaDriver;
 pub use host::HostDriver;
 
 /// A call of a driver failed.

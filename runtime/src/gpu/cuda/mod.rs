@@ -1,0 +1,255 @@
+//! NVIDIA's GPUs, through the driver that is installed where the program runs.
+//!
+//! The driver's library is looked for when a [`CudaDriver`] is made; nothing of CUDA is needed before. A device has one
+//! context, its primary one, which threads enter before every call. Modules are kept by the text of their PTX, since
+//! the driver takes long to translate it.
+
+mod stream;
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::{result, sys};
+
+use super::{Code, CodeForm, Driver, DriverError, Entry, Function, LaunchStream, Memory};
+use crate::Device;
+use stream::CudaStream;
+
+/// Shared memory of a block that a kernel gets without asking, in bytes.
+const PLAIN_SHARED: u32 = 48 << 10;
+
+/// A GPU with a CUDA driver.
+#[derive(Debug)]
+pub struct CudaDriver(Arc<Shared>);
+
+/// A device's context. Calls of the driver are made by threads that entered it.
+#[derive(Debug)]
+struct Shared {
+    device: Device,
+    handle: sys::CUdevice,
+    context: sys::CUcontext,
+    name: String,
+    capability: u32,
+    /// Modules by their PTX.
+    modules: Mutex<BTreeMap<String, Arc<Module>>>,
+}
+
+// SAFETY: the handles are names that any thread may use once it entered the context.
+unsafe impl Send for Shared {}
+// SAFETY: as above; the driver's calls are safe for threads.
+unsafe impl Sync for Shared {}
+
+#[derive(Debug)]
+struct Module(sys::CUmodule);
+
+// SAFETY: as for `Shared`.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Sync for Module {}
+
+/// A function of a module that stays loaded as long as the process.
+struct Kernel {
+    handle: sys::CUfunction,
+    /// Whose context it belongs to.
+    shared: Arc<Shared>,
+    _module: Arc<Module>,
+}
+
+// SAFETY: as for `Shared`.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+impl CudaDriver {
+    /// The GPU with the number of `device`.
+    ///
+    /// # Errors
+    /// No driver is installed, there is no such GPU, or the driver refuses it.
+    pub fn new(device: Device) -> Result<CudaDriver, DriverError> {
+        let fail = |message: String| DriverError { device, message };
+        // SAFETY: the call looks for a library and loads it.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(fail("no CUDA driver is installed here (libcuda.so was not found)".into()));
+        }
+        let describe = |e: result::DriverError| fail(text(e));
+        result::init().map_err(describe)?;
+        let count = result::device::get_count().map_err(describe)?;
+        if i32::from(device.id) >= count {
+            return Err(fail(format!("there are {count} GPUs here, numbered from 0")));
+        }
+        let handle = result::device::get(i32::from(device.id)).map_err(describe)?;
+        let name = result::device::get_name(handle).map_err(describe)?;
+        use sys::CUdevice_attribute::{
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+        };
+        // SAFETY: the handle is that of a device.
+        let attribute = |which| unsafe { result::device::get_attribute(handle, which) }.map_err(describe);
+        let capability = (attribute(MAJOR)? * 10 + attribute(MINOR)?).unsigned_abs();
+        // SAFETY: as above; the context is released with the last owner of what is made here.
+        let context = unsafe { result::primary_ctx::retain(handle) }.map_err(describe)?;
+        let modules = Mutex::default();
+        Ok(CudaDriver(Arc::new(Shared { device, handle, context, name, capability, modules })))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: everything of the context holds a reference to this, so nothing is left.
+        let _ = unsafe { result::primary_ctx::release(self.handle) };
+    }
+}
+
+impl Shared {
+    /// Makes the calling thread one of the context.
+    fn enter(&self) -> Result<(), DriverError> {
+        // SAFETY: the context is alive as long as this.
+        self.check(unsafe { result::ctx::set_current(self.context) })
+    }
+
+    fn check<T>(&self, outcome: Result<T, result::DriverError>) -> Result<T, DriverError> {
+        outcome.map_err(|e| DriverError { device: self.device, message: text(e) })
+    }
+
+    /// The module of some PTX, translated by the driver if it is not here.
+    fn module(&self, ptx: &str) -> Result<Arc<Module>, DriverError> {
+        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = modules.get(ptx) {
+            return Ok(known.clone());
+        }
+        self.enter()?;
+        let image = CString::new(ptx).map_err(|_| self.error("PTX with a 0 in it"))?;
+        // SAFETY: the image is text that ends in 0.
+        let loaded = self.check(unsafe { result::module::load_data(image.as_ptr().cast()) })?;
+        let module = Arc::new(Module(loaded));
+        modules.insert(ptx.to_owned(), module.clone());
+        Ok(module)
+    }
+
+    fn error(&self, message: impl Into<String>) -> DriverError {
+        DriverError { device: self.device, message: message.into() }
+    }
+}
+
+/// What the driver says of an error.
+fn text(e: result::DriverError) -> String {
+    let words = e.error_string().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = e.error_name().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+    format!("{words} ({name})")
+}
+
+/// Memory of the device.
+struct Block {
+    address: sys::CUdeviceptr,
+    shared: Arc<Shared>,
+}
+
+impl Memory for Block {
+    fn address(&self) -> *mut u8 {
+        self.address as *mut u8
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if self.address != 0 && self.shared.enter().is_ok() {
+            // SAFETY: the block is this value's own, and work on it has ended: freeing waits for the device.
+            let _ = unsafe { result::free_sync(self.address) };
+        }
+    }
+}
+
+impl Driver for CudaDriver {
+    fn device(&self) -> Device {
+        self.0.device
+    }
+
+    fn name(&self) -> String {
+        self.0.name.clone()
+    }
+
+    fn form(&self) -> CodeForm {
+        CodeForm::Ptx { capability: self.0.capability }
+    }
+
+    fn load(&self, code: Code) -> Result<Vec<Function>, DriverError> {
+        let Code::Ptx { text, entries } = code else {
+            return Err(self.0.error("this device takes PTX, not functions of the host"));
+        };
+        let module = self.0.module(&text)?;
+        entries.into_iter().map(|entry| self.function(&module, entry)).collect()
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError> {
+        self.0.enter()?;
+        let mut address = 0;
+        if bytes > 0 {
+            // SAFETY: the context is entered.
+            let outcome = unsafe { result::malloc_sync(bytes as usize) };
+            let fail = |e| self.0.error(format!("{bytes} bytes of memory: {}", text(e)));
+            address = outcome.map_err(fail)?;
+        }
+        Ok(Box::new(Block { address, shared: self.0.clone() }))
+    }
+
+    fn stream(&self) -> Result<Box<dyn LaunchStream>, DriverError> {
+        Ok(Box::new(CudaStream::new(self.0.clone())?))
+    }
+}
+
+impl CudaDriver {
+    fn function(&self, module: &Arc<Module>, entry: Entry) -> Result<Function, DriverError> {
+        let shared = &self.0;
+        shared.enter()?;
+        let named = |e| shared.error(format!("kernel `{}`: {}", entry.name, text(e)));
+        let name = CString::new(entry.name.as_str()).map_err(|_| shared.error("a kernel with a 0 in its name"))?;
+        // SAFETY: modules stay loaded.
+        let handle = unsafe { result::module::get_function(module.0, name) }.map_err(named)?;
+        if entry.shared_bytes > PLAIN_SHARED {
+            let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is one of a loaded module.
+            let outcome = unsafe { result::function::set_function_attribute(handle, most, entry.shared_bytes as i32) };
+            outcome.map_err(named)?;
+        }
+        let kernel = Kernel { handle, shared: shared.clone(), _module: module.clone() };
+        Ok(Function { entry: Arc::new(entry), code: Arc::new(kernel) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where there is no driver, an error says so; where there is one, memory goes there and back.
+    #[test]
+    fn a_missing_driver_is_an_error() {
+        match CudaDriver::new(Device::accelerator(0)) {
+            Err(error) => {
+                assert!(error.to_string().starts_with("gpu:0: "), "{error}");
+                eprintln!("skipped: {error}");
+            }
+            Ok(driver) => {
+                let (stream, block) = (driver.stream().unwrap(), driver.alloc(8).unwrap());
+                let (from, mut to) = ([1u8, 2, 3, 4, 5, 6, 7, 8], [0u8; 8]);
+                let transfer = |source: *const u8, from, target: *mut u8, to| crate::device::stream::Transfer {
+                    source,
+                    from,
+                    target,
+                    to,
+                    bytes: 8,
+                };
+                let (host, gpu) = (Device::cpu(0), driver.device());
+                // SAFETY: all three live until the stream is done.
+                unsafe {
+                    stream.copy(transfer(from.as_ptr(), host, block.address(), gpu));
+                    stream.copy(transfer(block.address(), gpu, to.as_mut_ptr(), host));
+                }
+                stream.synchronize().unwrap();
+                assert_eq!(from, to);
+            }
+        }
+        let beyond = CudaDriver::new(Device::accelerator(999));
+        assert!(beyond.is_err());
+    }
+}
