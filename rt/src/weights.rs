@@ -1,19 +1,16 @@
-//! The block of weights of a model: inside the artifact, or a file beside it that is mapped.
-//!
-//! A file is a header of [`HEADER_BYTES`] (magic, version, bytes of the block, its hash as two words) and the block.
+//! The block of weights of a model: inside the artifact, or a file beside it ([`tensorc_abi::image::weights`]) that is
+//! mapped.
 
 use core::ffi::{c_char, c_void};
 use core::ptr::null_mut;
 
 use tensorc_abi::artifact::{Status, Weights, status};
-use tensorc_abi::image::{Image, VERSION, Version, header};
+use tensorc_abi::image::weights::{ALIGN, BLOCK, FIRST, HEADER_BYTES};
+use tensorc_abi::image::{Image, VERSION, Version, header, weights};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::model::Model;
 
-/// First word of a file of weights.
-const MAGIC: u64 = u64::from_le_bytes(*b"tcweight");
-const HEADER_BYTES: usize = 64;
 /// The block of weights for a context.
 pub fn base(model: &Model, image: &Image<'_>, given: Option<&Weights>) -> Result<*const u8, Status> {
     let needed = image.word(header::WEIGHTS);
@@ -38,7 +35,7 @@ pub unsafe extern "C" fn tc_rt_weights_view(
     flags: u32,
     out: *mut Weights,
 ) -> Status {
-    if file.is_null() || out.is_null() || !(file as usize).is_multiple_of(HEADER_BYTES) {
+    if file.is_null() || out.is_null() || !(file as usize).is_multiple_of(ALIGN) {
         return status::ARGUMENT;
     }
     // SAFETY: by the caller's contract.
@@ -64,15 +61,15 @@ fn block<'f>(image: &Image<'_>, file: &'f [u8], flags: u32) -> Result<&'f [u8], 
         let bytes = file.get(8 * i..)?.first_chunk::<8>()?;
         Some(u64::from_le_bytes(*bytes))
     };
-    if word(0) != Some(MAGIC) {
+    if word(weights::MAGIC) != Some(FIRST) {
         return Err(status::WEIGHTS);
     }
-    if !word(1).is_some_and(|version| VERSION.reads(Version::of_word(version))) {
+    if !word(weights::VERSION).is_some_and(|version| VERSION.reads(Version::of_word(version))) {
         return Err(status::VERSION);
     }
     let expected = [0, 1, 2].map(|i| image.word(header::WEIGHTS + i));
     let block = file.get(HEADER_BYTES..).unwrap_or_default();
-    if [2, 3, 4].map(word) != expected.map(Some) || block.len() as u64 != expected[0] {
+    if [0, 1, 2].map(|i| word(BLOCK + i)) != expected.map(Some) || block.len() as u64 != expected[0] {
         return Err(status::WEIGHTS);
     }
     let hash = || xxh3_128(block);
