@@ -2,6 +2,7 @@
 
 mod damage;
 mod programs;
+mod stored;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use libloading::Library;
 use tensorc_abi::artifact::{EntryPoints, Status, Weights, status};
+use tensorc_abi::image::VERSION;
 use tensorc_abi::seal;
 
 pub use context::ModelContext;
@@ -28,7 +29,10 @@ pub enum ArtifactError {
     NoArtifact,
     #[error("the compiled model is damaged, or was changed after linking: its seal is broken")]
     Damaged,
-    #[error("the compiled model has format {major}.{minor}, which this version of tensorc does not know")]
+    #[error(
+        "the compiled model has format {major}.{minor}, this version of tensorc reads {known}.0 to {known}.{last}",
+        known = VERSION.major, last = VERSION.minor
+    )]
     Version { major: u32, minor: u32 },
     #[error("the compiled model is for {target}, not for this machine")]
     Target { target: String },
