@@ -1,6 +1,7 @@
 //! Models compiled ahead of time: from C programs, from Rust and as programs of their own.
 
 mod damage;
+mod embed;
 mod programs;
 mod stored;
 
