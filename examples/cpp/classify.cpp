@@ -6,13 +6,16 @@
 //
 // Weights, threads and context are owned by objects; errors are exceptions with the model's own words.
 #include <array>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "digits.h"
@@ -109,7 +112,11 @@ int main(int argc, char **argv) try {
   }
   // The model was not compiled for so many images: an error that says so.
   images.resize(5 * pixels);
-  classify(images);
+  try {
+    classify(images);
+  } catch (const std::runtime_error &error) {
+    std::printf("%s\n", error.what());
+  }
   return 0;
 } catch (const std::exception &error) {
   std::fprintf(stderr, "%s\n", error.what());

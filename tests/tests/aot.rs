@@ -1,5 +1,6 @@
 //! Models compiled ahead of time: from C programs, from Rust and as programs of their own.
 
+mod builds;
 mod damage;
 mod embed;
 mod programs;
