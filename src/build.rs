@@ -20,7 +20,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use tensorc_codegen::target::Target;
-use tensorc_ir::graph::Graph;
+use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::{Shape, TensorType};
 
 use crate::aot::link::{LinkError, Product, Tools, link};
@@ -226,7 +226,7 @@ impl Model {
     /// Compares shapes and ranges with the model's inputs.
     fn check(&self, graph: &Graph) -> Result<(), BuildError> {
         let refuse = |message: String| Err(BuildError::Shape { model: self.path.clone(), message });
-        for (name, range) in self.ranges.iter().filter(|(_, range)| range.is_empty()) {
+        if let Some((name, range)) = self.ranges.iter().find(|(_, range)| range.is_empty()) {
             return refuse(format!("the range {}..={} of `{name}` is empty", range.start(), range.end()));
         }
         let mut bound = graph.clone();
@@ -240,7 +240,7 @@ impl Model {
             }
         }
         let open = |node: &_| {
-            let ty = bound.resolved(tensorc_ir::graph::Value { node: *node, port: 0 });
+            let ty = bound.resolved(Value { node: *node, port: 0 });
             ty.shape.as_consts().is_none()
         };
         match bound.inputs().iter().any(open) {
@@ -257,7 +257,7 @@ impl Model {
 /// The inputs of a graph with their types.
 fn signature(graph: &Graph) -> String {
     let one = |node: &_| {
-        let TensorType { dtype, shape } = graph.resolved(tensorc_ir::graph::Value { node: *node, port: 0 });
+        let TensorType { dtype, shape } = graph.resolved(Value { node: *node, port: 0 });
         let dims = match &shape {
             Shape::Unranked => "*".to_owned(),
             Shape::Ranked(dims) => dims.iter().map(|d| graph.dims.display(*d)).collect::<Vec<_>>().join(", "),

@@ -6,6 +6,7 @@
 #[path = "../../../examples/embed/build.rs"]
 mod example_build_script;
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -193,7 +194,7 @@ fn shapes_that_do_not_fit_are_errors_that_name_input_and_range() {
         (digits().range("bath", 1..=4), format!("1..=4 is no shape or range for `bath`; {inputs}")),
         (digits().shape("batch", &[1, 2]), format!("[1, 2] is no shape or range for `batch`; {inputs}")),
         (digits().shape("image", &[1, 1, 9, 9]), format!("[1, 1, 9, 9] is no shape or range for `image`; {inputs}")),
-        (digits().range("batch", 4..=1), "the range 4..=1 of `batch` is empty".to_owned()),
+        (digits().range("batch", RangeInclusive::new(4, 1)), "the range 4..=1 of `batch` is empty".to_owned()),
         (digits().range("batch", 1..=9999), "the ranges have 9999 combinations".to_owned()),
         (digits(), "the shapes of inputs are open: `image` f32[?batch, 1, 8, 8]; give a dimension".to_owned()),
         (digits().range("batch", 1..=2).name("no-name"), "`no-name` is no name in C".to_owned()),
