@@ -59,8 +59,8 @@ pub struct Built {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// Something about the model, or about the shapes it is compiled for.
-    #[error("{model}: {source}", model = model.display())]
+    /// The model cannot be read, or not be compiled for these shapes.
+    #[error("{}", named(model, source))]
     Model { model: PathBuf, source: Box<Error> },
     /// A shape or range of the build script's does not fit the model.
     #[error("{model}: {message}", model = model.display())]
@@ -71,8 +71,14 @@ pub enum BuildError {
     Write { path: PathBuf, source: std::io::Error },
     #[error("{variable} is not set: outside of a build script, give {instead}")]
     Environment { variable: &'static str, instead: &'static str },
-    #[error("code for {0} is not generated; there is x86_64, x86_64-v3, x86_64-v4, aarch64 and riscv64, for Linux")]
+    #[error("there is no code for `{0}`, only for Linux with GNU's C library on {known}", known = Target::NAMES[1..].join(", "))]
     Target(String),
+}
+
+/// The error with the model's path, which some errors have.
+fn named(model: &Path, source: &Error) -> String {
+    let (model, text) = (model.display().to_string(), source.to_string());
+    if text.contains(&model) { text } else { format!("{model}: {text}") }
 }
 
 impl fmt::Debug for BuildError {
@@ -213,7 +219,7 @@ impl Model {
 
     /// The target that is asked for, or what Cargo says of the one of the program.
     fn resolved_target(&self) -> Result<Target, BuildError> {
-        let unknown = |text: &str| BuildError::Target(format!("`{text}`"));
+        let unknown = |text: &str| BuildError::Target(text.to_owned());
         if let Some(text) = &self.target {
             return text.parse().map_err(|_| unknown(text));
         }
@@ -275,13 +281,36 @@ fn variable(variable: &'static str, instead: &'static str) -> Result<String, Bui
 /// The level of instructions that Cargo's target and its features allow.
 fn baseline(triple: &str, features: &str) -> Option<&'static str> {
     let has = |all: &[&str]| all.iter().all(|feature| features.split(',').any(|f| f == *feature));
-    let linux = triple.contains("-linux-");
-    match triple.split('-').next().filter(|_| linux)? {
+    match triple.split('-').next().filter(|_| triple.ends_with("-linux-gnu"))? {
         "x86_64" if has(&["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"]) => Some("x86_64-v4"),
         "x86_64" if has(&["avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe"]) => Some("x86_64-v3"),
         "x86_64" => Some("x86_64"),
         "aarch64" => Some("aarch64"),
         "riscv64gc" | "riscv64" => Some("riscv64"),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_for_what_cargo_compiles_for() {
+        let v3 = "avx,avx2,bmi1,bmi2,f16c,fma,fxsr,lzcnt,movbe,sse,sse2";
+        let v4 = format!("{v3},avx512bw,avx512cd,avx512dq,avx512f,avx512vl");
+        for (triple, features, level) in [
+            ("x86_64-unknown-linux-gnu", "fxsr,sse,sse2", Some("x86_64")),
+            ("x86_64-unknown-linux-gnu", v3, Some("x86_64-v3")),
+            ("x86_64-unknown-linux-gnu", &v4, Some("x86_64-v4")),
+            ("aarch64-unknown-linux-gnu", "neon", Some("aarch64")),
+            ("riscv64gc-unknown-linux-gnu", "", Some("riscv64")),
+            ("x86_64-unknown-linux-musl", "", None),
+            ("x86_64-pc-windows-msvc", "", None),
+            ("m68k-unknown-linux-gnu", "", None),
+        ] {
+            assert_eq!(baseline(triple, features), level, "{triple} {features}");
+            assert!(level.is_none_or(|level| Target::NAMES.contains(&level)));
+        }
     }
 }

@@ -288,3 +288,20 @@ fn unique(text: &str, taken: &mut BTreeSet<String>) -> String {
     }
     name
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_text_becomes_a_name() {
+        let cases =
+            [("x", "x"), ("input.1", "input_1"), ("a//b:0", "a_b_0"), ("0", "_0"), ("Self", "self_"), ("ß", "tensor")];
+        for (text, name) in cases {
+            assert_eq!(identifier(text), name, "{text}");
+        }
+        let mut taken = BTreeSet::new();
+        let names = ["type", "Type", "type_2", "x"].map(|text| unique(text, &mut taken));
+        assert_eq!(names, ["type_", "type_2", "type_2_2", "x"]);
+    }
+}

@@ -207,9 +207,9 @@ fn shapes_that_do_not_fit_are_errors_that_name_input_and_range() {
     let message = fail(Model::new(&text).range("n", 1..=4).target("native").out_dir(dir.path()));
     assert!(message.contains("sum.tc: with n = 2: "), "{message}");
     let message = fail(digits().range("batch", 1..=2).target("m68k"));
-    assert!(message.contains("code for `m68k` is not generated"), "{message}");
+    assert!(message.starts_with("there is no code for `m68k`"), "{message}");
     let message = fail(Model::new("nowhere.onnx").target("native").out_dir(dir.path()));
-    assert!(message.starts_with("nowhere.onnx: "), "{message}");
+    assert!(message.starts_with("cannot open the model nowhere.onnx: "), "{message}");
     // Outside of a build script there is no folder.
     if std::env::var_os("OUT_DIR").is_none() {
         let message = fail(Model::new("digits.onnx").target("native"));
