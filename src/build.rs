@@ -10,7 +10,7 @@
 //! with `tensorc` among the `[build-dependencies]` and `tensorc-runtime` among the `[dependencies]`. The program
 //! includes the bindings that this writes, a module with the name of the model:
 //!
-//! ```ignore
+//! ```text
 //! include!(concat!(env!("OUT_DIR"), "/digits.rs"));
 //! ```
 

@@ -6,6 +6,7 @@ use tensorc::aot::link::Product;
 
 use super::programs::{example, run_example};
 use super::{checked, exists};
+use crate::support::cache::visible;
 use crate::support::examples;
 
 /// The first block of code behind some words of the documentation.
@@ -20,7 +21,7 @@ fn documented(words: &str) -> String {
 fn a_c_plus_plus_program_runs_the_model() {
     let Some((dir, library, lines)) = example(Product::StaticLibrary, "digits.a", "native") else { return };
     if !exists("c++") {
-        println!("skipped: there is no C++ compiler `c++`");
+        visible("skipped: there is no C++ compiler `c++`");
         return;
     }
     let program = dir.path().join("classify");
@@ -38,7 +39,7 @@ fn a_c_plus_plus_program_runs_the_model() {
 #[test]
 fn cmake_links_the_library_as_documented() {
     if !exists("cmake") {
-        println!("skipped: there is no `cmake`");
+        visible("skipped: there is no `cmake`");
         return;
     }
     let Some((dir, _, lines)) = example(Product::SharedLibrary, "digits.so", "native") else { return };
@@ -60,7 +61,7 @@ fn cmake_links_the_library_as_documented() {
 #[test]
 fn pkg_config_finds_the_library_as_documented() {
     if !exists("pkg-config") {
-        println!("skipped: there is no `pkg-config`");
+        visible("skipped: there is no `pkg-config`");
         return;
     }
     let Some((dir, _, lines)) = example(Product::StaticLibrary, "digits.a", "native") else { return };

@@ -14,6 +14,7 @@ use tensorc::build::{Built, Model};
 use tensorc::{Compiler, DType, Options, Tensor};
 
 use super::{checked, exists, images};
+use crate::support::cache::visible;
 use crate::support::examples;
 
 /// Where the libraries are that this program was linked with.
@@ -66,7 +67,7 @@ fn printed(source: &Path, out_dir: &Path, instructions: &str) -> Vec<String> {
 fn can_build() -> bool {
     let can = exists("rustc") && exists("cc") && exists("ar");
     if !can {
-        println!("skipped: programs are built with `rustc`, `cc` and `ar`");
+        visible("skipped: programs are built with `rustc`, `cc` and `ar`");
     }
     can
 }
@@ -103,7 +104,7 @@ fn the_example_classifies_digits() {
         let mut clippy = rust("clippy-driver", &source, dir.path());
         checked(clippy.arg("--emit=metadata").arg("-o").arg(dir.path().join("program.rmeta")));
     } else {
-        println!("skipped: there is no clippy");
+        visible("skipped: there is no clippy");
     }
 }
 

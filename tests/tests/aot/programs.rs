@@ -9,6 +9,7 @@ use tensorc::runtime::artifact::{Artifact, LoadOptions};
 use tensorc::runtime::{Pool, TensorMut, TensorRef};
 
 use super::{built, checked, exists, expected, images, text};
+use crate::support::cache::visible;
 use crate::support::examples;
 
 /// A folder with the classifier as `product`, the library's path, and what the example in C prints for two images, in
@@ -62,7 +63,7 @@ fn a_c_program_runs_the_model_in_its_own_memory() {
 #[test]
 fn the_c_program_is_clean_under_valgrind() {
     if !exists("valgrind") {
-        println!("skipped: there is no valgrind");
+        visible("skipped: there is no valgrind");
         return;
     }
     // Valgrind knows no AVX-512.

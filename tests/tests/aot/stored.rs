@@ -15,6 +15,7 @@ use tensorc_abi::image::{MAGIC, VERSION, Version};
 use tensorc_abi::seal;
 
 use super::exists;
+use crate::support::cache::visible;
 
 /// Files by their paths in an archive.
 type Files = BTreeMap<String, Vec<u8>>;
@@ -52,7 +53,7 @@ fn newest() -> Files {
 fn runs() -> bool {
     let runs = cfg!(target_arch = "x86_64") && exists("cc");
     if !runs {
-        println!("skipped: stored artifacts need an x86-64 processor and the C compiler `cc`");
+        visible("skipped: stored artifacts need an x86-64 processor and the C compiler `cc`");
     }
     runs
 }
