@@ -88,8 +88,8 @@ impl<'m> Bindings<'m> {
 
     fn extent(&self, dim: &str) -> String {
         match dim.parse::<u64>() {
+            _ if self.manifest.dims.iter().any(|(name, _, _)| name == dim) => format!("Extent::Named({dim:?})"),
             Ok(extent) => format!("Extent::Fixed({extent})"),
-            Err(_) if self.manifest.dims.iter().any(|(name, _, _)| name == dim) => format!("Extent::Named({dim:?})"),
             Err(_) => "Extent::Open".to_owned(),
         }
     }
@@ -101,13 +101,13 @@ impl<'m> Bindings<'m> {
             rs.push_str("\n/// Extents of the dynamic dimensions.\n");
             rs.push_str("#[derive(Clone, Copy, Debug, PartialEq, Eq)]\npub struct Extents {\n");
             for (name, field, min, max) in &self.dims {
-                let _ = writeln!(rs, "    /// `{name}`: {min} to {max}.\n    pub {field}: u64,");
+                let _ = writeln!(rs, "    /// `{}`: {min} to {max}.\n    pub {field}: u64,", plain(name));
             }
             rs.push_str("}\n\nimpl Extents {\n");
             for (i, (name, field, min, max)) in self.dims.iter().enumerate() {
                 let gap = if i > 0 { "\n" } else { "" };
                 let constant = field.to_uppercase();
-                let _ = writeln!(rs, "{gap}    /// What `{name}` may be.");
+                let _ = writeln!(rs, "{gap}    /// What `{}` may be.", plain(name));
                 let _ = writeln!(rs, "    pub const {constant}: std::ops::RangeInclusive<u64> = {min}..={max};");
             }
             rs.push_str("}\n");
@@ -255,10 +255,14 @@ impl Field<'_> {
     /// Its documentation.
     fn text(&self) -> String {
         let bytes = if self.dtype == DType::Bool { ", a byte for each element, 0 or 1" } else { "" };
-        // A name may hold anything.
-        let name: String = self.info.name.chars().map(|c| if c.is_control() || c == '`' { ' ' } else { c }).collect();
-        format!("`{name}`: `{}[{}]`{bytes}.", self.info.dtype, self.info.dims.join(", "))
+        let TensorInfo { name, dtype, dims } = self.info;
+        format!("`{}`: `{dtype}[{}]`{bytes}.", plain(name), plain(&dims.join(", ")))
     }
+}
+
+/// A name of the model's for a comment: it may hold anything, and is to end neither line nor quotation.
+fn plain(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() || c == '`' { ' ' } else { c }).collect()
 }
 
 /// A name in Rust, in lower case, from any text.
@@ -303,5 +307,6 @@ mod tests {
         let mut taken = BTreeSet::new();
         let names = ["type", "Type", "type_2", "x"].map(|text| unique(text, &mut taken));
         assert_eq!(names, ["type_", "type_2", "type_2_2", "x"]);
+        assert_eq!(plain("a\n`b\r"), "a  b ");
     }
 }
