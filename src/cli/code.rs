@@ -1,8 +1,9 @@
-//! `tensorc opt --to=clif|llvm|asm`: what back ends make of kernels, as text.
+//! `tensorc opt --to=clif|llvm|asm|ptx`: what back ends make of kernels, as text.
 
 use tensorc::ir::diag::Result;
 use tensorc::ir::kir::Kernel;
 use tensorc::{Backend, Target};
+use tensorc_codegen::target::Capability;
 
 /// A form of a kernel's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,13 +14,16 @@ pub enum Form {
     Llvm,
     /// Assembly, of the back end asked for.
     Asm,
+    /// NVIDIA's, of kernels for a GPU.
+    Ptx,
 }
 
 impl Form {
-    pub const NAMES: [&str; 3] = ["clif", "llvm", "asm"];
+    pub const NAMES: [&str; 4] = ["clif", "llvm", "asm", "ptx"];
+    const ALL: [Form; 4] = [Form::Clif, Form::Llvm, Form::Asm, Form::Ptx];
 
     pub fn from_name(name: &str) -> Option<Form> {
-        Form::NAMES.iter().zip([Form::Clif, Form::Llvm, Form::Asm]).find(|(n, _)| **n == name).map(|(_, f)| f)
+        Form::NAMES.iter().zip(Form::ALL).find(|(n, _)| **n == name).map(|(_, f)| f)
     }
 
     /// The back end whose code this is, if any is asked for by `--backend`.
@@ -28,7 +32,29 @@ impl Form {
             Form::Clif => Backend::Cranelift,
             Form::Llvm => Backend::Llvm,
             Form::Asm => asked,
+            Form::Ptx => Backend::Llvm,
         }
+    }
+
+    /// PTX of kernels for a GPU, as one module.
+    ///
+    /// # Errors
+    /// A kernel is not for a GPU or has no code, or the build has no LLVM.
+    pub fn ptx(kernels: &[Kernel], capability: Capability) -> Result<String> {
+        Backend::Llvm.check()?;
+        Form::ptx_module(kernels, capability)
+    }
+
+    #[cfg(feature = "llvm")]
+    fn ptx_module(kernels: &[Kernel], capability: Capability) -> Result<String> {
+        let names: Vec<String> = tensorc_codegen::target::entry_names(kernels);
+        let named: Vec<(&str, &Kernel)> = names.iter().map(String::as_str).zip(kernels).collect();
+        tensorc_codegen::llvm::ptx(&named, &vec![true; kernels.len()], capability)
+    }
+
+    #[cfg(not(feature = "llvm"))]
+    fn ptx_module(_: &[Kernel], _: Capability) -> Result<String> {
+        Ok(String::new())
     }
 
     /// The code of kernels, a paragraph each.
