@@ -17,6 +17,7 @@
 
 pub mod aot;
 pub mod binding;
+pub mod build;
 mod compile;
 mod compiler;
 mod error;

@@ -142,6 +142,21 @@ pub const LIBRARIES: [&str; 7] = [
     "tc_rt_conv_blocked_depthwise",
 ];
 
+/// Positions of words in the file of a model's weights: a header, then the block. Every weight in the block lies at a
+/// multiple of [`weights::ALIGN`], as does the block in its file.
+pub mod weights {
+    pub const MAGIC: usize = 0;
+    /// [`super::VERSION`] of the writer.
+    pub const VERSION: usize = 1;
+    /// Bytes of the block, and the two halves of its hash, as [`super::header::WEIGHTS`] has them.
+    pub const BLOCK: usize = 2;
+    /// First word of every file of weights.
+    pub const FIRST: u64 = u64::from_le_bytes(*b"tcweight");
+    /// Bytes of the header; those behind the words are zero.
+    pub const HEADER_BYTES: usize = 64;
+    pub const ALIGN: usize = 64;
+}
+
 /// Why an image cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageError {

@@ -1,19 +1,22 @@
-//! The block of weights of a model: inside the artifact, or a file beside it that is mapped.
-//!
-//! A file is a header of [`HEADER_BYTES`] (magic, version, bytes of the block, its hash as two words) and the block.
+//! The block of weights of a model: inside the artifact, or a file beside it ([`tensorc_abi::image::weights`]) that is
+//! mapped.
 
 use core::ffi::{c_char, c_void};
 use core::ptr::null_mut;
 
 use tensorc_abi::artifact::{Status, Weights, status};
-use tensorc_abi::image::{Image, VERSION, Version, header};
-use xxhash_rust::xxh3::xxh3_128;
+use tensorc_abi::image::weights::{ALIGN, BLOCK, FIRST, HEADER_BYTES};
+use tensorc_abi::image::{Image, VERSION, Version, header, weights};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::model::Model;
 
-/// First word of a file of weights.
-const MAGIC: u64 = u64::from_le_bytes(*b"tcweight");
-const HEADER_BYTES: usize = 64;
+/// Bytes that are hashed between two requests for more.
+const HASHED_AT_A_TIME: usize = 512;
+/// How far behind them what is requested lies, in bytes.
+const AHEAD: usize = 8192;
+const CACHE_LINE: usize = 64;
+
 /// The block of weights for a context.
 pub fn base(model: &Model, image: &Image<'_>, given: Option<&Weights>) -> Result<*const u8, Status> {
     let needed = image.word(header::WEIGHTS);
@@ -38,7 +41,7 @@ pub unsafe extern "C" fn tc_rt_weights_view(
     flags: u32,
     out: *mut Weights,
 ) -> Status {
-    if file.is_null() || out.is_null() || !(file as usize).is_multiple_of(HEADER_BYTES) {
+    if file.is_null() || out.is_null() || !(file as usize).is_multiple_of(ALIGN) {
         return status::ARGUMENT;
     }
     // SAFETY: by the caller's contract.
@@ -64,22 +67,50 @@ fn block<'f>(image: &Image<'_>, file: &'f [u8], flags: u32) -> Result<&'f [u8], 
         let bytes = file.get(8 * i..)?.first_chunk::<8>()?;
         Some(u64::from_le_bytes(*bytes))
     };
-    if word(0) != Some(MAGIC) {
+    if word(weights::MAGIC) != Some(FIRST) {
         return Err(status::WEIGHTS);
     }
-    if !word(1).is_some_and(|version| VERSION.reads(Version::of_word(version))) {
+    if !word(weights::VERSION).is_some_and(|version| VERSION.reads(Version::of_word(version))) {
         return Err(status::VERSION);
     }
     let expected = [0, 1, 2].map(|i| image.word(header::WEIGHTS + i));
     let block = file.get(HEADER_BYTES..).unwrap_or_default();
-    if [2, 3, 4].map(word) != expected.map(Some) || block.len() as u64 != expected[0] {
+    if [0, 1, 2].map(|i| word(BLOCK + i)) != expected.map(Some) || block.len() as u64 != expected[0] {
         return Err(status::WEIGHTS);
     }
-    let hash = || xxh3_128(block);
-    match flags & Weights::TRUSTED != 0 || hash() == (u128::from(expected[2]) << 64 | u128::from(expected[1])) {
+    match flags & Weights::TRUSTED != 0 || hash(block) == (u128::from(expected[2]) << 64 | u128::from(expected[1])) {
         true => Ok(block),
         false => Err(status::WEIGHTS),
     }
+}
+
+/// XXH3 of a block. Memory is the limit, so it is asked for ahead of the hash: processors' own prefetching stops at every
+/// page.
+fn hash(block: &[u8]) -> u128 {
+    let mut state = Xxh3::new();
+    for piece in block.chunks(HASHED_AT_A_TIME) {
+        for line in (0..HASHED_AT_A_TIME).step_by(CACHE_LINE) {
+            prefetch(piece.as_ptr().wrapping_add(AHEAD + line));
+        }
+        state.update(piece);
+    }
+    state.digest128()
+}
+
+/// Begins to load the cache line of an address, which may be any.
+fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint that accesses nothing.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = address;
 }
 
 /// Maps a file of weights.
@@ -119,6 +150,11 @@ pub unsafe extern "C" fn tc_rt_weights_open(
     // SAFETY: the mapping has so many bytes; `out` is the caller's.
     unsafe {
         libc::madvise(mapping, bytes, libc::MADV_WILLNEED);
+        if flags & Weights::TRUSTED == 0 {
+            // All of it is read now: at once rather than by a fault for every few pages, at which requests ahead are
+            // lost. Systems that do not know the request refuse it.
+            libc::madvise(mapping, bytes, libc::MADV_POPULATE_READ);
+        }
         let status = tc_rt_weights_view(model, mapping, bytes as u64, flags, out);
         if status == status::OK {
             ((*out).mapping, (*out).mapping_bytes) = (mapping.cast(), bytes as u64);

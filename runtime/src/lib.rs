@@ -23,11 +23,14 @@ pub mod weights;
 pub use arena::{AlignedBuffer, AllocError};
 pub use device::{Device, DeviceKind};
 pub use engine::Engine;
+/// The crate of the element types f16 and bf16.
+pub use half;
 pub use plan::{Bindings, Context, Executable, RunError};
 pub use pool::{Pool, PoolError, TaskPanic};
 pub use profiler::Profiler;
 pub use resource::{RandomStreams, TempSpace};
 pub use storage::{Block, Storage, StorageConfig};
 pub use tensor::{Element, TensorMut, TensorRef};
+pub use tensorc_abi::DType;
 pub use threads::available_threads;
 pub use weights::{WeightError, WeightStorage, pack_weight};

@@ -34,7 +34,7 @@ pub fn describe(
         name: request.name.clone(),
         target: request.target.to_string(),
         inputs: inputs(model.graph(), request, variants),
-        outputs: tensors(variants, |plan| &plan.outputs),
+        outputs: outputs(request, variants),
         dims: request.ranges.iter().map(|(name, (min, max))| (name.clone(), *min, *max)).collect(),
         weights: WeightsInfo {
             embedded: request.embed_weights,
@@ -67,6 +67,21 @@ fn tensors(variants: &[Variant], side: impl Fn(&Plan) -> &Vec<BufferId>) -> Vec<
         TensorInfo { name: buffer.name.clone(), dtype: buffer.dtype.name().to_owned(), dims }
     };
     side(first).iter().enumerate().map(one).collect()
+}
+
+/// The outputs, with the names of dynamic dimensions whose extents they have in every variant.
+fn outputs(request: &Request, variants: &[Variant]) -> Vec<TensorInfo> {
+    let mut all = tensors(variants, |plan| &plan.outputs);
+    for (i, info) in all.iter_mut().enumerate() {
+        for (axis, text) in info.dims.iter_mut().enumerate().filter(|(_, text)| *text == "?") {
+            let extent = |v: &Variant| v.plan.buffer(v.plan.outputs[i]).dims.get(axis).copied();
+            let same = |dim: usize| variants.iter().all(|v| extent(v) == v.extents.get(dim).copied());
+            if let Some((_, name)) = request.ranges.keys().enumerate().find(|(dim, _)| same(*dim)) {
+                *text = name.clone();
+            }
+        }
+    }
+    all
 }
 
 /// The inputs, with the names of dynamic dimensions.

@@ -2,9 +2,10 @@
 //!
 //! A [`Request`] names the shapes; every combination of extents of the dynamic dimensions becomes a *variant*, a
 //! plan of its own. `variants` compiles them, `weights` lays their weights into one block, `image` writes their
-//! plans as tables, and Cranelift's object writer puts these beside the kernels. `header` and `describe`
-//! describe the result, `link` makes libraries and programs with the linker of the C compiler.
+//! plans as tables, and Cranelift's object writer puts these beside the kernels. `header`, `bindings` and
+//! `describe` describe the result, `link` makes libraries and programs with the linker of the C compiler.
 
+pub mod bindings;
 mod describe;
 mod header;
 mod image;

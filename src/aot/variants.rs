@@ -44,7 +44,7 @@ pub fn compile(model: &Model, request: &Request) -> Result<Vec<Variant>, Error> 
     let mut all = vec![];
     let mut extents: Vec<u64> = request.ranges.values().map(|(first, _)| *first).collect();
     loop {
-        all.push(variant(model, request, &extents)?);
+        all.push(variant(model, request, &extents).map_err(|error| within(request, &extents, error))?);
         // The next combination, the last dimension first.
         let ranges: Vec<(u64, u64)> = request.ranges.values().copied().collect();
         let Some(next) = (0..extents.len()).rev().find(|i| extents[*i] < ranges[*i].1) else { return Ok(all) };
@@ -52,6 +52,17 @@ pub fn compile(model: &Model, request: &Request) -> Result<Vec<Variant>, Error> 
         for i in next + 1..extents.len() {
             extents[i] = ranges[i].0;
         }
+    }
+}
+
+/// The error with the extents at which it came up.
+fn within(request: &Request, extents: &[u64], error: Error) -> Error {
+    match error {
+        Error::Diagnostic(diagnostic) if !extents.is_empty() => {
+            let stated = request.ranges.keys().zip(extents).map(|(name, extent)| format!("{name} = {extent}"));
+            Error::Artifact(format!("with {}: {diagnostic}", stated.collect::<Vec<_>>().join(", ")))
+        }
+        error => error,
     }
 }
 

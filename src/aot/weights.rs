@@ -3,16 +3,12 @@
 use std::collections::BTreeMap;
 
 use tensorc_abi::image::VERSION;
+use tensorc_abi::image::weights::{ALIGN, FIRST, HEADER_BYTES};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::variants::Variant;
 use crate::compile::pack_weights;
 use crate::{Compiler, Error};
-
-/// Alignment of every weight in the block, and of the block in its file, in bytes.
-const ALIGN: usize = 64;
-/// First word of a file of weights (`rt/src/weights.rs`).
-const MAGIC: [u8; 8] = *b"tcweight";
 
 /// Every weight once, whatever variants use it.
 pub struct Block {
@@ -44,12 +40,11 @@ impl Block {
         Ok(Block { hash: xxh3_128(&bytes), bytes, offsets })
     }
 
-    /// The file: a header of 64 bytes, then the block.
+    /// The file: a header ([`tensorc_abi::image::weights`]), then the block.
     pub fn file(&self) -> Vec<u8> {
-        let mut file = MAGIC.to_vec();
-        let words = [VERSION.word(), self.bytes.len() as u64, self.hash as u64, (self.hash >> 64) as u64];
-        file.extend(words.into_iter().flat_map(u64::to_le_bytes));
-        file.resize(ALIGN, 0);
+        let words = [FIRST, VERSION.word(), self.bytes.len() as u64, self.hash as u64, (self.hash >> 64) as u64];
+        let mut file: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+        file.resize(HEADER_BYTES, 0);
         file.extend_from_slice(&self.bytes);
         file
     }

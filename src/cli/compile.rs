@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use tensorc::Target;
 use tensorc::aot::link::{Product, Tools, link};
-use tensorc::aot::{Request, compile};
+use tensorc::aot::{Request, bindings, compile};
 
 use super::{CompileArgs, Failure, ModelArgs, Usage, arrays, print};
 
@@ -54,6 +54,8 @@ enum Emit {
     Exe,
     /// The C header alone
     Header,
+    /// Rust bindings, OUT.rs
+    Rust,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -92,6 +94,10 @@ pub fn run(args: &AheadArgs) -> Result<(), Failure> {
     for emit in &args.emit {
         let (extension, product) = match emit {
             Emit::Header => continue,
+            Emit::Rust => {
+                written.push(write("rs", bindings::write(&artifact.manifest).as_bytes())?);
+                continue;
+            }
             Emit::Obj => {
                 written.push(write("o", &artifact.object)?);
                 continue;
@@ -124,7 +130,7 @@ fn with_extension(out: &Path, extension: &str) -> PathBuf {
     if extension.is_empty() || out.extension().is_some_and(|e| e == extension) {
         return out.to_owned();
     }
-    let known = ["o", "a", "so", "h", "json", "weights"];
+    let known = ["o", "a", "so", "h", "rs", "json", "weights"];
     let base = if out.extension().is_some_and(|e| known.iter().any(|k| e == *k)) {
         out.with_extension("")
     } else {

@@ -1,7 +1,10 @@
 //! Models compiled ahead of time: from C programs, from Rust and as programs of their own.
 
+mod builds;
 mod damage;
+mod embed;
 mod programs;
+mod stored;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,6 +15,7 @@ use tensorc::aot::{self, Artifact, Request};
 use tensorc::{Compiler, Model, Options, Tensor};
 use tensorc_codegen::target::Target;
 
+use crate::support::cache::visible;
 use crate::support::examples;
 
 fn request(name: &str, target: &str) -> Request {
@@ -53,7 +57,7 @@ fn exists(program: &str) -> bool {
 /// A folder with the classifier as `product`, its header and its weights; `None` without a C compiler.
 fn built(product: Product, file: &str, target: &str) -> Option<(tempfile::TempDir, PathBuf, Model)> {
     if !exists("cc") {
-        println!("skipped: there is no C compiler `cc`");
+        visible("skipped: there is no C compiler `cc`");
         return None;
     }
     let dir = tempfile::tempdir().unwrap();

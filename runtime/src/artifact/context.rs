@@ -65,9 +65,9 @@ impl ModelContext<'_> {
         let dims: Vec<Vec<i64>> = inputs.iter().map(|(_, dims)| dims.iter().map(|dim| *dim as i64).collect()).collect();
         let inputs: Vec<Tensor> =
             inputs.iter().zip(&dims).map(|((dtype, _), dims)| tensor(*dtype, dims, null_mut(), 0)).collect();
-        let manifest = self.artifact.manifest();
-        let mut outputs = vec![tensor(DType::F32, &[], null_mut(), 0); manifest.map_or(0, |m| m.outputs.len())];
-        self.check_count("inputs", inputs.len(), manifest.map(|m| m.inputs.len()))?;
+        let counts = self.artifact.0.counts;
+        let mut outputs = vec![tensor(DType::F32, &[], null_mut(), 0); counts.outputs];
+        check_count("inputs", inputs.len(), counts.inputs)?;
         // SAFETY: there are as many tensors as the model has.
         let code = unsafe { (self.artifact.0.entry.describe)(self.raw, inputs.as_ptr(), outputs.as_mut_ptr()) };
         self.check(code)?;
@@ -86,9 +86,9 @@ impl ModelContext<'_> {
     /// # Errors
     /// A tensor's number, type, shape or size is not the model's.
     pub fn run(&mut self, inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), ArtifactError> {
-        let manifest = self.artifact.manifest();
-        self.check_count("inputs", inputs.len(), manifest.map(|m| m.inputs.len()))?;
-        self.check_count("outputs", outputs.len(), manifest.map(|m| m.outputs.len()))?;
+        let counts = self.artifact.0.counts;
+        check_count("inputs", inputs.len(), counts.inputs)?;
+        check_count("outputs", outputs.len(), counts.outputs)?;
         let signed = |dims: &[u64]| -> Vec<i64> { dims.iter().map(|dim| *dim as i64).collect() };
         let dims: Vec<Vec<i64>> =
             inputs.iter().map(|t| signed(t.dims)).chain(outputs.iter().map(|t| signed(t.dims))).collect();
@@ -108,16 +108,6 @@ impl ModelContext<'_> {
         self.check(code)
     }
 
-    fn check_count(&self, side: &str, given: usize, expected: Option<usize>) -> Result<(), ArtifactError> {
-        match expected {
-            Some(expected) if expected != given => {
-                let message = format!("the model has {expected} {side}, {given} are given");
-                Err(ArtifactError::Failed { status: status::ARGUMENT, message })
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn check(&self, code: Status) -> Result<(), ArtifactError> {
         if code == status::OK {
             return Ok(());
@@ -125,6 +115,16 @@ impl ModelContext<'_> {
         // SAFETY: the context lives, and its message is a text until the next call.
         let message = unsafe { CStr::from_ptr((self.artifact.0.entry.error)(self.raw)) };
         Err(failed(code, if message.is_empty() { status::text(code) } else { message }))
+    }
+}
+
+fn check_count(side: &str, given: usize, expected: usize) -> Result<(), ArtifactError> {
+    match expected == given {
+        true => Ok(()),
+        false => {
+            let message = format!("the model has {expected} {side}, {given} are given");
+            Err(ArtifactError::Failed { status: status::ARGUMENT, message })
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! Work is shared among the threads of a [`Pool`], as for models compiled in this process.
 
 mod context;
+mod linked;
 mod manifest;
 
 use std::ffi::CString;
@@ -13,9 +14,14 @@ use std::sync::Arc;
 
 use libloading::Library;
 use tensorc_abi::artifact::{EntryPoints, Status, Weights, status};
+use tensorc_abi::image::VERSION;
 use tensorc_abi::seal;
 
 pub use context::ModelContext;
+pub use linked::{Extent, Port};
+/// Types of the C interface.
+pub use tensorc_abi::artifact as ffi;
+
 pub use manifest::{KernelInfo, Manifest, TensorInfo, VariantInfo, WeightsInfo};
 
 /// Why a compiled model cannot be loaded or run.
@@ -28,7 +34,10 @@ pub enum ArtifactError {
     NoArtifact,
     #[error("the compiled model is damaged, or was changed after linking: its seal is broken")]
     Damaged,
-    #[error("the compiled model has format {major}.{minor}, which this version of tensorc does not know")]
+    #[error(
+        "the compiled model has format {major}.{minor}, this version of tensorc reads {known}.0 to {known}.{last}",
+        known = VERSION.major, last = VERSION.minor
+    )]
     Version { major: u32, minor: u32 },
     #[error("the compiled model is for {target}, not for this machine")]
     Target { target: String },
@@ -54,8 +63,16 @@ pub struct LoadOptions {
 #[derive(Clone)]
 pub struct Artifact(Arc<Inner>);
 
+/// Numbers of tensors.
+#[derive(Clone, Copy)]
+struct Counts {
+    inputs: usize,
+    outputs: usize,
+}
+
 struct Inner {
     entry: EntryPoints,
+    counts: Counts,
     manifest: Option<Manifest>,
     weights: Weights,
     has_weights: bool,
@@ -104,22 +121,13 @@ impl Artifact {
         let in_file = manifest.weights.bytes > 0 && !manifest.weights.embedded;
         let weights = options.weights.clone().unwrap_or_else(|| path.with_extension("weights"));
         let weights = in_file.then_some((weights, options.trusted));
-        Artifact::new(entry, Some(manifest), weights, Some(library))
-    }
-
-    /// A model that is linked into this program: `entry` is the function of that name in its Rust bindings.
-    ///
-    /// # Errors
-    /// The weights are not its own.
-    ///
-    /// # Safety
-    /// The functions are those of one model that `tensorc compile` made.
-    pub unsafe fn linked(entry: EntryPoints, weights: Option<&Path>) -> Result<Artifact, ArtifactError> {
-        Artifact::new(entry, None, weights.map(|path| (path.to_owned(), false)), None)
+        let counts = Counts { inputs: manifest.inputs.len(), outputs: manifest.outputs.len() };
+        Artifact::new(entry, counts, Some(manifest), weights, Some(library))
     }
 
     fn new(
         entry: EntryPoints,
+        counts: Counts,
         manifest: Option<Manifest>,
         file: Option<(PathBuf, bool)>,
         library: Option<Library>,
@@ -137,7 +145,7 @@ impl Artifact {
             }
         }
         let has_weights = file.is_some();
-        Ok(Artifact(Arc::new(Inner { entry, manifest, weights, has_weights, _library: library })))
+        Ok(Artifact(Arc::new(Inner { entry, counts, manifest, weights, has_weights, _library: library })))
     }
 
     /// What the model says of itself; none if it is linked.

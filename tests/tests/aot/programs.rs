@@ -1,5 +1,6 @@
 //! Programs and libraries that run: equal bits to the model compiled in this process.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tensorc::DType;
@@ -8,15 +9,13 @@ use tensorc::runtime::artifact::{Artifact, LoadOptions};
 use tensorc::runtime::{Pool, TensorMut, TensorRef};
 
 use super::{built, checked, exists, expected, images, text};
+use crate::support::cache::visible;
 use crate::support::examples;
 
-/// The example in C, and what it prints for two images, in the classifier's bits.
-fn c_example(target: &str, flags: &[&str]) -> Option<(tempfile::TempDir, Vec<String>)> {
-    let (dir, library, model) = built(Product::StaticLibrary, "digits.a", target)?;
-    let mut cc = Command::new("cc");
-    cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-std=c11", "-o"]).arg(dir.path().join("classify"));
-    cc.arg("-I").arg(dir.path()).arg(examples().join("c/classify.c")).arg(library);
-    checked(cc.args(["-lm", "-lpthread"]).args(flags));
+/// A folder with the classifier as `product`, the library's path, and what the example in C prints for two images, in
+/// the classifier's bits.
+pub fn example(product: Product, file: &str, target: &str) -> Option<(tempfile::TempDir, PathBuf, Vec<String>)> {
+    let (dir, library, model) = built(product, file, target)?;
     let bytes: Vec<u8> = images(2).into_iter().flat_map(f32::to_le_bytes).collect();
     std::fs::write(dir.path().join("images.f32"), bytes).unwrap();
     let outputs = expected(&model, 2);
@@ -29,17 +28,27 @@ fn c_example(target: &str, flags: &[&str]) -> Option<(tempfile::TempDir, Vec<Str
     // Both contexts print both images.
     let mut lines: Vec<String> = [0, 1, 0, 1].map(line).into();
     lines.push("no variant for `image` [5, 1, 8, 8]; compiled for batch = 1..=4, such as [1, 1, 8, 8]".into());
+    Some((dir, library, lines))
+}
+
+/// The example in C, linked with the compiler alone.
+fn c_example(target: &str) -> Option<(tempfile::TempDir, Vec<String>)> {
+    let (dir, library, lines) = example(Product::StaticLibrary, "digits.a", target)?;
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-std=c11", "-o"]).arg(dir.path().join("classify"));
+    cc.arg("-I").arg(dir.path()).arg(examples().join("c/classify.c")).arg(library);
+    checked(cc.args(["-lm", "-lpthread"]));
     Some((dir, lines))
 }
 
-fn run_example(mut command: Command, dir: &std::path::Path) -> Vec<String> {
+pub fn run_example(mut command: Command, dir: &Path) -> Vec<String> {
     let output = checked(command.arg(dir.join("digits.weights")).arg(dir.join("images.f32")));
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
 #[test]
 fn a_c_program_runs_the_model_in_its_own_memory() {
-    let Some((dir, lines)) = c_example("native", &[]) else { return };
+    let Some((dir, lines)) = c_example("native") else { return };
     assert_eq!(run_example(Command::new(dir.path().join("classify")), dir.path()), lines);
     // The weights of another model, and none.
     let wrong = dir.path().join("images.f32");
@@ -54,31 +63,15 @@ fn a_c_program_runs_the_model_in_its_own_memory() {
 #[test]
 fn the_c_program_is_clean_under_valgrind() {
     if !exists("valgrind") {
-        println!("skipped: there is no valgrind");
+        visible("skipped: there is no valgrind");
         return;
     }
     // Valgrind knows no AVX-512.
-    let Some((dir, lines)) = c_example("x86_64-v3", &[]) else { return };
+    let Some((dir, lines)) = c_example("x86_64-v3") else { return };
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=all"]);
     valgrind.arg(dir.path().join("classify"));
     assert_eq!(run_example(valgrind, dir.path()), lines);
-}
-
-#[test]
-fn the_header_is_c_plus_plus() {
-    let Some((dir, _, _)) = built(Product::StaticLibrary, "digits.a", "native") else { return };
-    if !exists("c++") {
-        println!("skipped: there is no C++ compiler `c++`");
-        return;
-    }
-    let source = dir.path().join("use.cpp");
-    let program = "#include \"digits.h\"\nint main() { return digits_memory_bytes(1) > 0 ? 0 : 1; }\n";
-    std::fs::write(&source, program).unwrap();
-    let mut compiler = Command::new("c++");
-    compiler.args(["-Wall", "-Wextra", "-Werror", "-o"]).arg(dir.path().join("use")).arg("-I").arg(dir.path());
-    checked(compiler.arg(&source).arg(dir.path().join("digits.a")).args(["-lm", "-lpthread"]));
-    checked(&mut Command::new(dir.path().join("use")));
 }
 
 #[test]
