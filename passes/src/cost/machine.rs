@@ -133,7 +133,8 @@ impl Machine {
 
     /// Picoseconds of a convolution over planes of channels.
     pub fn convolution_time(&self, conv: &Conv2d) -> u64 {
-        scaled(conv.flops(), self.convolution_per_us).max(self.filter_time(conv, conv.kernel[0] * conv.kernel[1]))
+        let filters = self.filter_time(conv, conv.kernel[0] * conv.kernel[1]);
+        scaled(conv.flops(), self.convolution_per_us).saturating_add(filters)
     }
 
     /// Picoseconds of a convolution with one group over blocks of channels, by some method; `None` if the method
@@ -147,12 +148,12 @@ impl Machine {
         let call = Conv2d { pass, layout: ConvLayout::Blocked, ..*conv };
         let products = scaled(call.products().saturating_mul(2), self.blocked_convolution_per_us);
         let Some([tiles, coefficients]) = call.tiles() else {
-            return Some(products.max(self.filter_time(conv, conv.kernel[0] * conv.kernel[1])));
+            return Some(products.saturating_add(self.filter_time(conv, conv.kernel[0] * conv.kernel[1])));
         };
         let channels = conv.in_channels + conv.out_channels;
         let bytes = [tiles, coefficients, channels, DType::F32.size() as u64].into_iter().fold(1, u64::saturating_mul);
         let transforms = scaled(bytes, self.coefficient_bytes_per_us);
-        let time = products.max(self.filter_time(conv, coefficients)).saturating_add(transforms);
+        let time = products.saturating_add(self.filter_time(conv, coefficients)).saturating_add(transforms);
         call.layout_fits().then_some(time)
     }
 
