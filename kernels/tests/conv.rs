@@ -353,6 +353,27 @@ fn winograd_bands_and_panels() {
     }
 }
 
+/// Errors relative to the largest result, of data in -1..1 and filters of 64 and 512 channels.
+#[test]
+fn winograd_is_about_as_exact_as_the_sum() {
+    let mut random = Random::new(14);
+    for channels in [64, 512] {
+        let call = Conv2d { layout: ConvLayout::Blocked, ..plain(channels, 16, 16, 3, 1) };
+        let (x, w) = (random.fill(sizes(&call)[0]), random.fill(sizes(&call)[1]));
+        let (exact, _) = exact(&call, &x, &w);
+        let x = blocked(&x, channels, 256, false);
+        let largest = exact.iter().fold(0.0, |most: f64, y| most.max(y.abs()));
+        for (pass, bound) in [(ConvPass::Packed, 4e-6), (ConvPass::Winograd2, 4e-6), (ConvPass::Winograd4, 8e-6)] {
+            let call = &Conv2d { pass, ..call };
+            let all = std::slice::from_ref(&(0..conv_tasks(call))).to_vec();
+            let y = blocked(&run(tensorc_kernels::isa(), call, &x, &w, &all, false), 16, 256, true);
+            let error = y.iter().zip(&exact).fold(0.0, |most: f64, (a, b)| most.max((f64::from(*a) - b).abs()));
+            println!("{channels} channels, {pass:?}: {:.1e} of the largest result", error / largest);
+            assert!(error <= bound * largest, "{channels} channels, {pass:?}: {error} of {largest}");
+        }
+    }
+}
+
 #[test]
 fn winograd_images_may_lie_apart() {
     let mut random = Random::new(13);
@@ -362,7 +383,7 @@ fn winograd_images_may_lie_apart() {
         let apart = Conv2d { images, ..dense };
         let (x, w) = (random.fill(sizes(&dense)[0]), random.fill(sizes(&dense)[1]));
         let [from, to] = [0, 1].map(|i| (dense.image_sizes()[i] as usize, images[i] as usize));
-        let all = [0..conv_tasks(&dense)];
+        let all = std::slice::from_ref(&(0..conv_tasks(&dense))).to_vec();
         for isa in tiers() {
             let expected = spread(&run(isa, &dense, &x, &w, &all, false), to.0, to.1);
             let found = run(isa, &apart, &spread(&x, from.0, from.1), &w, &all, false);

@@ -369,8 +369,8 @@ pub(super) unsafe fn pack(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
         let filters = src.wrapping_add(panel * PANEL * LANES * channels * TAPS * TAPS);
         let (slices, others) = core::mem::take(&mut rest).split_at_mut(extent * extent * channels * width);
         for inner in 0..channels {
-            let mut block = [[0.0; PANEL * LANES]; MOST * MOST];
-            for outer in 0..width {
+            let mut block = [[0.0; MOST * MOST]; PANEL * LANES];
+            for (outer, values) in block.iter_mut().enumerate().take(width) {
                 let plane = filters.wrapping_add((outer * channels + inner) * TAPS * TAPS);
                 // SAFETY: the filter has nine taps.
                 let tap = |i: usize| f64::from(unsafe { plane.wrapping_add(i).read_unaligned() });
@@ -379,12 +379,14 @@ pub(super) unsafe fn pack(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
                 for c in 0..extent {
                     let column = coefficients(schedule.size, core::array::from_fn(|r| rows[r][c]));
                     for (r, value) in column.iter().enumerate().take(extent) {
-                        block[r * extent + c][outer] = *value as f32;
+                        values[r * extent + c] = *value as f32;
                     }
                 }
             }
-            for (slice, values) in slices.chunks_exact_mut(channels * width).zip(&block) {
-                slice[inner * width..][..width].copy_from_slice(&values[..width]);
+            for (i, slice) in slices.chunks_exact_mut(channels * width).enumerate() {
+                for (w, values) in slice[inner * width..][..width].iter_mut().zip(&block) {
+                    *w = values[i];
+                }
             }
         }
         rest = others;

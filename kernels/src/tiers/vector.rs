@@ -21,6 +21,7 @@ pub(super) trait Lanes: Copy {
 ///
 /// # Safety
 /// As for [`Lanes`].
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(super) trait Vector: Lanes {
     /// Which lanes are the first few.
     type First: Copy;

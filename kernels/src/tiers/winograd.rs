@@ -84,6 +84,16 @@ impl<X: Lanes> Filtering<X, 4, 2> for Two {
     }
 }
 
+/// Row `r` of columns.
+#[inline(always)]
+fn across<X: Lanes, const N: usize, const R: usize>(columns: &[[X; R]; N], r: usize) -> [X; N] {
+    let mut row = [columns[0][r]; N];
+    for (value, column) in row.iter_mut().zip(columns) {
+        *value = column[r];
+    }
+    row
+}
+
 /// # Safety
 /// As [`super::Tier`].
 #[inline(always)]
@@ -95,18 +105,14 @@ unsafe fn enter<X: Lanes, F: Filtering<X, N, M>, const N: usize, const M: usize>
             // SAFETY: all addresses are of elements of the patch.
             unsafe {
                 let mut columns = [[X::splat(0.0); N]; N];
-                for c in 0..N {
-                    let mut column = [X::splat(0.0); N];
+                for (c, column) in columns.iter_mut().enumerate() {
                     for (r, value) in column.iter_mut().enumerate() {
                         *value = X::load(x.add(r * t.row + c * BLOCK));
                     }
-                    let column = F::enter(column);
-                    for (r, value) in column.iter().enumerate() {
-                        columns[r][c] = *value;
-                    }
+                    *column = F::enter(*column);
                 }
-                for (r, row) in columns.iter().enumerate() {
-                    let row = F::enter(*row);
+                for r in 0..N {
+                    let row = F::enter(across(&columns, r));
                     for (c, value) in row.iter().enumerate() {
                         value.store(v.add((r * N + c) * t.plane));
                     }
@@ -126,19 +132,16 @@ unsafe fn leave<X: Lanes, F: Filtering<X, N, M>, const N: usize, const M: usize>
             let y = t.y.wrapping_add(i * M * BLOCK + part);
             // SAFETY: all addresses are of elements of the patch.
             unsafe {
-                let mut columns = [[X::splat(0.0); N]; M];
-                for c in 0..N {
-                    let mut column = [X::splat(0.0); N];
-                    for (r, value) in column.iter_mut().enumerate() {
+                let mut columns = [[X::splat(0.0); M]; N];
+                for (c, column) in columns.iter_mut().enumerate() {
+                    let mut sums = [X::splat(0.0); N];
+                    for (r, value) in sums.iter_mut().enumerate() {
                         *value = X::load(p.add((r * N + c) * t.plane));
                     }
-                    let column = F::leave(column);
-                    for (r, value) in column.iter().enumerate() {
-                        columns[r][c] = *value;
-                    }
+                    *column = F::leave(sums);
                 }
-                for (r, row) in columns.iter().enumerate() {
-                    let row = F::leave(*row);
+                for r in 0..M {
+                    let row = F::leave(across(&columns, r));
                     for (c, value) in row.iter().enumerate() {
                         value.store(y.add(r * t.row + c * BLOCK));
                     }

@@ -220,7 +220,6 @@ mod tests {
 
     #[test]
     fn a_kernel_takes_the_longer_of_moving_and_computing() {
-        use tensorc_ir::prim::Method;
         use tensorc_ir::work::Read;
         let machine = Machine::default();
         let bytes = 1 << 20;
