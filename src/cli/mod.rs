@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use tensorc::passes::Device;
 use tensorc::passes::cost::Machine;
 use tensorc::passes::fuse::By;
 use tensorc::runtime::Profiler;
@@ -88,12 +89,20 @@ impl CompileArgs {
     }
 
     fn compiler(&self, profiler: Option<Profiler>) -> Result<Compiler, Failure> {
-        self.compiler_for(None, profiler)
+        self.compiler_for(Device::Cpu, None, profiler)
     }
 
-    /// A compiler whose kernels are written for the back end of a form of code.
-    fn compiler_for(&self, code: Option<code::Form>, profiler: Option<Profiler>) -> Result<Compiler, Failure> {
+    /// A compiler whose kernels are written for a device and the back end of a form of code.
+    fn compiler_for(
+        &self,
+        device: Device,
+        code: Option<code::Form>,
+        profiler: Option<Profiler>,
+    ) -> Result<Compiler, Failure> {
         let mut options = Options { threads: self.threads.map(usize::from), profiler, ..Options::default() };
+        if device == Device::Gpu {
+            options.gpu = Some(tensorc::gpu::interpreted(tensorc::runtime::Device::accelerator(0)));
+        }
         options.passes.reassociate = !self.exact;
         options.passes.approximate = self.fast_math;
         options.passes.rewrite = !self.no_rewriting;

@@ -9,6 +9,7 @@ mod aot;
 mod autograd;
 mod differential;
 mod executor;
+mod gpu;
 mod models;
 mod mxnet_ops;
 mod ndarray;

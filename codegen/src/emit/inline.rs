@@ -103,6 +103,11 @@ impl<'a> Inliner<'a> {
         self.actual[axis] = actual;
     }
 
+    /// What an axis stands for in the kernel.
+    pub fn axis(&self, axis: usize) -> Index {
+        self.actual[axis].clone()
+    }
+
     /// Narrows the interval of an axis; returns the former one.
     pub fn set_range(&mut self, axis: usize, range: Interval) -> Interval {
         std::mem::replace(&mut self.ranges[axis], range)
@@ -136,6 +141,18 @@ impl<'a> Inliner<'a> {
         self.bound = bound;
         self.cache.pop();
         self.b.close_for();
+        Ok(())
+    }
+
+    /// The body where `cond` holds, with a scope of its own.
+    pub fn when(&mut self, cond: Operand, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.b.open_block();
+        self.cache.push(BTreeMap::new());
+        let bound = self.bound.clone();
+        body(self)?;
+        self.bound = bound;
+        self.cache.pop();
+        self.b.close_if(cond);
         Ok(())
     }
 
