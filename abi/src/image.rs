@@ -132,7 +132,7 @@ pub mod step {
 
 /// Library kernels as the run-time library names them, finely divided: a model links those it calls. The words of
 /// a call are those of [`crate::BatchedGemm`] and [`crate::Attention`] for the first two, then of [`crate::Conv2d`].
-pub const LIBRARIES: [&str; 7] = [
+pub const LIBRARIES: [&str; 8] = [
     "tc_rt_gemm",
     "tc_rt_attention",
     "tc_rt_conv_windows",
@@ -140,6 +140,7 @@ pub const LIBRARIES: [&str; 7] = [
     "tc_rt_conv_correlate",
     "tc_rt_conv_blocked",
     "tc_rt_conv_blocked_depthwise",
+    "tc_rt_conv_winograd",
 ];
 
 /// Positions of words in the file of a model's weights: a header, then the block. Every weight in the block lies at a

@@ -91,6 +91,11 @@ pub enum ConvLayout {
 pub enum ConvPass {
     /// y of x and filters in the packed form of the kernel library ([`crate::Packing::Conv`]).
     Packed,
+    /// y of x and packed filters of 3×3 taps by minimal filtering F(2×2, 3×3), over blocked channels of one group
+    /// with strides and dilations of 1. The products that are added up are not those of the sum above.
+    Winograd2,
+    /// The same by F(4×4, 3×3).
+    Winograd4,
     /// y of x and filters `[g·oc, ic, kh, kw]`.
     Forward,
     /// The gradient of x, of that of y and the filters `[g·oc, ic, kh, kw]`. The sum runs over
@@ -101,8 +106,28 @@ pub enum ConvPass {
 }
 
 impl ConvPass {
-    pub const ALL: [ConvPass; 4] =
-        [ConvPass::Packed, ConvPass::Forward, ConvPass::DataGradient, ConvPass::FilterGradient];
+    /// Pixels of a tile of minimal filtering along one axis.
+    pub const fn tile(self) -> Option<u64> {
+        match self {
+            ConvPass::Winograd2 => Some(2),
+            ConvPass::Winograd4 => Some(4),
+            _ => None,
+        }
+    }
+
+    /// Whether filters are packed.
+    pub const fn is_packed(self) -> bool {
+        matches!(self, ConvPass::Packed | ConvPass::Winograd2 | ConvPass::Winograd4)
+    }
+
+    pub const ALL: [ConvPass; 6] = [
+        ConvPass::Packed,
+        ConvPass::Winograd2,
+        ConvPass::Winograd4,
+        ConvPass::Forward,
+        ConvPass::DataGradient,
+        ConvPass::FilterGradient,
+    ];
 }
 
 impl Conv2d {
@@ -111,10 +136,22 @@ impl Conv2d {
         self.in_channels == 1 && self.out_channels == 1 && self.groups > 1
     }
 
+    /// Whether minimal filtering computes the convolution, if its layout is [`ConvLayout::Blocked`].
+    pub const fn allows_winograd(&self) -> bool {
+        self.groups == 1
+            && matches!(self.kernel, [3, 3])
+            && matches!(self.strides, [1, 1])
+            && matches!(self.dilations, [1, 1])
+    }
+
     /// Whether the convolution can be computed in its layout: channels come in whole blocks where they are
     /// blocked, and only packed filters of one group or a depthwise convolution go with blocks.
     pub const fn layout_fits(&self) -> bool {
-        let packed = matches!(self.pass, ConvPass::Packed);
+        let packed = self.pass.is_packed();
+        let allowed = self.allows_winograd() && matches!(self.layout, ConvLayout::Blocked);
+        if self.pass.tile().is_some() && !allowed {
+            return false;
+        }
         match self.layout {
             ConvLayout::Planar => true,
             ConvLayout::ToBlocked => packed && self.groups == 1 && self.out_channels.is_multiple_of(CHANNEL_BLOCK),
@@ -168,7 +205,7 @@ impl Conv2d {
         ]
     }
 
-    /// Multiply-accumulates times two.
+    /// Multiply-accumulates of the sum times two.
     pub const fn flops(&self) -> u64 {
         2 * self.batch
             * self.groups
@@ -178,6 +215,21 @@ impl Conv2d {
             * self.in_channels
             * self.kernel[0]
             * self.kernel[1]
+    }
+
+    /// Tiles of all images, and coefficients of a tile, if the pass is one of minimal filtering.
+    pub const fn tiles(&self) -> Option<[u64; 2]> {
+        let Some(size) = self.pass.tile() else { return None };
+        let [rows, columns] = self.output;
+        Some([self.batch * rows.div_ceil(size) * columns.div_ceil(size), (size + 2) * (size + 2)])
+    }
+
+    /// Products that are added up, in whole tiles.
+    pub const fn products(&self) -> u64 {
+        match self.tiles() {
+            None => self.flops() / 2,
+            Some([tiles, coefficients]) => tiles * coefficients * self.in_channels * self.out_channels,
+        }
     }
 }
 

@@ -58,6 +58,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         product_per_us: rate(2 * 256 * 512 * 512, net(fit.seconds(product, &[], 1.0)?)),
         convolution_per_us: rate(layouts.flops(), layouts.dense[0]),
         blocked_convolution_per_us: rate(layouts.flops(), layouts.dense[1]),
+        coefficient_bytes_per_us: rate(layouts.coefficients(), layouts.transforms()),
         depthwise_bytes_per_us: rate(layouts.image() * 2, layouts.depthwise[0]),
         blocked_depthwise_bytes_per_us: rate(layouts.image() * 2, layouts.depthwise[1]),
         conversion_bytes_per_us: rate(layouts.image() * 4, layouts.conversions),
@@ -76,6 +77,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
 struct Layouts {
     dense: [f64; 2],
     depthwise: [f64; 2],
+    /// Of the dense one by minimal filtering of tiles of 4 × 4.
+    minimal: f64,
     conversions: f64,
 }
 
@@ -104,7 +107,22 @@ impl Layouts {
                 }
             }
         }
-        Ok(Layouts { dense: times[0], depthwise: times[1], conversions })
+        let mut options = Options { threads: Some(1), ..Options::default() };
+        options.passes.machine.coefficient_bytes_per_us = u64::MAX;
+        options.passes.machine.conversion_bytes_per_us = u64::MAX;
+        let fit = Fit { compiler: Compiler::new(options)?, repeat };
+        let [short, long] = [2, 6].map(|steps| fit.seconds(&convolutions(steps, true), &[], 1.0));
+        Ok(Layouts { dense: times[0], depthwise: times[1], minimal: (long? - short?) / 4.0, conversions })
+    }
+
+    /// Bytes of coefficients of patches and tiles in minimal filtering.
+    const fn coefficients(&self) -> u64 {
+        4 * 36 * (Self::SIDE / 4).pow(2) * 2 * Self::CHANNELS
+    }
+
+    /// Seconds that minimal filtering takes beside its products, a quarter of the convolution's.
+    fn transforms(&self) -> f64 {
+        (self.minimal - self.dense[1] / 4.0).max(1e-9)
     }
 
     /// Floating-point operations of one dense convolution.

@@ -8,7 +8,7 @@ use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{BatchedGemm, Conv2d, ConvLayout, ConvPass, DType, MatrixLayout};
 
 use crate::index::{Index, linearize};
-use crate::prim::Contraction;
+use crate::prim::{Contraction, Method};
 use crate::types::DenseType;
 
 pub use blocked::{as_blocked_convolution, blocked_convolution};
@@ -264,7 +264,13 @@ fn join_channels(c: &Contraction) -> Contraction {
         _ => Index::var(v - 1),
     };
     let map = |m: &[Index]| m.iter().map(|i| i.substitute(&split, &extents[..]).recombine(&extents[..])).collect();
-    Contraction { lhs: map(&c.lhs), rhs: map(&c.rhs), out_rank: c.out_rank - 1, extents: extents.clone() }
+    Contraction {
+        lhs: map(&c.lhs),
+        rhs: map(&c.rhs),
+        out_rank: c.out_rank - 1,
+        extents: extents.clone(),
+        method: Method::Sum,
+    }
 }
 
 /// Equality of indices whose unit-extent axes are known to be zero.
@@ -336,6 +342,7 @@ mod tests {
             out_rank,
             lhs: vars(lhs),
             rhs: vars(rhs),
+            method: Method::Sum,
         };
         assert!(!check(c(&[0, 2], &[2, 1], &[3, 4, 5], 2), &[3, 5], &[5, 4]).swapped);
         check(c(&[2, 0], &[1, 2], &[3, 4, 5], 2), &[5, 3], &[4, 5]);
@@ -359,6 +366,7 @@ mod tests {
             out_rank: 4,
             lhs: vec![Index::var(0), Index::var(4), axis(2, 5, 2, 1, 1), axis(3, 6, 1, 1, 0)],
             rhs: vars(&[1, 4, 5, 6]),
+            method: Method::Sum,
         };
         let conv = as_conv(&c, &ty(&[2, 3, 10, 6]), &ty(&[4, 3, 3, 1])).expect("recognised");
         assert_eq!((conv.strides, conv.pads, conv.kernel, conv.groups), ([2, 1], [1, 0], [3, 1], 1));

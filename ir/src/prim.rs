@@ -92,6 +92,32 @@ pub struct Contraction {
     /// One index per axis of the left operand, in variables that count `extents`.
     pub lhs: Vec<Index>,
     pub rhs: Vec<Index>,
+    pub method: Method,
+}
+
+/// How a contraction is to be computed. Methods differ by rounding, and in what values that are not finite reach;
+/// the meaning is the sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Method {
+    #[default]
+    Sum,
+    /// By minimal filtering F(2×2, 3×3), where the contraction is a convolution that allows it
+    /// ([`tensorc_abi::ConvPass::Winograd2`]); else by the sum.
+    Winograd2,
+    /// The same by F(4×4, 3×3).
+    Winograd4,
+}
+
+impl Method {
+    pub const ALL: [Method; 3] = [Method::Sum, Method::Winograd2, Method::Winograd4];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Sum => "sum",
+            Method::Winograd2 => "winograd2",
+            Method::Winograd4 => "winograd4",
+        }
+    }
 }
 
 /// `out[c] = data[…]` with one axis read through an integer tensor: for

@@ -193,6 +193,11 @@ impl Report {
         if whole(outputs) && (groups == 1 || groups == inputs) {
             let layout = if whole(inputs) { ConvLayout::Blocked } else { ConvLayout::ToBlocked };
             self.pass(&format!("{name} blocked"), Conv2d { layout, ..call });
+            if [kernel, stride, groups] == [3, 1, 1] && layout == ConvLayout::Blocked {
+                for (size, pass) in [(2, ConvPass::Winograd2), (4, ConvPass::Winograd4)] {
+                    self.pass(&format!("{name} winograd{size}"), Conv2d { layout, pass, ..call });
+                }
+            }
         }
     }
 
@@ -213,12 +218,12 @@ impl Report {
         }
         let [x, w, y] = call.sizes().map(|size| numbers(size.unwrap_or(0) as usize));
         let packing = Packing::Conv(call);
-        let mut packed = vec![0.0; w.len()];
+        let mut packed = vec![0.0; packed_len(&packing)];
         // SAFETY: `w` has as many filters as the call.
         unsafe { pack(&packing, w.as_ptr().cast(), &mut packed) };
         let bytes = 4.0 * (x.len() + w.len() + y.len()) as f64;
         let (x, packed, y) = match call.pass {
-            ConvPass::Packed => (x, packed, y),
+            ConvPass::Packed | ConvPass::Winograd2 | ConvPass::Winograd4 => (x, packed, y),
             ConvPass::Forward => (x, w, y),
             ConvPass::DataGradient => (y, w, x),
             ConvPass::FilterGradient => (x, y, w),
@@ -305,6 +310,18 @@ fn main() {
         (2048, 512, 7, 1, 1),
     ] {
         report.conv("resnet", [inputs, outputs, 1], size, kernel, stride);
+    }
+    for (inputs, outputs, size) in [
+        (64, 64, 224),
+        (64, 128, 112),
+        (128, 128, 112),
+        (128, 256, 56),
+        (256, 256, 56),
+        (256, 512, 28),
+        (512, 512, 28),
+        (512, 512, 14),
+    ] {
+        report.conv("vgg", [inputs, outputs, 1], size, 3, 1);
     }
     report.conv("mobilenet", [3, 32, 1], 224, 3, 2);
     for (channels, size, stride) in [

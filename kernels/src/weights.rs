@@ -21,9 +21,7 @@ pub fn packed_len(packing: &Packing) -> usize {
     match packing {
         Packing::Plain => 0,
         Packing::GemmB { k, n, .. } => n.div_ceil(NR as u64) as usize * NR * *k as usize,
-        Packing::Conv(call) => {
-            (call.groups * call.out_channels * call.in_channels * call.kernel[0] * call.kernel[1]) as usize
-        }
+        Packing::Conv(call) => conv::packed_len(call),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Convolutions and their gradients against the documented chain of multiply-adds (equal bits) and against f64 sums
-//! (error bound), for every tier and division into tasks.
+//! (error bound), for every tier and division into tasks; minimal filtering against f64 sums.
 
 #![allow(clippy::unwrap_used)]
 
@@ -49,6 +49,9 @@ fn blocked(data: &[f32], channels: u64, pixels: u64, back: bool) -> Vec<f32> {
     out
 }
 
+/// The passes that compute with planes.
+const PLANAR: [ConvPass; 4] = [ConvPass::Packed, ConvPass::Forward, ConvPass::DataGradient, ConvPass::FilterGradient];
+
 fn sizes(call: &Conv2d) -> [usize; 3] {
     call.sizes().map(|size| size.unwrap() as usize)
 }
@@ -56,9 +59,9 @@ fn sizes(call: &Conv2d) -> [usize; 3] {
 /// Operands and result, as positions in (x, filters, y).
 fn roles(pass: ConvPass) -> [usize; 3] {
     match pass {
-        ConvPass::Packed | ConvPass::Forward => [0, 1, 2],
         ConvPass::DataGradient => [2, 1, 0],
         ConvPass::FilterGradient => [0, 2, 1],
+        _ => [0, 1, 2],
     }
 }
 
@@ -93,7 +96,7 @@ fn model(call: &Conv2d, left: &[f32], right: &[f32]) -> Vec<f32> {
 fn run(isa: Isa, call: &Conv2d, a: &[f32], b: &[f32], ranges: &[std::ops::Range<u64>], epilogue: bool) -> Vec<f32> {
     let packing = Packing::Conv(call.contiguous());
     let mut packed = vec![f32::NAN; packed_len(&packing)];
-    let right = if call.pass == ConvPass::Packed {
+    let right = if call.pass.is_packed() {
         // An odd address, as a constant of a model file may have.
         let bytes: Vec<u8> = std::iter::once(0).chain(b.iter().flat_map(|w| w.to_ne_bytes())).collect();
         // SAFETY: the buffers have the sizes the call states.
@@ -139,7 +142,7 @@ fn run(isa: Isa, call: &Conv2d, a: &[f32], b: &[f32], ranges: &[std::ops::Range<
 
 /// Every pass of a convolution.
 fn check(random: &mut Random, call: &Conv2d) {
-    for pass in ConvPass::ALL {
+    for pass in PLANAR {
         let call = &Conv2d { pass, ..*call };
         let [left, right, _] = roles(pass).map(|i| sizes(call)[i]);
         let (a, b) = (random.fill(left), random.fill(right));
@@ -177,6 +180,53 @@ fn check_blocked(random: &mut Random, call: &Conv2d) {
             assert_same_bits(&what, &blocked(&y, outer, pixels, true), &doubled);
         }
     }
+}
+
+/// A convolution by minimal filtering: close to the f64 sums, and the same bits in every tier and division.
+///
+/// A tile is as exact as its largest terms, so the bound is for all of the result: some units of rounding of the
+/// largest sum of absolute products.
+fn check_winograd(random: &mut Random, call: &Conv2d) {
+    let (plane, pixels) = (call.input[0] * call.input[1], call.output[0] * call.output[1]);
+    let sum = Conv2d { pass: ConvPass::Packed, layout: ConvLayout::Blocked, ..*call };
+    let (x, w) = (random.fill(sizes(call)[0]), random.fill(sizes(call)[1]));
+    let (exact, largest) = exact(&sum, &x, &w);
+    let x = blocked(&x, call.in_channels, plane, false);
+    for (pass, bound) in [(ConvPass::Winograd2, 4.0), (ConvPass::Winograd4, 8.0)] {
+        let call = &Conv2d { pass, ..sum };
+        assert!(call.layout_fits());
+        let tasks = conv_tasks(call);
+        let mut first: Option<Vec<f32>> = None;
+        for isa in tiers() {
+            let what = format!("{isa:?} {call:?}");
+            let y = run(isa, call, &x, &w, std::slice::from_ref(&(0..tasks)), false);
+            let y = first.get_or_insert(y.clone()).iter().zip(y).map(|(a, b)| {
+                assert_eq!(a.to_bits(), b.to_bits(), "{what}");
+                b
+            });
+            let y: Vec<f32> = y.collect();
+            for (a, b) in blocked(&y, call.out_channels, pixels, true).iter().zip(&exact) {
+                assert!((f64::from(*a) - b).abs() <= bound * f64::from(f32::EPSILON) * largest, "{what}: {a} for {b}");
+            }
+            let doubled: Vec<f32> = y.iter().map(|y| 2.0 * y).collect();
+            assert_same_bits(&what, &run(isa, call, &x, &w, &cuts(random, tasks), true), &doubled);
+        }
+    }
+}
+
+/// The f64 sums of a convolution, and the largest sum of absolute products.
+fn exact(call: &Conv2d, x: &[f32], w: &[f32]) -> (Vec<f64>, f64) {
+    let mut sums = vec![(0.0f64, 0.0f64); sizes(call)[2]];
+    let (pixels, plane) = (call.output[0] * call.output[1], call.input[0] * call.input[1]);
+    terms(call, |[n, _, o, i, at, from, tap]| {
+        let a = f64::from(x[((n * call.in_channels + i) * plane + from) as usize]);
+        let b = f64::from(w[((o * call.in_channels + i) * 9 + tap) as usize]);
+        let (sum, size) = &mut sums[((n * call.out_channels + o) * pixels + at) as usize];
+        *sum += a * b;
+        *size += (a * b).abs();
+    });
+    let largest = sums.iter().fold(0.0, |most: f64, (_, size)| most.max(*size));
+    (sums.into_iter().map(|(sum, _)| sum).collect(), largest)
 }
 
 /// Fills in the output size for padding of `pads` on both sides.
@@ -270,6 +320,78 @@ fn blocked_bands_and_panels() {
     }
 }
 
+#[test]
+fn random_winograd_convolutions() {
+    let mut random = Random::new(11);
+    for _ in 0..support::rounds(40) {
+        let (inputs, outputs) = (random.pick(&[16, 32, 48]), random.pick(&[16, 32, 48, 80]));
+        let pads = [random.below(3) as u64, random.below(3) as u64];
+        let mut input = [random.pick(&[1, 2, 5, 7, 8, 14]), random.pick(&[1, 3, 6, 7, 12, 17, 33])];
+        for d in 0..2 {
+            input[d] = input[d].max(3u64.saturating_sub(2 * pads[d]));
+        }
+        let batch = random.pick(&[1, 1, 2, 5]);
+        let call = conv(Conv2d { batch, input, pads, ..plain(inputs, outputs, 9, 3, 1) });
+        check_winograd(&mut random, &call);
+    }
+}
+
+#[test]
+fn winograd_bands_and_panels() {
+    let mut random = Random::new(12);
+    for call in [
+        plain(64, 96, 30, 3, 1),
+        plain(128, 48, 57, 3, 1),
+        Conv2d { batch: 7, ..plain(256, 64, 7, 3, 1) },
+        // More padding after the last row and column than before the first, tiles in the padding.
+        Conv2d { output: [11, 12], ..plain(16, 16, 9, 3, 1) },
+        Conv2d { pads: [5, 6], output: [17, 19], ..plain(16, 16, 9, 3, 1) },
+        Conv2d { batch: 0, ..plain(16, 16, 9, 3, 1) },
+        Conv2d { in_channels: 0, ..plain(16, 16, 9, 3, 1) },
+    ] {
+        check_winograd(&mut random, &call);
+    }
+}
+
+/// Errors relative to the largest result, of data in -1..1 and filters of 64 and 512 channels.
+#[test]
+fn winograd_is_about_as_exact_as_the_sum() {
+    let mut random = Random::new(14);
+    for channels in [64, 512] {
+        let call = Conv2d { layout: ConvLayout::Blocked, ..plain(channels, 16, 16, 3, 1) };
+        let (x, w) = (random.fill(sizes(&call)[0]), random.fill(sizes(&call)[1]));
+        let (exact, _) = exact(&call, &x, &w);
+        let x = blocked(&x, channels, 256, false);
+        let largest = exact.iter().fold(0.0, |most: f64, y| most.max(y.abs()));
+        for (pass, bound) in [(ConvPass::Packed, 4e-6), (ConvPass::Winograd2, 4e-6), (ConvPass::Winograd4, 8e-6)] {
+            let call = &Conv2d { pass, ..call };
+            let all = std::slice::from_ref(&(0..conv_tasks(call))).to_vec();
+            let y = blocked(&run(tensorc_kernels::isa(), call, &x, &w, &all, false), 16, 256, true);
+            let error = y.iter().zip(&exact).fold(0.0, |most: f64, (a, b)| most.max((f64::from(*a) - b).abs()));
+            println!("{channels} channels, {pass:?}: {:.1e} of the largest result", error / largest);
+            assert!(error <= bound * largest, "{channels} channels, {pass:?}: {error} of {largest}");
+        }
+    }
+}
+
+#[test]
+fn winograd_images_may_lie_apart() {
+    let mut random = Random::new(13);
+    for pass in [ConvPass::Winograd2, ConvPass::Winograd4] {
+        let dense = Conv2d { batch: 3, pass, layout: ConvLayout::Blocked, ..plain(32, 48, 10, 3, 1) };
+        let images = dense.image_sizes().map(|size| size + 64);
+        let apart = Conv2d { images, ..dense };
+        let (x, w) = (random.fill(sizes(&dense)[0]), random.fill(sizes(&dense)[1]));
+        let [from, to] = [0, 1].map(|i| (dense.image_sizes()[i] as usize, images[i] as usize));
+        let all = std::slice::from_ref(&(0..conv_tasks(&dense))).to_vec();
+        for isa in tiers() {
+            let expected = spread(&run(isa, &dense, &x, &w, &all, false), to.0, to.1);
+            let found = run(isa, &apart, &spread(&x, from.0, from.1), &w, &all, false);
+            assert_same_bits(&format!("{isa:?} {apart:?}"), &found[..expected.len()], &expected);
+        }
+    }
+}
+
 fn plain(in_channels: u64, out_channels: u64, size: u64, kernel: u64, stride: u64) -> Conv2d {
     conv(Conv2d {
         batch: 1,
@@ -304,7 +426,7 @@ fn images_may_lie_apart() {
         };
         let dense = random_conv(&mut random, groups, inputs, outputs);
         let images = dense.image_sizes().map(|size| size + random.pick(&[0, 1, 5, 64]));
-        for pass in ConvPass::ALL {
+        for pass in PLANAR {
             let (dense, apart) = (Conv2d { pass, ..dense }, Conv2d { pass, images, ..dense });
             // Elements of an image, and from image to image: one image for filters.
             let extent = |role: usize| match role {

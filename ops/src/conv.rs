@@ -8,7 +8,7 @@ use tensorc_ir::index::Index;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::{Contraction, View};
+use tensorc_ir::prim::{Contraction, Method, View};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{Dim, Shape};
 
@@ -60,7 +60,7 @@ fn convolve(
         lhs.push(position(axis, o, k));
         rhs.push(k.clone());
     }
-    let y = b.contract(x, w, Contraction { extents, out_rank, lhs, rhs })?;
+    let y = b.contract(x, w, Contraction { extents, out_rank, lhs, rhs, method: Method::Sum })?;
     b.reshaped(y, &[&[n, oc][..], spatial].concat())
 }
 
@@ -228,7 +228,7 @@ fn tiled_transpose(b: &mut Builder<'_>, x: Value, w: Value, groups: u64, out: &[
     let in_channel = v[1].scale(ic as i64).add(&v[out_rank]);
     let lhs = [&[v[0].clone(), in_channel.clone()][..], &v[3 + rank..out_rank]].concat();
     let rhs = [&[in_channel, v[2].clone()][..], &v[3..3 + rank]].concat();
-    let y = b.contract(x, w, Contraction { extents, out_rank, lhs, rhs })?;
+    let y = b.contract(x, w, Contraction { extents, out_rank, lhs, rhs, method: Method::Sum })?;
     let pairs = (0..rank).flat_map(|i| [3 + rank + i, 3 + i]);
     let y = b.permuted(y, &[0, 1, 2].into_iter().chain(pairs).collect::<Vec<_>>())?;
     b.reshaped(y, out)

@@ -8,7 +8,7 @@ use tensorc_ir::index::Index;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::{NodeCtx, OpDef, OpError};
 use tensorc_ir::params::ParamKind;
-use tensorc_ir::prim::{Contraction, View};
+use tensorc_ir::prim::{Contraction, Method, View};
 use tensorc_ir::scalar::Ex;
 
 use crate::def::{Define, NUMBERS, composite, define, rule};
@@ -168,7 +168,7 @@ fn contracted(b: &mut Builder<'_>, x: Labelled, y: Labelled, keep: &dyn Fn(Label
     };
     let (lhs, rhs, out_rank) = (map(&x), map(&y), out.len());
     let dims = extents[..out_rank].to_vec();
-    let value = b.contract(x.value, y.value, Contraction { extents, out_rank, lhs, rhs })?;
+    let value = b.contract(x.value, y.value, Contraction { extents, out_rank, lhs, rhs, method: Method::Sum })?;
     Ok(Labelled { value, labels: out, dims })
 }
 

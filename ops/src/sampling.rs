@@ -7,7 +7,7 @@ use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, KernelBuilder, Operand};
 use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::Contraction;
+use tensorc_ir::prim::{Contraction, Method};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::{DType, DenseType, Dim, Shape};
 
@@ -431,7 +431,7 @@ fn deform_conv_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>
     let channel = v[1].scale(ic as i64).add(&v[3 + rank]);
     let lhs = [&[v[0].clone(), channel][..], kernel, place].concat();
     let rhs = [&[v[1].scale(oc as i64).add(&v[2]), v[3 + rank].clone()][..], kernel].concat();
-    let y = b.contract(columns, w, Contraction { extents, out_rank: 3 + rank, lhs, rhs })?;
+    let y = b.contract(columns, w, Contraction { extents, out_rank: 3 + rank, lhs, rhs, method: Method::Sum })?;
     let y = b.reshaped(y, &out.dims)?;
     crate::conv::add_bias(b, y, maybe(args, 3))
 }

@@ -8,7 +8,7 @@ use common::registry;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::interp::eval_graph;
-use tensorc_ir::prim::{Contraction, Prim, Reduction, View};
+use tensorc_ir::prim::{Contraction, Method, Prim, Reduction, View};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarFn};
 use tensorc_ir::testing::Rng;
 use tensorc_ir::{DType, DenseType, TensorData};
@@ -127,7 +127,11 @@ impl Net {
         let extents: Vec<u64> = order.iter().map(extent).collect();
         let dims = extents[..out.len()].to_vec();
         let (lhs, rhs) = (la.chars().map(at).collect(), lb.chars().map(at).collect());
-        self.prim(Prim::Contract(Contraction { extents, out_rank: out.len(), lhs, rhs }.into()), &[a, b], &dims)
+        self.prim(
+            Prim::Contract(Contraction { extents, out_rank: out.len(), lhs, rhs, method: Method::Sum }.into()),
+            &[a, b],
+            &dims,
+        )
     }
 
     /// Products of a matrix, a batch or an image with constant weights: the operand, and the axis of channels of the
@@ -163,6 +167,7 @@ impl Net {
                     out_rank: 4,
                     lhs: vec![Index::var(0), Index::var(4), at(2, 5), at(3, 6)],
                     rhs: [1, 4, 5, 6].map(Index::var).to_vec(),
+                    method: Method::Sum,
                 };
                 (self.prim(Prim::Contract(c.into()), &[x, w], &[d[0], n, out, out]), 1)
             }

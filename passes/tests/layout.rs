@@ -6,10 +6,10 @@ mod common;
 
 use common::*;
 use proptest::prelude::*;
-use tensorc_abi::ConvLayout;
+use tensorc_abi::{ConvLayout, ConvPass};
 use tensorc_ir::contract::{as_convolution, is_library};
 use tensorc_ir::graph::{Graph, NodeKind, Value};
-use tensorc_ir::prim::{Contraction, Prim};
+use tensorc_ir::prim::{Contraction, Method, Prim};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DenseType, TensorData};
 use tensorc_passes::layout::ChooseLayout;
@@ -100,6 +100,48 @@ proptest! {
             prop_assert!(contractions(&out).all(|(c, types)| is_library(&c, &types[0], &types[1])));
         }
     }
+}
+
+#[test]
+fn methods_follow_the_cost() {
+    let methods = |size: u64, channels: u64, change: fn(&mut PassCx<'_>)| {
+        let (mut p, mut rng) = (Prims::new(), Rng(1));
+        let x = p.input(&[1, 3, size, size]);
+        let w = [[channels, 3, 1, 1], [channels, channels, 3, 3], [channels, channels, 1, 1]];
+        let w = w.map(|dims| p.constant(rng.tensor(&ty(&dims), false)));
+        let y = w.into_iter().fold(x, |x, w| p.conv(x, w, 1));
+        p.output(y);
+        let registry = registry();
+        let mut cx = PassCx::new(&registry);
+        change(&mut cx);
+        ChooseLayout::default().run(&mut p.graph, &mut cx).unwrap();
+        contractions(&p.graph).map(|(c, _)| c.method).collect::<Vec<_>>()
+    };
+    use Method::{Sum, Winograd2, Winograd4};
+    assert_eq!(methods(56, 64, |_| {}), [Sum, Winograd4, Sum]);
+    // The filters of larger tiles take longer to read than they save; few pixels do not make up for any.
+    assert_eq!(methods(12, 256, |_| {}), [Sum, Winograd2, Sum]);
+    assert_eq!(methods(5, 256, |_| {}), [Sum; 3]);
+    assert_eq!(methods(56, 64, |cx| cx.options.rewrite = false), [Sum; 3]);
+    assert_eq!(methods(56, 64, |cx| cx.options.reassociate = false), [Sum; 3]);
+    assert_eq!(methods(56, 64, |cx| cx.options.machine.coefficient_bytes_per_us = 1), [Sum; 3]);
+}
+
+#[test]
+fn an_image_is_converted_for_a_method_that_pays() {
+    let layouts = |size: u64| {
+        let (mut p, mut rng) = (Prims::new(), Rng(1));
+        let x = p.input(&[1, 64, size, size]);
+        let w = p.constant(rng.tensor(&ty(&[64, 64, 3, 3]), false));
+        let y = p.conv(x, w, 1);
+        p.output(y);
+        contractions(&laid_out(&p.graph, false))
+            .filter_map(|(c, [x, w])| as_convolution(&c, &x, &w))
+            .map(|conv| (conv.layout, conv.pass))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(layouts(56), [(ConvLayout::Blocked, ConvPass::Winograd4)]);
+    assert_eq!(layouts(4), [(ConvLayout::Planar, ConvPass::Forward)]);
 }
 
 #[test]

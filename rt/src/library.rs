@@ -101,6 +101,7 @@ convolutions! {
     tc_rt_conv_correlate = Correlate;
     tc_rt_conv_blocked = Blocked;
     tc_rt_conv_blocked_depthwise = BlockedDepthwise;
+    tc_rt_conv_winograd = Winograd;
 }
 
 unsafe fn run_attention(call: &Call, arguments: *const *mut u8, tasks: Range<u64>, scratch: *mut u8) {

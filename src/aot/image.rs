@@ -33,6 +33,7 @@ pub fn kind(op: &StepOp) -> Option<u64> {
             ConvWay::Correlate => "tc_rt_conv_correlate",
             ConvWay::Blocked => "tc_rt_conv_blocked",
             ConvWay::BlockedDepthwise => "tc_rt_conv_blocked_depthwise",
+            ConvWay::Winograd => "tc_rt_conv_winograd",
         })?,
         StepOp::Extern { .. } => return None,
     })

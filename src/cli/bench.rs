@@ -157,6 +157,8 @@ fn kind(plan: &Plan, op: &StepOp) -> String {
             "conv{} {}x{} {}->{} s{} g{}{}",
             match call.pass {
                 ConvPass::Packed | ConvPass::Forward => "",
+                ConvPass::Winograd2 => "-winograd2",
+                ConvPass::Winograd4 => "-winograd4",
                 ConvPass::DataGradient => "-data",
                 ConvPass::FilterGradient => "-filter",
             },

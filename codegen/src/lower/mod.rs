@@ -376,8 +376,10 @@ impl Lowering<'_> {
         let step: Box<dyn FnOnce(BufferId, Option<Epilogue>) -> StepOp> = match library {
             Library::Conv { conv: mut call, a, b } => {
                 let b = match constant(b) {
-                    Some(data) if call.pass == ConvPass::Forward => {
-                        call.pass = ConvPass::Packed;
+                    Some(data) if call.pass == ConvPass::Forward || call.pass.is_packed() => {
+                        if call.pass == ConvPass::Forward {
+                            call.pass = ConvPass::Packed;
+                        }
                         self.weight(inputs[b].node, data, Packing::Conv(call.contiguous()), &data.ty)
                     }
                     _ => self.operand(inputs[b])?,

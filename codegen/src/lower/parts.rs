@@ -312,9 +312,9 @@ impl Library {
             }
             Library::Conv { conv, a, b } => {
                 let sides = match conv.pass {
-                    ConvPass::Packed | ConvPass::Forward => [(*a, Some(0)), (*b, None)],
                     ConvPass::DataGradient => [(*a, Some(1)), (*b, None)],
                     ConvPass::FilterGradient => [(*a, Some(0)), (*b, Some(1))],
+                    _ => [(*a, Some(0)), (*b, None)],
                 };
                 for (_, side) in sides.into_iter().filter(|(position, _)| *position == operand) {
                     let side = side?;
@@ -337,9 +337,9 @@ impl Library {
             }
             Library::Conv { conv, .. } => {
                 let side = match conv.pass {
-                    ConvPass::Packed | ConvPass::Forward => 1,
                     ConvPass::DataGradient => 0,
                     ConvPass::FilterGradient => return None,
+                    _ => 1,
                 };
                 conv.images[side] = images(conv.image_sizes()[side], runs)?;
             }

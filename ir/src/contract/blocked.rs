@@ -5,7 +5,7 @@ use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvLayout, ConvPass, DType};
 
 use super::{same, window};
 use crate::index::Index;
-use crate::prim::Contraction;
+use crate::prim::{Contraction, Method};
 use crate::types::DenseType;
 
 /// The iteration axes of a blocked convolution, by their places: `[n, block, p, q, lane]` of the result, then
@@ -71,11 +71,12 @@ pub fn blocked_convolution(conv: &Conv2d, layout: ConvLayout) -> Contraction {
     };
     let channels = axes.data();
     let lhs = [&[Index::var(0), channels[0].clone(), at(0), at(1)], &channels[1..]].concat();
-    Contraction { extents, out_rank: 5, lhs, rhs: axes.filters() }
+    Contraction { extents, out_rank: 5, lhs, rhs: axes.filters(), method: Method::Sum }
 }
 
-/// The contraction as a convolution to blocked channels, with filters as they are. Their pass is
-/// [`ConvPass::Forward`], but only packed filters can be computed with: they must be constant.
+/// The contraction as a convolution to blocked channels, with filters as they are. The pass is
+/// [`ConvPass::Forward`], or that of its [`Method`], but only packed filters can be computed with: they must be
+/// constant.
 pub fn as_blocked_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
     let shapes = c.out_rank == 5 && c.extents.get(4) == Some(&CHANNEL_BLOCK) && rhs.rank() == 4;
     if !shapes || [lhs, rhs].iter().any(|ty| ty.dtype != DType::F32 || ty.len() > i32::MAX as u64) {
@@ -128,6 +129,11 @@ pub fn as_blocked_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType)
         && (!depthwise || inputs == outputs && outputs > 1)
         && axes.channel.is_none_or(|axis| c.extents[axis as usize] == lhs.dims[1])
         && axes.lane.is_none_or(|axis| c.extents[axis as usize] == CHANNEL_BLOCK);
+    conv.pass = match c.method {
+        Method::Winograd2 if conv.allows_winograd() && layout == ConvLayout::Blocked => ConvPass::Winograd2,
+        Method::Winograd4 if conv.allows_winograd() && layout == ConvLayout::Blocked => ConvPass::Winograd4,
+        _ => ConvPass::Forward,
+    };
     whole.then_some(conv)
 }
 
@@ -163,9 +169,21 @@ mod tests {
             let w = [conv.groups * conv.out_channels, conv.in_channels, 3, 3];
             let (x, w) = (DenseType::new(DType::F32, &x), DenseType::new(DType::F32, &w));
             assert_eq!(as_blocked_convolution(&c, &x, &w), Some(Conv2d { layout, ..conv }));
+            let filtered = Contraction { method: Method::Winograd4, ..c.clone() };
+            assert_eq!(as_blocked_convolution(&filtered, &x, &w).map(|conv| conv.pass), Some(ConvPass::Forward));
             let mut flipped = c.clone();
             flipped.lhs[2] = flipped.lhs[2].scale(-1).offset(8);
             assert_eq!(as_blocked_convolution(&flipped, &x, &w), None);
+        }
+        let conv = Conv2d { strides: [1; 2], output: [9, 6], ..conv(1, 32, 48) };
+        let c = blocked_convolution(&conv, ConvLayout::Blocked);
+        let types = [&[2, 2, 9, 8, 16][..], &[48, 32, 3, 3]].map(|dims| DenseType::new(DType::F32, dims));
+        for (method, pass) in [(Method::Winograd2, ConvPass::Winograd2), (Method::Winograd4, ConvPass::Winograd4)] {
+            let c = Contraction { method, ..c.clone() };
+            assert_eq!(
+                as_blocked_convolution(&c, &types[0], &types[1]),
+                Some(Conv2d { layout: ConvLayout::Blocked, pass, ..conv })
+            );
         }
     }
 }

@@ -182,6 +182,7 @@ fn reached(index: &Index, (h, k): (usize, usize), backwards: bool, n: u64, exten
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::prim::Method;
 
     fn ty(dims: &[u64]) -> DenseType {
         DenseType::new(DType::F32, dims)
@@ -206,6 +207,7 @@ mod tests {
             ],
             rhs: vec![v(4), group.clone(), v(0).modulo(4, &extents[..]), v(5), v(6)],
             extents,
+            method: Method::Sum,
         };
         let conv = as_conv_filter_gradient(&c, &ty(&[2, 6, 9, 7]), &ty(&[2, 2, 4, 5, 4])).expect("recognised");
         assert_eq!((conv.batch, conv.groups, conv.in_channels, conv.out_channels), (2, 2, 3, 4));
@@ -223,6 +225,7 @@ mod tests {
             out_rank: 4,
             lhs: vec![v(0), v(4), row, v(3).sub(&v(6))],
             rhs: vec![v(4), v(1), tap, v(6)],
+            method: Method::Sum,
         };
         let find = |c: Contraction| as_conv_data_gradient(&c, &ty(&[2, 4, 5, 5]), &ty(&[4, 3, 3, 2]));
         let conv = find(c(row.clone(), v(5))).expect("recognised");

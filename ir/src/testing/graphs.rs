@@ -5,7 +5,7 @@ use tensorc_abi::DType;
 use super::Rng;
 use crate::graph::{Fused, FusionClass, Graph, Value};
 use crate::index::{Index, delinearize, linearize};
-use crate::prim::{Contraction, Gather, Prim, Reduction, View};
+use crate::prim::{Contraction, Gather, Method, Prim, Reduction, View};
 use crate::scalar::{CmpOp, Ex, MathFn, Scalar, ScalarBuilder, ScalarFn, ScalarOp};
 use crate::tensor::TensorData;
 use crate::types::DenseType;
@@ -205,7 +205,8 @@ impl Random<'_> {
         let n = outer.len() as u32;
         let extents = [outer, &[cols, k]].concat();
         let lhs = (0..n).chain([n + 1]).map(Index::var).collect();
-        let c = Contraction { out_rank: outer.len() + 1, lhs, rhs: vec![Index::var(n + 1), Index::var(n)], extents };
+        let (rhs, method) = (vec![Index::var(n + 1), Index::var(n)], *self.rng.pick(&Method::ALL));
+        let c = Contraction { out_rank: outer.len() + 1, lhs, rhs, extents, method };
         let out = DenseType::new(ty.dtype, &c.extents[..c.out_rank]);
         self.add(i, Prim::Contract(c.into()), &[v, w], &[out]);
     }

@@ -76,11 +76,11 @@ fn step(rng: &mut Rng, from: BufferId, to: BufferId) -> StepOp {
             StepOp::Gemm { call, a: from, b: BufferId(packed.into()), c: to, epilogue }
         }
         2 => {
-            let pass = ConvPass::ALL[rng.below(4) as usize];
-            let filters = if pass == ConvPass::Packed { 2 } else { 0 };
+            let pass = ConvPass::ALL[rng.below(ConvPass::ALL.len() as u64) as usize];
+            let filters = if pass.is_packed() { 2 } else { 0 };
             let mut call = Conv2d { pass, ..conv(rng) };
             if pass != ConvPass::Packed {
-                call.layout = ConvLayout::Planar;
+                call.layout = if pass.is_packed() { ConvLayout::Blocked } else { ConvLayout::Planar };
             }
             StepOp::Conv { call, a: from, b: BufferId(filters), c: to, epilogue }
         }

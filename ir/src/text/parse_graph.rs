@@ -11,7 +11,7 @@ use crate::diag::{Code, Result};
 use crate::graph::{Fused, FusionClass, Graph, NodeId, Value};
 use crate::op::OpRef;
 use crate::params::{ParamKind, ParamValue, Params};
-use crate::prim::{Contraction, Gather, Prim, Reduction, View};
+use crate::prim::{Contraction, Gather, Method, Prim, Reduction, View};
 use crate::scalar::{Scalar, ScalarFn};
 use crate::tensor::TensorData;
 use crate::types::{Dim, Shape, TensorType};
@@ -380,7 +380,12 @@ impl Parser<'_> {
         let lhs = self.axis_map()?;
         self.expect_word("rhs")?;
         let rhs = self.axis_map()?;
-        Ok(Contraction { extents, out_rank, lhs, rhs })
+        let method = match self.eat_word("by") {
+            true => Method::ALL.into_iter().find(|method| self.eat_word(method.name())),
+            false => Some(Method::Sum),
+        };
+        let Some(method) = method else { return self.expected("`sum`, `winograd2` or `winograd4`") };
+        Ok(Contraction { extents, out_rank, lhs, rhs, method })
     }
 
     fn fused(&mut self, kind: &str, at: Pos) -> Result<Fused> {

@@ -246,20 +246,26 @@ impl Parser<'_> {
         if self.eat_word("plain") {
             return Ok(Packing::Plain);
         }
-        let gemm = self.eat_word("gemm_b");
-        if !gemm && !self.eat_word("conv") {
-            return self.expected("`plain`, `gemm_b` or `conv`");
-        }
+        let pass = match self.eat_word("gemm_b") {
+            true => None,
+            false => {
+                let mut packed = ConvPass::ALL.into_iter().filter(|pass| pass.is_packed());
+                let Some(pass) = packed.find(|pass| self.eat_word(conv_pass(*pass))) else {
+                    return self.expected("`plain`, `gemm_b`, `conv`, `conv_winograd2` or `conv_winograd4`");
+                };
+                Some(pass)
+            }
+        };
         let mut r = self.record()?;
-        let packing = match gemm {
-            true => Packing::GemmB {
+        let packing = match pass {
+            None => Packing::GemmB {
                 k: r.one("k")?,
                 n: r.one("n")?,
                 offset: r.one("offset")?,
                 row_stride: r.one("row_stride")?,
                 col_stride: r.one("col_stride")?,
             },
-            false => Packing::Conv(r.conv(ConvPass::Packed)?),
+            Some(pass) => Packing::Conv(r.conv(pass)?),
         };
         r.finish()?;
         Ok(packing)

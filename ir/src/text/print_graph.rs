@@ -11,7 +11,7 @@ use super::print_kernel;
 use super::print_scalar::function;
 use crate::graph::{Graph, NodeId, NodeKind, OpNode, Value};
 use crate::params::ParamValue;
-use crate::prim::{Contraction, Prim, Reduction};
+use crate::prim::{Contraction, Method, Prim, Reduction};
 use crate::scalar::{Scalar, ScalarFn};
 use crate::types::{Dim, DimId, Shape, TensorType};
 
@@ -230,7 +230,8 @@ fn prim(out: &mut Out<'_>, name: &str, args: &str, prim: &Prim, tail: &str) {
 fn contraction(c: &Contraction) -> String {
     let (outer, inner) = c.extents.split_at(c.out_rank.min(c.extents.len()));
     let bar = format!("{} | {}", join(outer), join(inner));
-    format!("over [{}] lhs {} rhs {}", bar.trim(), list(&c.lhs), list(&c.rhs))
+    let by = if c.method == Method::Sum { String::new() } else { format!(" by {}", c.method.name()) };
+    format!("over [{}] lhs {} rhs {}{by}", bar.trim(), list(&c.lhs), list(&c.rhs))
 }
 
 /// `map` and `finish` are left out where they return their only operand.

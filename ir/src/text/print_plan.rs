@@ -115,7 +115,7 @@ fn packing(p: &Packing) -> String {
         Packing::GemmB { k, n, offset, row_stride, col_stride } => format!(
             "gemm_b {{k = {k}, n = {n}, offset = {offset}, row_stride = {row_stride}, col_stride = {col_stride}}}"
         ),
-        Packing::Conv(c) => format!("conv {}", conv(c)),
+        Packing::Conv(c) => format!("{} {}", conv_pass(c.pass), conv(c)),
     }
 }
 
@@ -161,6 +161,8 @@ fn gemm(c: &BatchedGemm) -> String {
 pub(super) fn conv_pass(pass: ConvPass) -> &'static str {
     match pass {
         ConvPass::Packed => "conv",
+        ConvPass::Winograd2 => "conv_winograd2",
+        ConvPass::Winograd4 => "conv_winograd4",
         ConvPass::Forward => "conv_forward",
         ConvPass::DataGradient => "conv_data_gradient",
         ConvPass::FilterGradient => "conv_filter_gradient",

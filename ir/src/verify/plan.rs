@@ -1,6 +1,6 @@
 //! Structural rules of plans. That live buffers do not overlap is checked where plans are loaded.
 
-use tensorc_abi::{Arg, Attention, ConvPass, DType, Epilogue, Home, KernelId, Packing, Plan, StepOp};
+use tensorc_abi::{Arg, Attention, DType, Epilogue, Home, KernelId, Packing, Plan, StepOp};
 
 use crate::diag::{Code, Diagnostic, Result};
 use crate::kir::{BufInfo, Kernel};
@@ -96,7 +96,7 @@ fn check_step(plan: &Plan, op: &StepOp, kernels: Option<&[Kernel]>) -> Check {
         }
         StepOp::Conv { call: c, a, b, c: out, epilogue } => {
             let packed = matches!(packing(plan, plan.buffer(*b).home), Some(Packing::Conv(_)));
-            if packed != (c.pass == ConvPass::Packed) {
+            if packed != c.pass.is_packed() {
                 return Err("the convolution and its filters disagree on packing".into());
             }
             if !c.layout_fits() {

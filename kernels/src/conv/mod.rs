@@ -14,6 +14,7 @@ mod patches;
 mod planar;
 mod shape;
 mod windows;
+mod winograd;
 
 use core::ops::Range;
 
@@ -33,11 +34,13 @@ pub enum ConvWay {
     Correlate,
     Blocked,
     BlockedDepthwise,
+    Winograd,
 }
 
 /// The way a convolution is computed.
 pub fn conv_way(call: &Conv2d) -> ConvWay {
     match (call.layout, call.pass) {
+        _ if call.pass.tile().is_some() => ConvWay::Winograd,
         (ConvLayout::Planar, ConvPass::FilterGradient) => ConvWay::Correlate,
         (ConvLayout::Planar, _) if is_planar(call) => ConvWay::Planar,
         (ConvLayout::Planar, _) => ConvWay::Windows,
@@ -46,15 +49,24 @@ pub fn conv_way(call: &Conv2d) -> ConvWay {
     }
 }
 
+/// Elements of the packed form of filters.
+pub(crate) fn packed_len(call: &Conv2d) -> usize {
+    match conv_way(call) {
+        ConvWay::Winograd => winograd::packed_len(call),
+        _ => (call.groups * call.out_channels * call.in_channels * call.kernel[0] * call.kernel[1]) as usize,
+    }
+}
+
 /// Writes the packed form of filters whose result is blocked.
 ///
 /// # Safety
-/// `src` addresses the filters, with any alignment, and `dst` has as many elements.
+/// `src` addresses the filters, with any alignment, and `dst` has [`packed_len`] elements.
 pub(crate) unsafe fn pack_blocked(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
     // SAFETY: passed on from the caller.
     unsafe {
         match conv_way(call) {
             ConvWay::BlockedDepthwise => blocked_depthwise::pack(call, src, dst),
+            ConvWay::Winograd => winograd::pack(call, src, dst),
             _ => blocked::pack(call, src, dst),
         }
     }
@@ -76,6 +88,7 @@ pub fn conv_tasks(call: &Conv2d) -> u64 {
         ConvWay::Windows => windows::Schedule::new(call).tasks(),
         ConvWay::Blocked => blocked::Schedule::new(call).tasks(),
         ConvWay::BlockedDepthwise => blocked_depthwise::Schedule::new(call).tasks(),
+        ConvWay::Winograd => winograd::Schedule::new(call).tasks(),
     }) as u64
 }
 
@@ -93,6 +106,7 @@ pub fn conv_scratch_by(way: ConvWay, call: &Conv2d) -> usize {
         ConvWay::BlockedDepthwise => blocked_depthwise::Schedule::new(call).scratch(),
         ConvWay::Windows => windows::Schedule::new(call).scratch(),
         ConvWay::Blocked => blocked::Schedule::new(call).scratch(),
+        ConvWay::Winograd => winograd::Schedule::new(call).scratch(),
     };
     elements * size_of::<f32>()
 }
@@ -185,6 +199,7 @@ unsafe fn run(
             ConvWay::Planar => planar::run(tier, &Shape::forward(call), tensors, epilogue, tasks, scratch),
             ConvWay::Windows => windows::run(tier, &windows::Schedule::new(call), tensors, epilogue, tasks, scratch),
             ConvWay::Blocked => blocked::run(tier, &blocked::Schedule::new(call), tensors, epilogue, tasks, scratch),
+            ConvWay::Winograd => winograd::run(tier, &winograd::Schedule::new(call), tensors, epilogue, tasks, scratch),
             ConvWay::BlockedDepthwise => {
                 let schedule = blocked_depthwise::Schedule::new(call);
                 blocked_depthwise::run(tier, &schedule, tensors, epilogue, tasks, scratch);

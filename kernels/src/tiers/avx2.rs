@@ -4,7 +4,7 @@ use core::arch::x86_64::*;
 
 use crate::fused::Fma;
 
-use super::vector::Vector;
+use super::vector::{Lanes, Vector};
 use super::{
     DepthStrip, Depthwise, NR, Panel, Skinny, Strip, Tile, Window, narrow, narrow_blocked, narrow_depthwise, portable,
     spread,
@@ -12,22 +12,12 @@ use super::{
 
 const LANES: usize = 8;
 
-impl Vector for __m256 {
+impl Lanes for __m256 {
     const LANES: usize = LANES;
-    type First = __m256i;
-    type Lanes = __m256i;
-    /// For each of the vectors of eight elements that are read.
-    type Taps = [__m256i; 2];
-
-    #[inline(always)]
-    unsafe fn first(count: usize) -> __m256i {
-        // SAFETY: passed on from the caller, as below.
-        unsafe { lane_mask(count) }
-    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
-        // SAFETY: as above.
+        // SAFETY: passed on from the caller, as below.
         unsafe { _mm256_set1_ps(x) }
     }
 
@@ -38,15 +28,46 @@ impl Vector for __m256 {
     }
 
     #[inline(always)]
-    unsafe fn load_first(p: *const f32, first: __m256i) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm256_maskload_ps(p, first) }
-    }
-
-    #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: as above.
         unsafe { _mm256_storeu_ps(p, self) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm256_add_ps(self, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm256_sub_ps(self, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm256_fmadd_ps(self, b, c) }
+    }
+}
+
+impl Vector for __m256 {
+    type First = __m256i;
+    type Some = __m256i;
+    /// For each of the vectors of eight elements that are read.
+    type Taps = [__m256i; 2];
+
+    #[inline(always)]
+    unsafe fn first(count: usize) -> __m256i {
+        // SAFETY: as above.
+        unsafe { lane_mask(count) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(p: *const f32, first: __m256i) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm256_maskload_ps(p, first) }
     }
 
     #[inline(always)]
@@ -86,12 +107,6 @@ impl Vector for __m256 {
             let even = _mm256_castps_pd(_mm256_shuffle_ps::<0x88>(left, right));
             _mm256_castpd_ps(_mm256_permute4x64_pd::<0xd8>(even))
         }
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm256_fmadd_ps(self, b, c) }
     }
 }
 

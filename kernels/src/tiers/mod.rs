@@ -24,8 +24,8 @@ mod narrow_depthwise;
 mod neon;
 mod portable;
 mod portable_blocked;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod vector;
+mod winograd;
 
 use crate::Isa;
 
@@ -272,6 +272,33 @@ pub(crate) struct DepthStrip {
     pub y: *mut f32,
 }
 
+/// Patches of (m + 2)×(m + 2) pixels of a block of channels, to be filtered by F(m, 3) with m the `size`.
+pub(crate) struct PatchIn {
+    /// 2 or 4.
+    pub size: usize,
+    /// Pixel (r, c) of patch i at `x[i·step + r·row + 16·c]`.
+    pub x: *const f32,
+    pub row: usize,
+    pub step: usize,
+    /// Product (r, c) of patch i takes `v[(r·(size + 2) + c)·plane + 16·i]`.
+    pub v: *mut f32,
+    pub plane: usize,
+    pub count: usize,
+}
+
+/// Tiles of m×m pixels of a block of channels, from the sums of products of their patches.
+pub(crate) struct PatchOut {
+    /// 2 or 4.
+    pub size: usize,
+    /// Sum (r, c) of tile i at `p[(r·(size + 2) + c)·plane + 16·i]`.
+    pub p: *const f32,
+    pub plane: usize,
+    /// Pixel (r, c) of tile i goes to `y[r·row + 16·(i·size + c)]`.
+    pub y: *mut f32,
+    pub row: usize,
+    pub count: usize,
+}
+
 /// The inner kernels of one tier, which the machine has. Each is looked up by itself, so that a program links only
 /// those that its library calls use.
 #[derive(Clone, Copy)]
@@ -323,6 +350,10 @@ kernels! {
     strip(Strip) = avx512_blocked::strip, avx2::strip, neon::strip, portable_blocked::strip;
     depth_strip(DepthStrip) =
         avx512_blocked::depth_strip, avx2::depth_strip, neon::depth_strip, portable_blocked::depth_strip;
+    enter(PatchIn) =
+        winograd::avx512::enter, winograd::avx2::enter, winograd::neon::enter, winograd::portable::enter;
+    leave(PatchOut) =
+        winograd::avx512::leave, winograd::avx2::leave, winograd::neon::leave, winograd::portable::leave;
     weigh(Scores) =
         attention::avx512::weigh, attention::avx2::weigh, attention::portable::weigh, attention::portable::weigh;
     dots(Dots) = attention::avx512::dots, attention::avx2::dots, attention::portable::dots, attention::portable::dots;

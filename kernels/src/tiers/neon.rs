@@ -6,19 +6,11 @@ use core::arch::aarch64::*;
 
 use crate::fused::Baseline;
 
-use super::vector::Vector;
+use super::vector::{Lanes, Vector};
 use super::{DepthStrip, Depthwise, Skinny, Strip, Tile, narrow, narrow_blocked, narrow_depthwise, portable};
 
-impl Vector for float32x4_t {
+impl Lanes for float32x4_t {
     const LANES: usize = 4;
-    type First = usize;
-    type Lanes = uint32x4_t;
-    type Taps = u8;
-
-    #[inline(always)]
-    unsafe fn first(count: usize) -> usize {
-        count
-    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -30,6 +22,41 @@ impl Vector for float32x4_t {
     unsafe fn load(p: *const f32) -> Self {
         // SAFETY: passed on from the caller.
         unsafe { vld1q_f32(p) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: passed on from the caller.
+        unsafe { vst1q_f32(p, self) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        // SAFETY: as for `splat`.
+        unsafe { vaddq_f32(self, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        // SAFETY: as for `splat`.
+        unsafe { vsubq_f32(self, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        // SAFETY: as for `splat`.
+        unsafe { vfmaq_f32(c, self, b) }
+    }
+}
+
+impl Vector for float32x4_t {
+    type First = usize;
+    type Some = uint32x4_t;
+    type Taps = u8;
+
+    #[inline(always)]
+    unsafe fn first(count: usize) -> usize {
+        count
     }
 
     #[inline(always)]
@@ -45,12 +72,6 @@ impl Vector for float32x4_t {
             }
             vld1q_f32(lanes.as_ptr())
         }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32) {
-        // SAFETY: passed on from the caller.
-        unsafe { vst1q_f32(p, self) }
     }
 
     #[inline(always)]
@@ -108,12 +129,6 @@ impl Vector for float32x4_t {
                 }
             }
         }
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        // SAFETY: as for `splat`.
-        unsafe { vfmaq_f32(c, self, b) }
     }
 }
 

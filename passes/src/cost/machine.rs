@@ -4,7 +4,9 @@
 //! fixed, others are read from a file, so that compiled output depends on inputs only.
 
 use serde::{Deserialize, Serialize};
+use tensorc_abi::{Conv2d, ConvLayout, ConvPass, DType};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::prim::Method;
 use tensorc_ir::work::{Ops, Work};
 
 /// A cache, or main memory.
@@ -29,6 +31,8 @@ pub struct Machine {
     pub convolution_per_us: u64,
     /// The same over channels in blocks.
     pub blocked_convolution_per_us: u64,
+    /// Bytes of coefficients, of patches and of tiles, that minimal filtering makes and reads.
+    pub coefficient_bytes_per_us: u64,
     /// Bytes of image and result of depthwise convolutions over channels in planes.
     pub depthwise_bytes_per_us: u64,
     /// The same over channels in blocks.
@@ -64,6 +68,7 @@ impl Machine {
         product_per_us: 130_000,
         convolution_per_us: 116_000,
         blocked_convolution_per_us: 132_000,
+        coefficient_bytes_per_us: 24_000,
         depthwise_bytes_per_us: 13_600,
         blocked_depthwise_bytes_per_us: 15_000,
         conversion_bytes_per_us: 7_000,
@@ -93,6 +98,7 @@ impl Machine {
             machine.product_per_us,
             machine.convolution_per_us,
             machine.blocked_convolution_per_us,
+            machine.coefficient_bytes_per_us,
             machine.depthwise_bytes_per_us,
             machine.blocked_depthwise_bytes_per_us,
             machine.conversion_bytes_per_us,
@@ -125,9 +131,37 @@ impl Machine {
         scaled(bytes, level.bytes_per_us)
     }
 
-    /// Picoseconds of a convolution over planes and over blocks of channels.
-    pub fn convolution_time(&self, flops: u64) -> [u64; 2] {
-        [self.convolution_per_us, self.blocked_convolution_per_us].map(|rate| scaled(flops, rate))
+    /// Picoseconds of a convolution over planes of channels.
+    pub fn convolution_time(&self, conv: &Conv2d) -> u64 {
+        let filters = self.filter_time(conv, conv.kernel[0] * conv.kernel[1]);
+        scaled(conv.flops(), self.convolution_per_us).saturating_add(filters)
+    }
+
+    /// Picoseconds of a convolution with one group over blocks of channels, by some method; `None` if the method
+    /// does not compute it.
+    pub fn blocked_convolution_time(&self, conv: &Conv2d, method: Method) -> Option<u64> {
+        let pass = match method {
+            Method::Sum => ConvPass::Packed,
+            Method::Winograd2 => ConvPass::Winograd2,
+            Method::Winograd4 => ConvPass::Winograd4,
+        };
+        let call = Conv2d { pass, layout: ConvLayout::Blocked, ..*conv };
+        let products = scaled(call.products().saturating_mul(2), self.blocked_convolution_per_us);
+        let Some([tiles, coefficients]) = call.tiles() else {
+            return Some(products.saturating_add(self.filter_time(conv, conv.kernel[0] * conv.kernel[1])));
+        };
+        let channels = conv.in_channels + conv.out_channels;
+        let bytes = [tiles, coefficients, channels, DType::F32.size() as u64].into_iter().fold(1, u64::saturating_mul);
+        let transforms = scaled(bytes, self.coefficient_bytes_per_us);
+        let time = products.saturating_add(self.filter_time(conv, coefficients)).saturating_add(transforms);
+        call.layout_fits().then_some(time)
+    }
+
+    /// Picoseconds of reading the filters from memory, so many elements for each pair of channels: while other
+    /// kernels of a model run they do not stay in a cache.
+    fn filter_time(&self, conv: &Conv2d, elements: u64) -> u64 {
+        let pairs = conv.groups.saturating_mul(conv.in_channels).saturating_mul(conv.out_channels);
+        scaled(pairs.saturating_mul(elements).saturating_mul(DType::F32.size() as u64), self.levels[3].bytes_per_us)
     }
 
     /// The same of a depthwise convolution that reads and writes so many bytes.

@@ -12,7 +12,7 @@ use tensorc_ir::contract::as_conv;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Prim, Reduction, View};
+use tensorc_ir::prim::{Method, Prim, Reduction, View};
 
 use super::cut::{Network, UNBOUNDED};
 
@@ -79,23 +79,44 @@ fn folds_pixels(r: &Reduction) -> bool {
     !r.axes.contains(&1) && (r.keep_dims || !r.axes.contains(&0)) && !r.map.uses_coord()
 }
 
-/// Picoseconds of moving a value between the layouts.
-fn conversion(machine: &Machine, ty: &DenseType) -> u64 {
-    match ty.dims[2..].iter().product::<u64>() {
-        // Both layouts are the same.
-        1 => 0,
-        _ => machine.conversion_time(ty.bytes()).max(1),
-    }
+/// What kernels cost, with the methods that convolutions may be computed by.
+#[derive(Clone, Copy)]
+pub(super) struct Prices<'m> {
+    pub machine: &'m Machine,
+    pub methods: &'m [Method],
 }
 
-/// Picoseconds over planes and over blocks.
-fn costs(machine: &Machine, candidate: Candidate) -> [u64; 2] {
-    match candidate {
-        Candidate::Same => [0, 0],
-        Candidate::Dense(conv) => machine.convolution_time(conv.flops()),
-        Candidate::Depthwise(conv) => {
-            let [x, _, y] = conv.sizes().map(|size| size.unwrap_or(0) * DType::F32.size() as u64);
-            machine.depthwise_time(x + y)
+impl Prices<'_> {
+    /// The fastest method for a dense convolution over blocks, and its picoseconds.
+    fn method(self, conv: &Conv2d) -> (Method, u64) {
+        let times = self.methods.iter().filter_map(|m| Some((*m, self.machine.blocked_convolution_time(conv, *m)?)));
+        times.min_by_key(|(_, time)| *time).unwrap_or_default()
+    }
+
+    /// What the fastest method saves, in picoseconds: all but the sum need x in blocks.
+    fn gain(self, conv: &Conv2d) -> u64 {
+        let sum = self.machine.blocked_convolution_time(conv, Method::Sum).unwrap_or_default();
+        sum.saturating_sub(self.method(conv).1)
+    }
+
+    /// Picoseconds of moving a value between the layouts.
+    fn conversion(self, ty: &DenseType) -> u64 {
+        match ty.dims[2..].iter().product::<u64>() {
+            // Both layouts are the same.
+            1 => 0,
+            _ => self.machine.conversion_time(ty.bytes()).max(1),
+        }
+    }
+
+    /// Picoseconds over planes and over blocks.
+    fn costs(self, candidate: Candidate) -> [u64; 2] {
+        match candidate {
+            Candidate::Same => [0, 0],
+            Candidate::Dense(conv) => [self.machine.convolution_time(&conv), self.method(&conv).1],
+            Candidate::Depthwise(conv) => {
+                let [x, _, y] = conv.sizes().map(|size| size.unwrap_or(0) * DType::F32.size() as u64);
+                self.machine.depthwise_time(x + y)
+            }
         }
     }
 }
@@ -103,14 +124,14 @@ fn costs(machine: &Machine, candidate: Candidate) -> [u64; 2] {
 /// The network: blocked is the source's side.
 struct Problem<'g> {
     graph: &'g Graph,
-    machine: &'g Machine,
+    prices: Prices<'g>,
     network: Network,
     candidates: BTreeMap<NodeId, Candidate>,
     at: BTreeMap<NodeId, usize>,
 }
 
-/// The nodes that should compute blocked results, in topological order.
-pub(super) fn blocked(graph: &Graph, machine: &Machine, everywhere: bool) -> Result<Vec<NodeId>> {
+/// The nodes that should compute blocked results, in topological order, and the methods of convolutions.
+pub(super) fn blocked(graph: &Graph, prices: Prices<'_>, everywhere: bool) -> Result<Vec<(NodeId, Method)>> {
     let mut candidates = BTreeMap::new();
     for node in graph.order() {
         if let Some(candidate) = candidate(graph, node)? {
@@ -121,19 +142,39 @@ pub(super) fn blocked(graph: &Graph, machine: &Machine, everywhere: bool) -> Res
         return Ok(vec![]);
     }
     if everywhere {
-        return Ok(graph.order().into_iter().filter(|n| candidates.contains_key(n)).collect());
+        let with_method = |n: NodeId| match candidates.get(&n)? {
+            Candidate::Dense(conv) => Some((n, prices.method(conv).0)),
+            _ => Some((n, Method::Sum)),
+        };
+        return Ok(graph.order().into_iter().filter_map(with_method).collect());
     }
-    let mut problem = Problem { graph, machine, network: Network::new(), at: BTreeMap::new(), candidates };
+    let mut problem = Problem { graph, prices, network: Network::new(), at: BTreeMap::new(), candidates };
     problem.add_nodes();
     problem.add_values()?;
-    let side = problem.network.source_side();
-    Ok(graph.order().into_iter().filter(|n| problem.at.get(n).is_some_and(|i| side[*i])).collect())
+    let side = std::mem::replace(&mut problem.network, Network::new()).source_side();
+    let is_blocked = |n: &NodeId| problem.at.get(n).is_some_and(|i| side[*i]);
+    let nodes = graph.order().into_iter().filter(is_blocked);
+    nodes.map(|n| Ok((n, problem.method(n, &is_blocked)?))).collect()
 }
 
 impl Problem<'_> {
+    /// The method of a node that computes a blocked result: one that needs x in blocks only if x is there in blocks,
+    /// or all convolutions that read it gain more than the conversion takes.
+    fn method(&self, node: NodeId, is_blocked: &impl Fn(&NodeId) -> bool) -> Result<Method> {
+        let Some(Candidate::Dense(conv)) = self.candidates.get(&node) else { return Ok(Method::Sum) };
+        let x = self.graph.args(node)[0];
+        let gains = self.graph.uses(x.node).into_iter().filter(|(user, ..)| is_blocked(user));
+        let gains = gains.map(|(user, ..)| match self.candidates.get(&user) {
+            Some(Candidate::Dense(conv)) => self.prices.gain(conv),
+            _ => UNBOUNDED,
+        });
+        let pays = gains.fold(0, u64::saturating_add) > self.prices.conversion(&self.graph.dense(x)?);
+        Ok(if is_blocked(&x.node) || pays { self.prices.method(conv).0 } else { Method::Sum })
+    }
+
     fn add_nodes(&mut self) {
         for (&node, &candidate) in &self.candidates {
-            let [planar, blocked] = costs(self.machine, candidate);
+            let [planar, blocked] = self.prices.costs(candidate);
             let i = self.network.add_node();
             self.at.insert(node, i);
             self.network.add_edge(Network::SOURCE, i, planar);
@@ -149,7 +190,7 @@ impl Problem<'_> {
             if constant || self.graph.node(node).types.len() != 1 || !has_blocks(&self.graph.dense(v)?) {
                 continue;
             }
-            let cost = conversion(self.machine, &self.graph.dense(v)?);
+            let cost = self.prices.conversion(&self.graph.dense(v)?);
             let own = self.at.get(&node).copied();
             let mut planar = if self.graph.is_root(node) { vec![Network::SINK] } else { vec![] };
             let mut blocked = vec![];
@@ -157,9 +198,13 @@ impl Problem<'_> {
                 match (self.at.get(&user), self.candidates.get(&user)) {
                     (Some(&i), Some(candidate)) => {
                         planar.push(i);
-                        if !matches!(candidate, Candidate::Dense(_)) {
-                            blocked.push(i);
-                        }
+                        blocked.push((
+                            i,
+                            match candidate {
+                                Candidate::Dense(conv) => self.prices.gain(conv),
+                                _ => UNBOUNDED,
+                            },
+                        ));
                     }
                     _ => planar.push(Network::SINK),
                 }
@@ -171,7 +216,7 @@ impl Problem<'_> {
             }
             let crossing = self.network.add_node();
             self.network.add_edge(crossing, own.unwrap_or(Network::SINK), cost);
-            blocked.into_iter().for_each(|user| self.network.add_edge(user, crossing, UNBOUNDED));
+            blocked.into_iter().for_each(|(user, loss)| self.network.add_edge(user, crossing, loss));
         }
         Ok(())
     }

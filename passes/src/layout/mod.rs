@@ -12,6 +12,9 @@ mod rewrite;
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Graph;
+use tensorc_ir::prim::Method;
+
+use choose::Prices;
 
 use crate::manager::{Device, Pass, PassCx};
 
@@ -35,8 +38,10 @@ impl Pass for ChooseLayout {
         if !cx.options.reassociate || cx.options.device == Device::Gpu {
             return Ok(false);
         }
+        let methods = if cx.options.rewrite { &Method::ALL[..] } else { &[Method::Sum] };
+        let prices = Prices { machine: &cx.options.machine, methods };
         graph.remove_dead();
-        let blocked = choose::blocked(graph, &cx.options.machine, self.everywhere)?;
+        let blocked = choose::blocked(graph, prices, self.everywhere)?;
         if blocked.is_empty() {
             return Ok(false);
         }

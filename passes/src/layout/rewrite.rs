@@ -10,26 +10,26 @@ use tensorc_ir::contract::blocked_convolution;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Prim, View};
+use tensorc_ir::prim::{Contraction, Method, Prim, View};
 
 use super::choose::convolution;
 
 /// Blocked forms: of values of the original graph, for results of one rank.
 type Blocked = BTreeMap<(Value, usize), Value>;
 
-/// Rewrites `nodes`, in topological order.
-pub(super) fn run(graph: &mut Graph, nodes: &[NodeId]) -> Result<()> {
+/// Rewrites `nodes`, in topological order, convolutions to the given methods.
+pub(super) fn run(graph: &mut Graph, nodes: &[(NodeId, Method)]) -> Result<()> {
     let mut blocked = Blocked::new();
     let mut patch = graph.patch("blocked-layout");
-    for &node in nodes {
+    for &(node, method) in nodes {
         let old = Value { node, port: 0 };
         let ty = patch.graph.dense(old)?;
-        let (prim, args) = in_blocks(patch.graph, node, &mut blocked)?;
+        let (prim, args) = in_blocks(patch.graph, node, method, &mut blocked)?;
         let name = patch.graph.node(node).name.clone();
         let new = patch.graph.add_prim(name, prim, &args, &[block_type(&ty, ty.rank())]);
         blocked.insert((old, ty.rank()), Value { node: new, port: 0 });
     }
-    for &node in nodes {
+    for &(node, _) in nodes {
         let old = Value { node, port: 0 };
         let ty = patch.graph.dense(old)?;
         let new = blocked[&(old, ty.rank())];
@@ -83,20 +83,23 @@ fn operand(graph: &mut Graph, v: Value, rank: usize, blocked: &mut Blocked) -> R
 }
 
 /// The computation of a node in blocks, and its operands.
-fn in_blocks(graph: &mut Graph, node: NodeId, blocked: &mut Blocked) -> Result<(Prim, SmallVec<[Value; 4]>)> {
+fn in_blocks(
+    graph: &mut Graph,
+    node: NodeId,
+    method: Method,
+    blocked: &mut Blocked,
+) -> Result<(Prim, SmallVec<[Value; 4]>)> {
     let out = graph.dense(Value { node, port: 0 })?;
     let NodeKind::Prim(prim) = graph.node(node).kind.clone() else { return Err(internal(graph, node)) };
     let args = graph.args(node);
     let prim = match prim {
         Prim::Contract(_) => {
             let conv = convolution(graph, node)?.ok_or_else(|| internal(graph, node))?;
-            let planes = !conv.is_depthwise() && !blocked.contains_key(&(args[0], 4));
+            let planes = method == Method::Sum && !conv.is_depthwise() && !blocked.contains_key(&(args[0], 4));
             let layout = if planes { ConvLayout::ToBlocked } else { ConvLayout::Blocked };
             let x = if planes { args[0] } else { operand(graph, args[0], 4, blocked)? };
-            return Ok((
-                Prim::Contract(Arc::new(blocked_convolution(&conv, layout))),
-                [x, args[1]].into_iter().collect(),
-            ));
+            let c = Contraction { method, ..blocked_convolution(&conv, layout) };
+            return Ok((Prim::Contract(Arc::new(c)), [x, args[1]].into_iter().collect()));
         }
         Prim::View(view) => {
             let mut map = view.map.clone();

@@ -6,7 +6,7 @@ use tensorc_ir::contract::{as_gemm, is_library};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Contraction, Prim, View};
+use tensorc_ir::prim::{Contraction, Method, Prim, View};
 use tensorc_ir::scalar::Scalar;
 
 use super::{prim_of, replace, single_user};
@@ -82,8 +82,13 @@ fn absorb_result(graph: &mut Graph, node: NodeId, view: &Arc<View>) -> Result<bo
         None => view.map[v as usize].clone(),
     };
     let through = |map: &[Index]| map.iter().map(|m| m.substitute(&at, &extents[..])).collect::<Vec<_>>();
-    let new =
-        Contraction { lhs: through(&c.lhs), rhs: through(&c.rhs), out_rank: output.rank(), extents: extents.clone() };
+    let new = Contraction {
+        lhs: through(&c.lhs),
+        rhs: through(&c.rhs),
+        out_rank: output.rank(),
+        extents: extents.clone(),
+        method: Method::Sum,
+    };
     let args = graph.args(arg.node);
     let (lhs, rhs) = (graph.dense(args[0])?, graph.dense(args[1])?);
     if as_gemm(c, &lhs, &rhs, None).is_none() || as_gemm(&new, &lhs, &rhs, None).is_none() {

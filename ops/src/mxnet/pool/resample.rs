@@ -6,7 +6,7 @@ use tensorc_ir::graph::Value;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::{Contraction, View};
+use tensorc_ir::prim::{Contraction, Method, View};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DenseType, Dim, Shape, TensorData};
 
@@ -43,7 +43,7 @@ fn resampled(b: &mut Builder<'_>, x: Value, size: [u64; 2], weights: Weights) ->
         let mut lhs = v[..4].to_vec();
         lhs[axis] = v[4].clone();
         let rhs = vec![v[axis].clone(), v[4].clone()];
-        x = b.contract(x, table, Contraction { extents, out_rank: 4, lhs, rhs })?;
+        x = b.contract(x, table, Contraction { extents, out_rank: 4, lhs, rhs, method: Method::Sum })?;
     }
     cast(b, x, ty.dtype)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use egg::Id;
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Contraction, Prim};
+use tensorc_ir::prim::{Contraction, Method, Prim};
 use tensorc_ir::scalar::ScalarOp;
 
 use super::scale::elements;
@@ -45,6 +45,7 @@ fn named_product(space: &mut Space, lhs: (Id, &Names), rhs: (Id, &Names), out: &
         out_rank: out.len(),
         lhs: lhs.1.iter().map(at).collect(),
         rhs: rhs.1.iter().map(at).collect(),
+        method: Method::Sum,
     };
     space.contract(c, lhs.0, rhs.0)
 }
@@ -190,7 +191,7 @@ pub(super) fn transpose(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
         let extents = [&site.ty.dims[..], &c.extents[c.out_rank..]].concat();
         let through = |map: &[Index]| map.iter().map(|m| m.substitute(&at, &extents[..])).collect();
         let (lhs, rhs) = (through(&c.lhs), through(&c.rhs));
-        let moved = Contraction { out_rank: c.out_rank, lhs, rhs, extents };
+        let moved = Contraction { out_rank: c.out_rank, lhs, rhs, extents, method: Method::Sum };
         found.push(space.contract(moved, l, r));
     }
     found

@@ -2,7 +2,7 @@
 
 use egg::Id;
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Contraction, Prim, Reduction};
+use tensorc_ir::prim::{Contraction, Method, Prim, Reduction};
 use tensorc_ir::scalar::{ScalarFn, ScalarOp};
 
 use super::{Site, binary, is_sum};
@@ -97,6 +97,7 @@ pub(super) fn to_product(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
             out_rank: kept.len(),
             lhs: access(x),
             rhs: access(y),
+            method: Method::Sum,
         };
         let product = space.contract(c, x, y);
         // With the folded axes again, of extent 1.

@@ -205,7 +205,7 @@ fn check_conv(plan: &Plan, step: &Step, call: &Conv2d, [a, b, c]: [BufferId; 3])
     }
     check_layout(plan, step, a, Packing::Plain)?;
     let (filters, [x, w, y]) = match call.pass {
-        ConvPass::Packed => (Packing::Conv(call.contiguous()), [a, b, c]),
+        ConvPass::Packed | ConvPass::Winograd2 | ConvPass::Winograd4 => (Packing::Conv(call.contiguous()), [a, b, c]),
         ConvPass::Forward => (Packing::Plain, [a, b, c]),
         ConvPass::DataGradient => (Packing::Plain, [c, b, a]),
         ConvPass::FilterGradient => (Packing::Plain, [a, c, b]),
@@ -303,6 +303,6 @@ pub fn packing_fits(packing: &Packing, elements: u64) -> bool {
         Packing::GemmB { k, n, offset, row_stride, col_stride } => {
             strided_fits(*offset, &[(*k, *row_stride), (*n, *col_stride)], elements)
         }
-        Packing::Conv(call) => call.pass == ConvPass::Packed && call.layout_fits() && call.sizes()[1] == Some(elements),
+        Packing::Conv(call) => call.pass.is_packed() && call.layout_fits() && call.sizes()[1] == Some(elements),
     }
 }

@@ -1,0 +1,410 @@
+//! Convolutions with 3×3 filters by Winograd's minimal filtering, over channels in blocks: F(2×2, 3×3) and
+//! F(4×4, 3×3) of Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016).
+//!
+//! A tile of m×m outputs needs (m + 2)² products for every pair of channels in place of 9·m². The patch of x
+//! under each tile is transformed into as many coefficients; for every coefficient, the sum over channels is a
+//! matrix product of tiles × channels by channels × filters, computed strip by strip as pointwise convolutions
+//! are; the results of all coefficients are transformed into the tile. A task takes rows of tiles whose
+//! coefficients stay in the second-level cache, and panels of filters, which it reads once. Filters are
+//! transformed when they are packed.
+
+use core::ops::Range;
+
+use tensorc_abi::Conv2d;
+
+use super::blocked::PANEL;
+use super::{Shape, Tensors};
+use crate::EpilogueCall;
+use crate::blocking::Split;
+use crate::tiers::{LANES, PatchIn, PatchOut, STRIP_PIXELS, Strip, Tier};
+
+/// Taps of a filter along one axis.
+const TAPS: usize = 3;
+/// Most coefficients of a patch along one axis.
+const MOST: usize = 6;
+/// Coefficients of patches in one task: an eighth of those of the filters, which every task reads, but few enough for
+/// the second-level cache, mostly, and no fewer than it holds beside small filters.
+const PATCHES_PER_FILTERS: usize = 8;
+const FEW_PATCHES: usize = 128 * 1024;
+const MANY_PATCHES: usize = 640 * 1024;
+/// Elements of y in one epilogue call, about.
+const EPILOGUE_ELEMENTS: usize = 8 * 1024;
+/// Floating-point operations of the sum that are worth a task of their own.
+const TASK_FLOPS: f64 = 4e6;
+/// Tasks wanted of a large convolution.
+const TASKS: usize = 16;
+/// Tiles in a task that make up for reading its filters, about.
+const TASK_TILES: usize = 2 * STRIP_PIXELS;
+
+/// The geometry of a call and its division into tasks; a function of the call alone.
+pub(super) struct Schedule {
+    shape: Shape,
+    /// Pixels of a tile along one axis.
+    size: usize,
+    /// Rows and columns of tiles of an image.
+    tiles: [usize; 2],
+    /// Rows of tiles of all images, cut into runs.
+    rows: Split,
+    /// Channel blocks of y.
+    outputs: usize,
+    /// Panels of filters, cut into runs.
+    panels: Split,
+}
+
+/// Pixels of a tile along one axis.
+fn size(call: &Conv2d) -> usize {
+    call.pass.tile().map_or(2, |size| size as usize)
+}
+
+impl Schedule {
+    pub(super) fn new(call: &Conv2d) -> Schedule {
+        let shape = Shape::forward(call);
+        let size = size(call);
+        let tiles = shape.output.map(|pixels| pixels.div_ceil(size));
+        let rows = shape.batch * tiles[0];
+        let coefficients = (size + TAPS - 1).pow(2);
+        let per_row = tiles[1] * shape.in_channels * coefficients;
+        let filters = shape.out_channels * shape.in_channels * coefficients;
+        let most = (filters / PATCHES_PER_FILTERS).clamp(FEW_PATCHES, MANY_PATCHES);
+        let outputs = shape.out_channels / LANES;
+        let panels = outputs.div_ceil(PANEL);
+        let want = ((shape.flops() / TASK_FLOPS) as usize).clamp(1, TASKS);
+        let runs = (rows * per_row).div_ceil(most).max(want.min(rows * tiles[1] / TASK_TILES));
+        let rows = Split::into(rows, runs);
+        let groups = want.div_ceil(rows.parts()).min(panels);
+        Schedule { size, tiles, rows, outputs, panels: Split::into(panels, groups), shape }
+    }
+
+    pub(super) fn tasks(&self) -> usize {
+        if self.shape.is_empty() { 0 } else { self.rows.parts() * self.panels.parts() }
+    }
+
+    /// Coefficients of a patch along one axis.
+    fn extent(&self) -> usize {
+        self.size + TAPS - 1
+    }
+
+    /// Most tiles of a task.
+    fn most_tiles(&self) -> usize {
+        self.rows.longest() * self.tiles[1]
+    }
+
+    /// Elements from a coefficient of the patches to the next: not a multiple of the distance at which
+    /// addresses share places in a cache.
+    fn patch_plane(&self) -> usize {
+        (self.most_tiles() * self.shape.in_channels) | LANES
+    }
+
+    /// Elements from a sum of products to the next.
+    fn sum_plane(&self) -> usize {
+        (self.most_tiles() * PANEL * LANES) | LANES
+    }
+
+    /// Elements of scratch one thread needs.
+    pub(super) fn scratch(&self) -> usize {
+        match self.shape.is_empty() {
+            true => 0,
+            false => self.extent().pow(2) * (self.patch_plane() + self.sum_plane()),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`super::conv_run`].
+pub(super) unsafe fn run(
+    tier: Tier,
+    schedule: &Schedule,
+    tensors: Tensors,
+    epilogue: Option<EpilogueCall>,
+    tasks: Range<usize>,
+    scratch: *mut f32,
+) {
+    let groups = schedule.panels.parts();
+    let mut kept = None;
+    for task in tasks {
+        let (panels, run) = (schedule.panels.range(task % groups), task / groups);
+        let sums = scratch.wrapping_add(schedule.extent().pow(2) * schedule.patch_plane());
+        let rows = schedule.rows.range(run);
+        let worker = Worker { schedule, tier, tensors, epilogue, rows, patches: scratch, sums };
+        // SAFETY: the task is one of the call's.
+        unsafe {
+            if kept != Some(run) {
+                worker.enter();
+                kept = Some(run);
+            }
+            panels.for_each(|panel| worker.panel(panel));
+        }
+    }
+}
+
+/// One task in execution.
+struct Worker<'a> {
+    schedule: &'a Schedule,
+    tier: Tier,
+    tensors: Tensors,
+    epilogue: Option<EpilogueCall>,
+    /// Rows of tiles, counted over all images.
+    rows: Range<usize>,
+    /// Coefficient (r, c) of the patches at `patches[(r·extent + c)·patch_plane]`: by strip of tiles, block of
+    /// channels, tile and channel.
+    patches: *mut f32,
+    /// Sum (r, c) of the tiles at `sums[(r·extent + c)·sum_plane]`: by block of channels, tile and channel.
+    sums: *mut f32,
+}
+
+impl Worker<'_> {
+    fn tiles(&self) -> usize {
+        self.rows.len() * self.schedule.tiles[1]
+    }
+
+    /// Strips of the task's tiles.
+    fn strips(&self) -> Split {
+        Split::by(self.tiles(), STRIP_PIXELS)
+    }
+
+    /// Transforms the patches of all tiles.
+    ///
+    /// # Safety
+    /// As for [`run`].
+    unsafe fn enter(&self) {
+        let width = self.schedule.tiles[1];
+        let strips = self.strips();
+        for strip in (0..strips.parts()).map(|i| strips.range(i)) {
+            let mut first = strip.start;
+            while first < strip.end {
+                let end = strip.end.min((first / width + 1) * width);
+                // SAFETY: the tiles are the task's, and of one row.
+                unsafe { self.enter_run(&strip, first..end) };
+                first = end;
+            }
+        }
+    }
+
+    /// Transforms the patches of some tiles of a row, which are part of a strip.
+    ///
+    /// # Safety
+    /// As for [`run`].
+    unsafe fn enter_run(&self, strip: &Range<usize>, run: Range<usize>) {
+        let Schedule { shape, size, tiles, .. } = self.schedule;
+        let (row, columns) = (self.rows.start + run.start / tiles[1], run.start % tiles[1]..);
+        let columns = columns.start..columns.start + run.len();
+        let image = self.tensors.left.wrapping_add(row / tiles[0] * shape.image());
+        let extent = self.schedule.extent() as isize;
+        let top = (row % tiles[0] * size) as isize - shape.pads[0] as isize;
+        let left = |column: usize| (column * size) as isize - shape.pads[1] as isize;
+        let inside = |at: isize, pixels: usize| at >= 0 && at + extent <= pixels as isize;
+        let whole = |column: &usize| inside(top, shape.input[0]) && inside(left(*column), shape.input[1]);
+        let line = shape.input[1] * LANES;
+        let mut column = columns.start;
+        while column < columns.end {
+            let together = (column..columns.end).take_while(whole).count();
+            let at = run.start + column - columns.start - strip.start;
+            for block in 0..shape.in_channels / LANES {
+                let x = image.wrapping_add(block * shape.plane() * LANES);
+                let corner = top * line as isize + left(column) * LANES as isize;
+                let to = strip.start * shape.in_channels + (block * strip.len() + at) * LANES;
+                let mut patch = PatchIn {
+                    size: *size,
+                    x: x.wrapping_offset(corner),
+                    row: line,
+                    step: size * LANES,
+                    v: self.patches.wrapping_add(to),
+                    plane: self.schedule.patch_plane(),
+                    count: together.max(1),
+                };
+                let mut edge = [0.0; MOST * MOST * LANES];
+                // SAFETY: the patches are in the image, or what is of them is copied.
+                unsafe {
+                    if together == 0 {
+                        self.copy(x, [top, left(column)], &mut edge);
+                        (patch.x, patch.row) = (edge.as_ptr(), MOST * LANES);
+                    }
+                    self.tier.enter(&patch);
+                }
+            }
+            column += together.max(1);
+        }
+    }
+
+    /// Copies what a patch has of a plane of x.
+    ///
+    /// # Safety
+    /// `x` addresses the block of channels.
+    unsafe fn copy(&self, x: *const f32, [top, left]: [isize; 2], to: &mut [f32; MOST * MOST * LANES]) {
+        let [height, width] = self.schedule.shape.input.map(|pixels| pixels as isize);
+        let extent = self.schedule.extent() as isize;
+        let columns = (-left).clamp(0, extent)..(width - left).clamp(0, extent);
+        let rows = (-top).clamp(0, extent)..(height - top).clamp(0, extent);
+        if columns.is_empty() {
+            return;
+        }
+        let len = columns.len() * LANES;
+        for row in rows {
+            let src = x.wrapping_offset(((top + row) * width + left + columns.start) * LANES as isize);
+            let first = (row as usize * MOST + columns.start as usize) * LANES;
+            // SAFETY: the pixels are in the image.
+            to[first..first + len].copy_from_slice(unsafe { core::slice::from_raw_parts(src, len) });
+        }
+    }
+
+    /// One panel of filters with all tiles.
+    ///
+    /// # Safety
+    /// As for [`run`].
+    unsafe fn panel(&self, panel: usize) {
+        let Schedule { shape, outputs, .. } = self.schedule;
+        let vectors = PANEL.min(outputs - panel * PANEL);
+        let coefficients = self.schedule.extent().pow(2);
+        let (strips, tiles) = (self.strips(), self.tiles());
+        let slice = shape.in_channels * vectors * LANES;
+        let first = panel * PANEL * LANES * shape.in_channels * coefficients;
+        let mut w = self.tensors.right.wrapping_add(first);
+        for coefficient in 0..coefficients {
+            let patches = self.patches.wrapping_add(coefficient * self.schedule.patch_plane());
+            let sums = self.sums.wrapping_add(coefficient * self.schedule.sum_plane());
+            for i in 0..strips.parts() {
+                let strip = strips.range(i);
+                // The filters that follow come into the cache while these are in use.
+                let ahead = w.wrapping_add(slice + (i % vectors) * shape.in_channels * LANES);
+                let strip = Strip {
+                    x: patches.wrapping_add(strip.start * shape.in_channels),
+                    step: LANES,
+                    row: 0,
+                    rows: 1,
+                    pixels: strip.len(),
+                    blocks: shape.in_channels / LANES,
+                    block: strip.len() * LANES,
+                    kernel: [1; 2],
+                    tap: [0; 2],
+                    channels: LANES,
+                    w,
+                    vectors,
+                    ahead,
+                    y: sums.wrapping_add(strip.start * LANES),
+                    y_block: tiles * LANES,
+                    continued: false,
+                };
+                // SAFETY: scratch holds the tiles, and the filters this slice of the panel.
+                unsafe { self.tier.strip(&strip) };
+            }
+            w = w.wrapping_add(slice);
+        }
+        for v in 0..vectors {
+            // SAFETY: the sums of the block are complete.
+            unsafe { self.leave(panel * PANEL + v, self.sums.wrapping_add(v * tiles * LANES)) };
+        }
+    }
+
+    /// Transforms the sums of a block of channels into y, and finishes it.
+    ///
+    /// # Safety
+    /// As for [`run`].
+    unsafe fn leave(&self, block: usize, sums: *const f32) {
+        let Schedule { shape, size, tiles, .. } = self.schedule;
+        let lot = (EPILOGUE_ELEMENTS / (size * shape.output[1] * LANES)).max(1);
+        let mut row = self.rows.start;
+        while row < self.rows.end {
+            let (image, first) = (row / tiles[0], row % tiles[0]);
+            let end = (first + lot).min(tiles[0]).min(first + self.rows.end - row);
+            for r in first..end {
+                let sums = sums.wrapping_add((row + r - first - self.rows.start) * tiles[1] * LANES);
+                // SAFETY: the row is the task's.
+                unsafe { self.leave_row(block, image, r, sums) };
+            }
+            let last = (end * size).min(shape.output[0]) * shape.output[1];
+            let pixels = first * size * shape.output[1]..last;
+            let batch = [image as u64, block as u64, 0];
+            // SAFETY: the rows are finished; the epilogue fits by the caller's contract.
+            unsafe { EpilogueCall::finish(self.epilogue, batch, pixels, 0..LANES) };
+            row += end - first;
+        }
+    }
+
+    /// Transforms a row of tiles of an image, whose sums are given.
+    ///
+    /// # Safety
+    /// As for [`run`].
+    unsafe fn leave_row(&self, block: usize, image: usize, row: usize, sums: *const f32) {
+        let Schedule { shape, size, tiles, .. } = self.schedule;
+        let [height, width] = shape.output;
+        let rows = (*size).min(height - row * size);
+        let whole = if rows == *size { width / size } else { 0 };
+        let start = image * shape.images[1] + (block * shape.pixels() + row * size * width) * LANES;
+        let y = self.tensors.result.wrapping_add(start);
+        let plane = self.schedule.sum_plane();
+        let tile = PatchOut { size: *size, p: sums, plane, y, row: width * LANES, count: whole };
+        // SAFETY: the tiles are in the image.
+        unsafe { self.tier.leave(&tile) };
+        for column in whole..tiles[1] {
+            let mut edge = [0.0; (MOST - TAPS + 1) * (MOST - TAPS + 1) * LANES];
+            let p = sums.wrapping_add(column * LANES);
+            let to = PatchOut { p, y: edge.as_mut_ptr(), row: size * LANES, count: 1, ..tile };
+            // SAFETY: the tile fits the memory, and so many of its rows and columns are in the image.
+            unsafe {
+                self.tier.leave(&to);
+                let columns = (*size).min(width - column * size);
+                for (r, line) in edge.chunks(size * LANES).enumerate().take(rows) {
+                    let dst = y.add((r * width + column * size) * LANES);
+                    core::ptr::copy_nonoverlapping(line.as_ptr(), dst, columns * LANES);
+                }
+            }
+        }
+    }
+}
+
+/// Transforms filters: panels of up to two blocks of output channels; in each, for every coefficient, channels ×
+/// output channels. Computed in f64 and rounded once.
+///
+/// # Safety
+/// `src` addresses the filters `[oc, ic, 3, 3]`, with any alignment.
+///
+/// # Panics
+/// If `dst` is shorter than [`packed_len`].
+pub(super) unsafe fn pack(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
+    let schedule = Schedule::new(call);
+    let (channels, extent) = (schedule.shape.in_channels, schedule.extent());
+    let mut rest = dst;
+    for panel in 0..schedule.outputs.div_ceil(PANEL) {
+        let width = PANEL.min(schedule.outputs - panel * PANEL) * LANES;
+        let filters = src.wrapping_add(panel * PANEL * LANES * channels * TAPS * TAPS);
+        let (slices, others) = core::mem::take(&mut rest).split_at_mut(extent * extent * channels * width);
+        for inner in 0..channels {
+            let mut block = [[0.0; MOST * MOST]; PANEL * LANES];
+            for (outer, values) in block.iter_mut().enumerate().take(width) {
+                let plane = filters.wrapping_add((outer * channels + inner) * TAPS * TAPS);
+                // SAFETY: the filter has nine taps.
+                let tap = |i: usize| f64::from(unsafe { plane.wrapping_add(i).read_unaligned() });
+                let rows: [_; TAPS] =
+                    core::array::from_fn(|r| coefficients(schedule.size, core::array::from_fn(|s| tap(r * TAPS + s))));
+                for c in 0..extent {
+                    let column = coefficients(schedule.size, core::array::from_fn(|r| rows[r][c]));
+                    for (r, value) in column.iter().enumerate().take(extent) {
+                        values[r * extent + c] = *value as f32;
+                    }
+                }
+            }
+            for (i, slice) in slices.chunks_exact_mut(channels * width).enumerate() {
+                for (w, values) in slice[inner * width..][..width].iter_mut().zip(&block) {
+                    *w = values[i];
+                }
+            }
+        }
+        rest = others;
+    }
+}
+
+/// Values of a filter of three taps at the points of F(m, 3), over what the products are to be divided by.
+fn coefficients(size: usize, [x, y, z]: [f64; TAPS]) -> [f64; MOST] {
+    if size == 2 {
+        return [x, (x + y + z) / 2.0, (x - y + z) / 2.0, z, 0.0, 0.0];
+    }
+    // At a = √½: (x ± a·y + a²·z) / (2a²·(a² - b²)); at b = √2: (x ± b·y + b²·z) / (2b²·(b² - a²)).
+    let (a, b) = (core::f64::consts::FRAC_1_SQRT_2 * y, core::f64::consts::SQRT_2 * y);
+    let (even_a, even_b) = (x + 0.5 * z, x + 2.0 * z);
+    [x, (even_a + a) / -1.5, (even_a - a) / -1.5, (even_b + b) / 6.0, (even_b - b) / 6.0, z]
+}
+
+/// Elements of packed filters.
+pub(super) fn packed_len(call: &Conv2d) -> usize {
+    (call.out_channels * call.in_channels) as usize * (size(call) + TAPS - 1).pow(2)
+}
