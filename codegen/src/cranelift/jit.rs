@@ -15,7 +15,6 @@ use tensorc_ir::kir::Kernel;
 
 use super::function::{build, module_error};
 use super::isa::{Use, isa};
-use super::kernel::internal;
 use super::libcalls;
 use crate::jit::{Entry, in_kernel, panicked};
 use crate::target::Target;
@@ -80,30 +79,4 @@ fn define_kernel(
     let id = module.declare_function(&name, Linkage::Local, &ctx.func.signature).map_err(module_error)?;
     module.define_function(id, ctx).map_err(module_error)?;
     Ok(id)
-}
-
-/// Text of a kernel's code, for people and text tests.
-#[derive(Clone, Debug)]
-pub struct Dump {
-    /// Cranelift's intermediate language.
-    pub clif: String,
-    /// Machine code as lines of assembly, labelled by block.
-    pub assembly: String,
-    /// Bytes of machine code and constants.
-    pub bytes: usize,
-}
-
-/// The code that the kernel gets on this machine, checked by Cranelift's verifier.
-pub fn dump(kernel: &Kernel) -> Result<Dump> {
-    let isa = isa(Target::native()?, Use::Jit, true)?;
-    let builder = JITBuilder::with_isa(isa.clone(), Box::new(libcalls::name));
-    let mut module = JITModule::new(builder);
-    let mut ctx = module.make_context();
-    build(&mut module, kernel, &mut ctx, &mut FunctionBuilderContext::new()).map_err(|d| d.note(in_kernel(kernel)))?;
-    let clif = ctx.func.display().to_string();
-    ctx.set_disasm(true);
-    let code = ctx.compile(&*isa, &mut Default::default());
-    let code = code.map_err(|e| internal(format!("Cranelift: {:?}", e.inner)).note(in_kernel(kernel)))?;
-    let assembly = code.vcode.clone().unwrap_or_default();
-    Ok(Dump { clif, assembly, bytes: code.buffer.data().len() })
 }

@@ -6,6 +6,7 @@
 //! bit-equal to [`tensorc_ir::scalar::ScalarOp::eval`], except for the payload of NaNs.
 
 mod bare;
+mod dump;
 mod function;
 mod half;
 mod index;
@@ -19,5 +20,5 @@ mod scalar;
 mod vector;
 
 pub use bare::emit_kernels;
-pub use jit::{Dump, dump};
+pub use dump::{Dump, dump};
 pub use object::{ObjectModel, emit_object, entry_points};

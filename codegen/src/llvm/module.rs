@@ -42,13 +42,14 @@ pub fn ir_text(kernel: &Kernel, target: &Target, optimized: bool) -> Result<Stri
     Ok(module.print_to_string().to_string())
 }
 
-/// The machine code of a kernel as assembly.
+/// The machine code of kernels as assembly, with an exported function of each name given.
 ///
 /// # Errors
 /// As [`emit_object`].
-pub fn assembly(kernel: &Kernel, target: &Target) -> Result<String> {
+pub fn assembly(kernels: &[(String, &Kernel)], target: &Target) -> Result<String> {
     let processor = Processor::new(*target)?;
-    let bytes = generate(&[(&kernel.name, kernel)], &processor, true, FileType::Assembly)?;
+    let named: Vec<(&str, &Kernel)> = kernels.iter().map(|(n, k)| (n.as_str(), *k)).collect();
+    let bytes = generate(&named, &processor, true, FileType::Assembly)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
