@@ -1,6 +1,6 @@
 //! The compiler instance: operators, options, threads and the cache of kernels.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tensorc_codegen::jit::{Backend, KernelCache};
@@ -15,6 +15,7 @@ use tensorc_runtime::profiler::Task;
 use tensorc_runtime::threads::resolve_threads;
 use tensorc_runtime::{Pool, Profiler};
 
+use crate::code_cache::CodeFolder;
 use crate::symbol::{Inference, inference};
 use crate::{Error, Model};
 
@@ -29,6 +30,9 @@ pub struct Options {
     pub passes: tensorc_passes::Options,
     /// What makes machine code. The results have the same bits.
     pub backend: Backend,
+    /// A folder in which machine code is kept for later processes; it is created with the first code in it. Whoever
+    /// can write to it decides what this process runs.
+    pub code_cache: Option<PathBuf>,
     /// Called when a phase of compilation begins.
     pub progress: Option<fn(&str)>,
     /// While it is on, records what compiling and running take.
@@ -49,6 +53,7 @@ struct Inner {
     registry: Registry,
     options: Options,
     kernels: KernelCache,
+    code: Option<Arc<CodeFolder>>,
     pool: Pool,
 }
 
@@ -83,7 +88,12 @@ impl Compiler {
     pub fn with_registry(registry: Registry, options: Options) -> Result<Compiler, Error> {
         options.backend.check()?;
         let pool = Pool::new(resolve_threads(options.threads))?;
-        Ok(Compiler(Arc::new(Inner { registry, options, kernels: KernelCache::new(), pool })))
+        let code = options.code_cache.clone().map(|path| Arc::new(CodeFolder::new(path)));
+        let kernels = match &code {
+            Some(folder) => KernelCache::new().storing(folder.clone()),
+            None => KernelCache::new(),
+        };
+        Ok(Compiler(Arc::new(Inner { registry, options, kernels, code, pool })))
     }
 
     pub fn registry(&self) -> &Registry {
@@ -96,6 +106,11 @@ impl Compiler {
 
     pub fn pool(&self) -> &Pool {
         &self.0.pool
+    }
+
+    /// Why no more code is written to [`Options::code_cache`], if something went wrong with it.
+    pub fn code_cache_failure(&self) -> Option<&str> {
+        self.0.code.as_ref()?.failure()
     }
 
     /// The profiler of the options.

@@ -17,6 +17,7 @@
 
 pub mod aot;
 pub mod binding;
+mod code_cache;
 mod compile;
 mod compiler;
 mod error;

@@ -7,5 +7,6 @@ pub mod jit;
 #[cfg(feature = "llvm")]
 pub mod llvm;
 pub mod lower;
+pub mod stored;
 mod symbols;
 pub mod target;

@@ -65,7 +65,7 @@ enum Weights {
 }
 
 pub fn run(args: &AheadArgs) -> Result<(), Failure> {
-    let compiler = args.compile.compiler(None)?;
+    let compiler = args.compile.compiler()?;
     let target: Target = args.target.parse().map_err(|e| Usage(format!("--target: {e}")))?;
     let model = args.model.load(&compiler)?;
     let (ranges, shapes): (Vec<String>, Vec<String>) = args.shapes.iter().cloned().partition(|s| s.contains(".."));

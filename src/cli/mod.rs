@@ -21,7 +21,6 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use tensorc::passes::cost::Machine;
 use tensorc::passes::fuse::By;
-use tensorc::runtime::Profiler;
 use tensorc::{Backend, Compiler, Model, Options};
 
 type Failure = Box<dyn std::error::Error>;
@@ -87,13 +86,13 @@ impl CompileArgs {
         Backend::from_name(&self.backend).ok_or_else(unknown)
     }
 
-    fn compiler(&self, profiler: Option<Profiler>) -> Result<Compiler, Failure> {
-        self.compiler_for(None, profiler)
+    fn compiler(&self) -> Result<Compiler, Failure> {
+        self.compiler_with(None, Options::default())
     }
 
-    /// A compiler whose kernels are written for the back end of a form of code.
-    fn compiler_for(&self, code: Option<code::Form>, profiler: Option<Profiler>) -> Result<Compiler, Failure> {
-        let mut options = Options { threads: self.threads.map(usize::from), profiler, ..Options::default() };
+    /// A compiler with some options chosen otherwise, whose kernels are written for the back end of a form of code.
+    fn compiler_with(&self, code: Option<code::Form>, options: Options) -> Result<Compiler, Failure> {
+        let mut options = Options { threads: self.threads.map(usize::from), ..options };
         options.passes.reassociate = !self.exact;
         options.passes.approximate = self.fast_math;
         options.passes.rewrite = !self.no_rewriting;
@@ -114,6 +113,29 @@ impl CompileArgs {
         }
         options.progress = Some(progress::phase);
         Ok(Compiler::new(options)?)
+    }
+}
+
+/// Where code is kept for later runs of the program.
+#[derive(Args, Clone)]
+pub struct CacheArgs {
+    /// Keep machine code in a folder for later runs (default: $TENSORC_CODE_CACHE, or nowhere)
+    #[arg(long, value_name = "DIR")]
+    code_cache: Option<PathBuf>,
+}
+
+impl CacheArgs {
+    fn folder(&self) -> Option<PathBuf> {
+        let set = || std::env::var_os("TENSORC_CODE_CACHE").filter(|path| !path.is_empty()).map(PathBuf::from);
+        self.code_cache.clone().or_else(set)
+    }
+}
+
+/// Says on standard error what did not stop the command.
+fn warn(compiler: &Compiler) {
+    if let Some(failure) = compiler.code_cache_failure() {
+        progress::clear();
+        eprintln!("tensorc: warning: {failure}");
     }
 }
 

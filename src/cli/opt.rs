@@ -15,7 +15,7 @@ use tensorc::ir::{DenseType, Module};
 use tensorc::passes::cost;
 use tensorc::passes::pipeline::known_names;
 use tensorc::passes::{Pass, PassCx, Phase, Pipeline, PrintWhen, Rewrite, Timing, Unit, phase_passes, plan_memory};
-use tensorc::{Compiler, Target, binding};
+use tensorc::{Compiler, Options, Target, binding};
 use tensorc_codegen::lower::lower_with;
 
 use super::code::Form;
@@ -98,12 +98,12 @@ const PLAN_MEMORY: &str = "plan-memory";
 
 pub fn run(args: &OptArgs) -> Result<(), Failure> {
     let Some(file) = args.file.as_ref().filter(|_| !args.print_cost_model) else {
-        let compiler = args.compile.compiler(None)?;
+        let compiler = args.compile.compiler()?;
         return print(&compiler.options().passes.machine.to_text());
     };
     let work = Work::new(args)?;
     let shapes = arrays::shapes(&args.shapes)?;
-    let compiler = args.compile.compiler_for(work.code, None)?;
+    let compiler = args.compile.compiler_with(work.code, Options::default())?;
     let mut module = read(&compiler, file, args.params.as_deref())?;
     if work.plan && !work.lower && !module.graphs.is_empty() {
         return Err(usage(format!("`{PLAN_MEMORY}` plans what `{LOWER}` made: write `{LOWER},{PLAN_MEMORY}`")).into());

@@ -10,12 +10,13 @@ mod dump;
 mod function;
 mod half;
 mod index;
-mod isa;
+pub(crate) mod isa;
 pub(crate) mod jit;
 mod kernel;
 pub(crate) mod libcalls;
 mod memory;
 mod object;
+mod piece;
 mod scalar;
 mod vector;
 

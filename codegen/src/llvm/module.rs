@@ -25,7 +25,7 @@ use crate::target::Target;
 pub fn emit_object(kernels: &[(String, Kernel)], target: &Target) -> Result<Vec<u8>> {
     let processor = Processor::new(*target)?;
     let named: Vec<(&str, &Kernel)> = kernels.iter().map(|(n, k)| (n.as_str(), k)).collect();
-    object(&named, &processor, true)
+    generate(&named, &processor, true, FileType::Object)
 }
 
 /// The LLVM IR of a kernel for a target, as it is translated, or optimized.
@@ -53,9 +53,9 @@ pub fn assembly(kernels: &[(String, &Kernel)], target: &Target) -> Result<String
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// An object with a function for each kernel.
-pub(super) fn object(kernels: &[(&str, &Kernel)], processor: &Processor, verify: bool) -> Result<Vec<u8>> {
-    generate(kernels, processor, verify, FileType::Object)
+/// An object of one kernel as an exported function.
+pub(super) fn object(name: &str, kernel: &Kernel, processor: &Processor, verify: bool) -> Result<Vec<u8>> {
+    generate(&[(name, kernel)], processor, verify, FileType::Object)
 }
 
 fn generate(kernels: &[(&str, &Kernel)], processor: &Processor, verify: bool, file: FileType) -> Result<Vec<u8>> {
