@@ -31,7 +31,8 @@ if has_llvm; then
   cargo test --release --workspace --features llvm \
     --test llvm --test strips --test math_library --test random_kernels --test scalar_ops --test stored --test corpus
   cargo test --release --workspace --features llvm --test suite -- \
-    operators::chosen onnx:: mxnet_ops:: random:: shapes:: differential::attention code_cache::
+    operators::chosen onnx:: mxnet_ops:: random:: shapes:: differential::attention aot:: code_cache::
+  tests/cross.sh llvm
 else
   echo "SKIP: the back end of LLVM is not tested, LLVM 22 is not installed (${packages[*]})"
 fi

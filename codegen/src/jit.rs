@@ -211,7 +211,7 @@ pub fn compile_kernels(
 
 /// Does work in up to `threads` pieces side by side; the results are in the order of the items. Fails with the first
 /// piece, in order, that does.
-fn on_threads<R: Send>(
+pub(crate) fn on_threads<R: Send>(
     items: &[usize],
     threads: usize,
     work: impl Fn(&[usize]) -> Result<Vec<R>> + Sync,

@@ -54,6 +54,11 @@ pub(crate) const C_FUNCTIONS: [(&str, &str); 10] = [
     ("fma", "tc_fma_f64"),
 ];
 
+/// What is called instead of a function of C: itself, unless the run-time library has it.
+pub(crate) fn callee_name(name: &str) -> String {
+    C_FUNCTIONS.iter().find(|(c_name, _)| *c_name == name).map_or(name, |(_, own)| own).to_owned()
+}
+
 /// The function that applies `f` to a strip of f32: its address, then the number of elements.
 pub(crate) fn strip(f: MathFn) -> (String, Prototype) {
     (format!("tc_v{}_f32", f.name()), Prototype { param: DType::I64, arity: 2, result: None })

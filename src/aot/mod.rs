@@ -2,7 +2,7 @@
 //!
 //! A [`Request`] names the shapes; every combination of extents of the dynamic dimensions becomes a *variant*, a
 //! plan of its own. `variants` compiles them, `weights` lays their weights into one block, `image` writes their
-//! plans as tables, and Cranelift's object writer puts these beside the kernels. `header` and `describe`
+//! plans as tables, and `tensorc_codegen::object` puts these beside the kernels. `header` and `describe`
 //! describe the result, `link` makes libraries and programs with the linker of the C compiler.
 
 mod describe;
@@ -15,12 +15,13 @@ mod weights;
 use std::collections::BTreeMap;
 
 use tensorc_abi::image::step;
-use tensorc_codegen::cranelift::{ObjectModel, emit_object};
+use tensorc_codegen::object::{ObjectModel, emit_object};
 use tensorc_codegen::target::Target;
 use tensorc_ir::kir::Kernel;
 use tensorc_runtime::artifact::Manifest;
 
-use crate::{Backend, Error, Model};
+use self::variants::Variant;
+use crate::{Error, Model};
 
 /// What to compile a model for.
 #[derive(Clone, Debug)]
@@ -53,13 +54,10 @@ pub struct Artifact {
 ///
 /// # Errors
 /// The request does not fit the model; shapes in it depend on values; it calls functions of this process, or
-/// changes states; the target has no code; the compiler's back end is not Cranelift.
+/// changes states; the compiler's back end has no code for the target.
 pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
     let compiler = model.compiler();
     check_name(&request.name)?;
-    if compiler.options().backend != Backend::Cranelift {
-        return Err(Error::Artifact("ahead of time, code is made by Cranelift alone: choose that back end".into()));
-    }
     let variants = variants::compile(model, request)?;
     compiler.progress("pack weights");
     let block = weights::Block::new(compiler, &variants)?;
@@ -77,7 +75,8 @@ pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
         program: request.program,
         manifest: &|code| describe::with_code(&manifest, code).to_section(),
     };
-    let object = emit_object(&object, request.target)?;
+    let (backend, threads) = (compiler.options().backend, compiler.pool().threads());
+    let object = emit_object(&object, backend, request.target, threads)?;
     // As the object has it: with the bytes of code.
     let manifest = Manifest::of_elf(&object).map_err(|e| Error::Internal(format!("the manifest of an object: {e}")))?;
     let header = header::write(&manifest);
@@ -94,7 +93,7 @@ fn check_name(name: &str) -> Result<(), Error> {
 }
 
 /// The different kernels of all variants, and for each variant the number of each of its kernels.
-fn unique_kernels(variants: &[variants::Variant]) -> (Vec<Kernel>, Vec<Vec<u32>>) {
+fn unique_kernels(variants: &[Variant]) -> (Vec<Kernel>, Vec<Vec<u32>>) {
     let mut numbers: std::collections::HashMap<Kernel, u32> = std::collections::HashMap::new();
     let mut kernels = vec![];
     let mut number = |kernel: &Kernel| {

@@ -12,6 +12,7 @@ use tensorc::aot::{self, Artifact, Request};
 use tensorc::{Compiler, Model, Options, Tensor};
 use tensorc_codegen::target::Target;
 
+use crate::support::backend::options;
 use crate::support::examples;
 
 fn request(name: &str, target: &str) -> Request {
@@ -27,7 +28,7 @@ fn request(name: &str, target: &str) -> Request {
 
 /// The digit classifier, for batches of up to four.
 fn digits(target: &str) -> (Model, Artifact) {
-    let compiler = Compiler::new(Options { threads: Some(2), ..Options::default() }).unwrap();
+    let compiler = Compiler::new(Options { threads: Some(2), ..options() }).unwrap();
     let model = compiler.load(examples().join("digits/digits.onnx")).unwrap();
     let ranges = BTreeMap::from([("batch".to_owned(), (1, 4))]);
     let artifact = aot::compile(&model, &Request { ranges, ..request("digits", target) }).unwrap();
@@ -87,6 +88,35 @@ fn equal_requests_give_equal_bytes_without_paths() {
     assert!(first.manifest.kernels.iter().all(|k| k.code_bytes > 0), "{:?}", first.manifest.kernels);
     let here = env!("CARGO_MANIFEST_DIR").as_bytes();
     assert!(!first.object.windows(here.len()).any(|w| w == here), "the object has a path of this machine in it");
+}
+
+#[test]
+fn every_target_has_code_and_calls_the_run_time_library_alone() {
+    for target in Target::NAMES {
+        let (_, artifact) = digits(target);
+        let (_, again) = digits(target);
+        assert!(artifact.object == again.object, "{target}: other bytes the second time");
+        assert!(artifact.manifest.kernels.iter().all(|k| k.code_bytes > 0), "{target}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &artifact.object).unwrap();
+        if !exists("nm") {
+            println!("skipped: there is no `nm`");
+            return;
+        }
+        let output = checked(Command::new("nm").arg(file.path()));
+        let symbols = String::from_utf8(output.stdout).unwrap();
+        for line in symbols.lines() {
+            let mut words = line.split_whitespace().rev();
+            let (name, kind) = (words.next().unwrap(), words.next().unwrap());
+            match kind {
+                "U" => assert!(name.starts_with("tc_") || name.starts_with("mem"), "{target}: calls {name}"),
+                "T" => assert!(name.starts_with("digits_") && !name.contains("kernel"), "{target}: exports {name}"),
+                _ => assert_eq!(kind, kind.to_lowercase(), "{target}: exports {name}"),
+            }
+        }
+        let kernels = symbols.lines().filter(|line| line.contains(" t digits_kernel")).count();
+        assert_eq!(kernels, artifact.manifest.kernels.len(), "{target}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@
 mod bare;
 mod dump;
 mod function;
+mod graft;
 mod half;
 mod index;
 pub(crate) mod isa;
@@ -22,4 +23,5 @@ mod vector;
 
 pub use bare::emit_kernels;
 pub use dump::{Dump, dump};
-pub use object::{ObjectModel, emit_object, entry_points};
+pub(crate) use object::emit_object;
+pub use object::{ObjectModel, entry_points, kernel_name};

@@ -15,4 +15,5 @@ mod memory;
 mod module;
 mod scalar;
 
+pub(crate) use module::objects;
 pub use module::{assembly, emit_object, ir_text};

@@ -28,6 +28,15 @@ pub fn emit_object(kernels: &[(String, Kernel)], target: &Target) -> Result<Vec<
     generate(&named, &processor, true, FileType::Object)
 }
 
+/// An object for each kernel, with an exported function of the name given.
+///
+/// # Errors
+/// As [`emit_object`].
+pub(crate) fn objects(kernels: &[(String, &Kernel)], target: Target) -> Result<Vec<Vec<u8>>> {
+    let processor = Processor::new(target)?;
+    kernels.iter().map(|(name, kernel)| object(name, kernel, &processor, cfg!(debug_assertions))).collect()
+}
+
 /// The LLVM IR of a kernel for a target, as it is translated, or optimized.
 ///
 /// # Errors
