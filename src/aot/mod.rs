@@ -15,8 +15,9 @@ mod weights;
 use std::collections::BTreeMap;
 
 use tensorc_abi::image::step;
-use tensorc_codegen::object::{ObjectModel, emit_object};
+use tensorc_codegen::object::{ObjectModel, emit_object, kernel_name};
 use tensorc_codegen::target::Target;
+use tensorc_ir::Module;
 use tensorc_ir::kir::Kernel;
 use tensorc_runtime::artifact::Manifest;
 
@@ -48,6 +49,9 @@ pub struct Artifact {
     /// The file of weights, if they are not embedded.
     pub weights: Option<Vec<u8>>,
     pub manifest: Manifest,
+    /// What was compiled, for people: the optimized graph and the plan of every variant, named by its extents, and the
+    /// kernels of all, as the object names them.
+    pub module: Module,
 }
 
 /// Compiles a model ahead of time.
@@ -81,7 +85,24 @@ pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
     let manifest = Manifest::of_elf(&object).map_err(|e| Error::Internal(format!("the manifest of an object: {e}")))?;
     let header = header::write(&manifest);
     let weights = (!request.embed_weights).then(|| block.file());
-    Ok(Artifact { object, header, weights, manifest })
+    let module = module(request, variants, kernels, &numbers);
+    Ok(Artifact { object, header, weights, manifest, module })
+}
+
+fn module(request: &Request, variants: Vec<Variant>, mut kernels: Vec<Kernel>, numbers: &[Vec<u32>]) -> Module {
+    let mut module = Module { name: request.name.clone(), ..Module::default() };
+    for (mut variant, numbers) in variants.into_iter().zip(numbers) {
+        let named = request.ranges.keys().zip(&variant.extents).map(|(name, extent)| format!("_{name}_{extent}"));
+        let name: String = std::iter::once(request.name.clone()).chain(named).collect();
+        variant.graph.name = name.as_str().into();
+        variant.plan.name = name;
+        variant.plan.kernels = numbers.iter().map(|n| kernel_name(&request.name, *n as usize)).collect();
+        module.graphs.push(variant.graph);
+        module.plans.push(variant.plan);
+    }
+    kernels.iter_mut().enumerate().for_each(|(i, kernel)| kernel.name = kernel_name(&request.name, i));
+    module.kernels = kernels;
+    module
 }
 
 fn check_name(name: &str) -> Result<(), Error> {

@@ -9,6 +9,9 @@ use std::process::{Command, Output};
 
 use tensorc::aot::link::{Product, Tools, link};
 use tensorc::aot::{self, Artifact, Request};
+use tensorc::ir::kir::Kernel;
+use tensorc::ir::text::{PrintOptions, parse_module, print_module};
+use tensorc::ir::verify::verify_plan;
 use tensorc::{Compiler, Model, Options, Tensor};
 use tensorc_codegen::target::Target;
 
@@ -117,6 +120,23 @@ fn every_target_has_code_and_calls_the_run_time_library_alone() {
         let kernels = symbols.lines().filter(|line| line.contains(" t digits_kernel")).count();
         assert_eq!(kernels, artifact.manifest.kernels.len(), "{target}");
     }
+}
+
+#[test]
+fn the_module_says_what_was_compiled() {
+    let (_, artifact) = digits("native");
+    let module = &artifact.module;
+    let names: Vec<&str> = module.plans.iter().map(|plan| plan.name.as_str()).collect();
+    assert_eq!(names, ["digits_batch_1", "digits_batch_2", "digits_batch_3", "digits_batch_4"]);
+    assert_eq!(module.kernels.len(), artifact.manifest.kernels.len());
+    for plan in &module.plans {
+        let find = |name: &String| module.kernels.iter().find(|k| k.name == *name).cloned();
+        let kernels: Option<Vec<Kernel>> = plan.kernels.iter().map(find).collect();
+        verify_plan(plan, Some(&kernels.unwrap())).unwrap();
+    }
+    let text = print_module(module, &PrintOptions::exact());
+    let read = parse_module(&text, &tensorc::ops::registry().unwrap()).unwrap();
+    assert_eq!(print_module(&read, &PrintOptions::exact()), text);
 }
 
 #[test]
