@@ -13,11 +13,12 @@ use tensorc_passes::manager::{Pass, PassCx, Timing};
 use tensorc_passes::memory::plan_memory;
 use tensorc_passes::pipeline::{Phase, Pipeline};
 use tensorc_passes::recompute::Recompute;
+use tensorc_runtime::gpu::{Driver, Function};
 use tensorc_runtime::profiler::Span;
 use tensorc_runtime::{Executable, WeightStorage, pack_weight};
 
 use crate::compiler::COMPILE;
-use crate::{Compiler, Error};
+use crate::{Compiler, Error, gpu};
 
 /// A compiled graph of fixed shapes.
 pub struct Compiled {
@@ -118,6 +119,15 @@ pub(crate) fn lowered(compiler: &Compiler, mut graph: Graph, report: &mut Report
 fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Compiled, Error> {
     let Lowered { plan, kernels, constants, externs, .. } = lowered;
     let threads = compiler.pool().threads();
+    if let Some(driver) = &compiler.options().gpu {
+        let weights = report.timed(compiler, "pack-weights", || pack_weights(compiler, &plan, &constants))?;
+        compiler.progress("generate code");
+        let executable = report.timed(compiler, "codegen", || {
+            let functions = gpu::load(driver, &plan, &kernels)?;
+            link_device(driver, plan, &functions, weights)
+        })?;
+        return Ok(Compiled { executable: Arc::new(executable), report });
+    }
     compiler.progress("generate code");
     let code = report.timed(compiler, "codegen", || {
         let backend = compiler.options().backend;
@@ -156,6 +166,18 @@ pub(crate) fn pack_weights(
         .map_err(|panic| Error::Internal(format!("packing weights: {panic}")))?;
     let taken = slots.into_iter().map(|s| s.into_inner().unwrap_or_else(PoisonError::into_inner));
     taken.map(|w| w.unwrap_or_else(|| Err(Error::Internal("a weight was not packed".into())))).collect()
+}
+
+#[allow(unsafe_code, reason = "joining generated code with the run time is the one unsafe act of this crate")]
+fn link_device(
+    driver: &Arc<dyn Driver>,
+    plan: Plan,
+    functions: &[Function],
+    weights: Vec<WeightStorage>,
+) -> Result<Executable, Error> {
+    // SAFETY: the functions are the kernels the plan was lowered with; lowering bounds every access by the buffers'
+    // sizes.
+    unsafe { Executable::on_device(plan, driver.clone(), functions, weights) }.map_err(Error::from)
 }
 
 #[allow(unsafe_code, reason = "joining generated code with the run time is the one unsafe act of this crate")]

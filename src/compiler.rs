@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tensorc_codegen::emit::Style;
 use tensorc_codegen::jit::{Backend, KernelCache};
 use tensorc_codegen::lower::{Choices, Joins};
 use tensorc_frontend::mxnet::params::{self, Checkpoint};
@@ -10,7 +11,8 @@ use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import};
 use tensorc_frontend::symbol::Symbol;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::op::{OpDef, Registry};
-use tensorc_passes::Phase;
+use tensorc_passes::{Device, Phase};
+use tensorc_runtime::gpu::Driver;
 use tensorc_runtime::profiler::Task;
 use tensorc_runtime::threads::resolve_threads;
 use tensorc_runtime::{Pool, Profiler};
@@ -33,6 +35,8 @@ pub struct Options {
     /// A folder in which machine code is kept for later processes; it is created with the first code in it. Whoever
     /// can write to it decides what this process runs.
     pub code_cache: Option<PathBuf>,
+    /// Where kernels run, if not here: passes and kernels are made for a GPU then.
+    pub gpu: Option<Arc<dyn Driver>>,
     /// Called when a phase of compilation begins.
     pub progress: Option<fn(&str)>,
     /// While it is on, records what compiling and running take.
@@ -87,6 +91,10 @@ impl Compiler {
     /// No thread could be started, or this build does not have the back end.
     pub fn with_registry(registry: Registry, options: Options) -> Result<Compiler, Error> {
         options.backend.check()?;
+        let mut options = options;
+        if options.gpu.is_some() {
+            options.passes.device = Device::Gpu;
+        }
         let pool = Pool::new(resolve_threads(options.threads))?;
         let code = options.code_cache.clone().map(|path| Arc::new(CodeFolder::new(path)));
         let kernels = match &code {
@@ -126,7 +134,11 @@ impl Compiler {
     /// How graphs are lowered under the options.
     pub fn choices(&self) -> Choices {
         let joins = if self.0.options.copies { Joins::Copied } else { Joins::InPlace };
-        Choices { joins, style: self.0.options.backend.style() }
+        let style = match self.0.options.passes.device {
+            Device::Cpu => self.0.options.backend.style(),
+            Device::Gpu => Style::Gpu,
+        };
+        Choices { joins, style }
     }
 
     pub(crate) fn kernels(&self) -> &KernelCache {

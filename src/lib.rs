@@ -22,6 +22,7 @@ mod compile;
 mod compiler;
 mod error;
 pub mod executor;
+pub mod gpu;
 mod model;
 pub mod ndarray;
 pub mod op;

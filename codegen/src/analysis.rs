@@ -98,7 +98,9 @@ impl Walk {
                     self.block(then);
                     self.block(otherwise);
                 }
-                Stmt::Let { .. } | Stmt::Alloc { .. } | Stmt::Apply { .. } => {}
+                Stmt::Mma(mma) => [&mma.a, &mma.b, &mma.acc].into_iter().for_each(|p| self.access(p.buf, &p.index)),
+                Stmt::LoadMatrix { into, .. } => self.access(into.buf, &into.index),
+                _ => {}
             }
         }
     }
@@ -188,14 +190,14 @@ impl Vectorizable<'_> {
                     (true, _) => !by_lane,
                     // What every lane writes to one place must be the same value.
                     (false, Space::Register | Space::Stack) => by_lane || !self.varies(value),
-                    (false, Space::Global) => true,
+                    (false, Space::Global | Space::Shared) => true,
                 }
             }
-            Stmt::Apply { .. } => false,
             Stmt::Alloc { buf } => {
                 self.private[buf.0 as usize] = true;
                 self.register(*buf)
             }
+            _ => false,
         })
     }
 }

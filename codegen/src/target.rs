@@ -1,9 +1,11 @@
 //! What ahead-of-time code is made for: a processor architecture and the instructions that may be relied on.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
 use tensorc_ir::diag::{Code, Diagnostic};
+use tensorc_ir::kir::Kernel;
 
 /// A family of processors, 64 bits, little-endian, with the calling convention of its ELF systems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -100,6 +102,65 @@ impl fmt::Display for Target {
             *level == self.level && arch.is_none_or(|arch| arch == self.arch)
         };
         f.write_str(ALL.iter().find(of).map_or("native", |(name, ..)| name))
+    }
+}
+
+/// Names of functions for kernels: their own, with other characters than letters, digits and `_` replaced, and numbered where
+/// two are the same.
+pub fn entry_names(kernels: &[Kernel]) -> Vec<String> {
+    let mut taken = BTreeSet::new();
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    let mut name = |kernel: &Kernel| {
+        let base = format!("k_{}", kernel.name.chars().map(plain).collect::<String>());
+        let numbered = (1..).map(|n| format!("{base}_{n}"));
+        let found = std::iter::once(base.clone()).chain(numbered).find(|name| !taken.contains(name));
+        let found = found.unwrap_or(base);
+        taken.insert(found.clone());
+        found
+    };
+    kernels.iter().map(&mut name).collect()
+}
+
+/// A generation of NVIDIA's GPUs. Its text form is one of [`Capability::NAMES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Capability {
+    /// 8.0 (A100) and everything later.
+    Sm80,
+    /// 9.0 (H100, H200), with the instructions that no later generation has.
+    Sm90a,
+}
+
+impl Capability {
+    pub const NAMES: [&str; 2] = ["cuda:sm_80", "cuda:sm_90a"];
+    pub const ALL: [Capability; 2] = [Capability::Sm80, Capability::Sm90a];
+
+    /// The name by which compilers know it.
+    pub const fn processor(self) -> &'static str {
+        match self {
+            Capability::Sm80 => "sm_80",
+            Capability::Sm90a => "sm_90a",
+        }
+    }
+
+    /// The version of PTX that its code is written in: as old as can be, for the sake of old drivers.
+    pub const fn ptx_feature(self) -> &'static str {
+        match self {
+            Capability::Sm80 => "+ptx70",
+            Capability::Sm90a => "+ptx80",
+        }
+    }
+}
+
+impl FromStr for Capability {
+    type Err = Diagnostic;
+
+    /// Reads a text form: `cuda:sm_80` or `cuda:sm_90a`.
+    fn from_str(text: &str) -> Result<Capability, Diagnostic> {
+        let found = Capability::NAMES.iter().zip(Capability::ALL).find(|(name, _)| **name == text);
+        found.map(|(_, c)| c).ok_or_else(|| {
+            let why = format!("unknown GPU `{text}`; known: {}", Capability::NAMES.join(", "));
+            Diagnostic::new(Code::Unsupported, why)
+        })
     }
 }
 

@@ -141,6 +141,8 @@ fn lines(body: &[Stmt], depth: usize, out: &mut String) {
                 out.push_str(&format!("if {}\n", operand(cond)));
                 lines(then, depth + 1, out);
             }
+            // Random kernels are not for a GPU.
+            other => out.push_str(&format!("{other:?}\n")),
         }
     }
 }

@@ -22,7 +22,7 @@ pub mod stage;
 pub mod values;
 
 pub use differentiate::differentiate;
-pub use manager::{Options, Pass, PassCx, PrintWhen, Printer, Rewrite, Timing, Unit};
+pub use manager::{Device, Options, Pass, PassCx, PrintWhen, Printer, Rewrite, Timing, Unit};
 pub use memory::plan_memory;
 pub use pipeline::{Phase, Pipeline, default_pipeline, phase_passes};
 pub use recompute::Budget;

@@ -34,6 +34,8 @@ pub struct Options {
     pub approximate: bool,
     /// Rewrite primitives into cheaper ones.
     pub rewrite: bool,
+    /// What kernels run on.
+    pub device: Device,
     /// How primitives are put together into kernels.
     pub fuse: By,
     /// What kernels are assumed to cost.
@@ -53,12 +55,21 @@ impl Default for Options {
             reassociate: true,
             approximate: false,
             rewrite: true,
+            device: Device::Cpu,
             fuse: By::default(),
             machine: Machine::BUILT_IN,
             recompute: None,
             slice_bytes: 128 << 10,
         }
     }
+}
+
+/// What kernels run on, as far as passes choose by it: a GPU has other library kernels, other layouts and other memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Device {
+    #[default]
+    Cpu,
+    Gpu,
 }
 
 /// How long one run of a pass took.

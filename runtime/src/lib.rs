@@ -10,6 +10,7 @@ pub mod artifact;
 pub mod device;
 pub mod dlpack;
 pub mod engine;
+pub mod gpu;
 pub mod plan;
 pub mod pool;
 pub mod profiler;

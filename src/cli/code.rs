@@ -1,4 +1,4 @@
-//! `tensorc opt --to=clif|llvm|asm`: what back ends make of kernels, as text.
+//! `tensorc opt --to=clif|llvm|asm|ptx`: what back ends make of kernels, as text.
 
 use tensorc::ir::diag::Result;
 use tensorc::ir::kir::Kernel;
@@ -13,13 +13,16 @@ pub enum Form {
     Llvm,
     /// Assembly, of the back end asked for.
     Asm,
+    /// NVIDIA's, of kernels for a GPU.
+    Ptx,
 }
 
 impl Form {
-    pub const NAMES: [&str; 3] = ["clif", "llvm", "asm"];
+    pub const NAMES: [&str; 4] = ["clif", "llvm", "asm", "ptx"];
+    const ALL: [Form; 4] = [Form::Clif, Form::Llvm, Form::Asm, Form::Ptx];
 
     pub fn from_name(name: &str) -> Option<Form> {
-        Form::NAMES.iter().zip([Form::Clif, Form::Llvm, Form::Asm]).find(|(n, _)| **n == name).map(|(_, f)| f)
+        Form::NAMES.iter().zip(Form::ALL).find(|(n, _)| **n == name).map(|(_, f)| f)
     }
 
     /// The back end whose code this is, if any is asked for by `--backend`.
@@ -28,6 +31,7 @@ impl Form {
             Form::Clif => Backend::Cranelift,
             Form::Llvm => Backend::Llvm,
             Form::Asm => asked,
+            Form::Ptx => Backend::Llvm,
         }
     }
 

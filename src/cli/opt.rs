@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use tensorc::ir::diag::{Code, Diagnostic};
 use tensorc::ir::graph::{Graph, NodeKind};
-use tensorc::ir::kir::Kernel;
+use tensorc::ir::interp::run_launch;
+use tensorc::ir::kir::{BufInfo, Kernel};
 use tensorc::ir::lowered::Lowered;
+use tensorc::ir::testing::Rng;
 use tensorc::ir::text::{PrintOptions, parse_module, print_module};
 use tensorc::ir::verify::{Stage, verify_graph, verify_kernel, verify_plan};
 use tensorc::ir::{DenseType, Module};
@@ -17,6 +19,7 @@ use tensorc::passes::pipeline::known_names;
 use tensorc::passes::{Pass, PassCx, Phase, Pipeline, PrintWhen, Rewrite, Timing, Unit, phase_passes, plan_memory};
 use tensorc::{Compiler, Options, Target, binding};
 use tensorc_codegen::lower::lower_with;
+use tensorc_codegen::target::Capability;
 
 use super::code::Form;
 use super::values::Comparison;
@@ -34,10 +37,11 @@ pub struct OptArgs {
     #[arg(long, value_name = "PIPELINE", conflicts_with = "to")]
     passes: Option<String>,
     /// Run the default pipeline up to a phase: import, type, simplify, fuse, lower or plan; or on to the code of
-    /// kernels: clif, llvm or asm
+    /// kernels: clif, llvm, asm or ptx
     #[arg(long, value_name = "PHASE")]
     to: Option<String>,
-    /// What code is shown for: native, x86_64, x86_64-v3, x86_64-v4, aarch64 or riscv64
+    /// What code is shown for: native, x86_64, x86_64-v3, x86_64-v4, aarch64 or riscv64; or a GPU, for which kernels are
+    /// written, too: cuda:sm_80 or cuda:sm_90a
     #[arg(long, value_name = "NAME", default_value = "native")]
     target: String,
     /// Print the IR to standard error after these passes
@@ -67,6 +71,9 @@ pub struct OptArgs {
     #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true,
           default_missing_value = "auto")]
     check_values: Option<CheckValues>,
+    /// Print no IR but what memory has to do for each kernel for a GPU, run in the interpreter on random numbers
+    #[arg(long, conflicts_with_all = ["check_values", "output"])]
+    traffic: bool,
     /// Bind an input or a named dimension: `x=1,3,224,224` or `batch=4`
     #[arg(long = "shape", value_name = "NAME=N,…")]
     shapes: Vec<String>,
@@ -103,7 +110,18 @@ pub fn run(args: &OptArgs) -> Result<(), Failure> {
     };
     let work = Work::new(args)?;
     let shapes = arrays::shapes(&args.shapes)?;
-    let compiler = args.compile.compiler_with(work.code, Options::default())?;
+    let named = |e: &dyn std::fmt::Display| Usage(format!("--target: {e}"));
+    let gpu = match (args.target.starts_with("cuda"), work.code) {
+        (true, _) => Some(args.target.parse::<Capability>().map_err(|e| named(&e))?),
+        (false, Some(Form::Ptx)) => {
+            return Err(usage("PTX is for a GPU: --target=cuda:sm_80 or cuda:sm_90a".into()).into());
+        }
+        _ => None,
+    };
+    let target = if gpu.is_some() { "native" } else { &args.target };
+    let target = target.parse::<Target>().map_err(|e| named(&e))?;
+    let driver = gpu.is_some().then(|| tensorc::gpu::interpreted(tensorc::runtime::Device::accelerator(0)));
+    let compiler = args.compile.compiler_with(work.code, Options { gpu: driver, ..Options::default() })?;
     let mut module = read(&compiler, file, args.params.as_deref())?;
     if work.plan && !work.lower && !module.graphs.is_empty() {
         return Err(usage(format!("`{PLAN_MEMORY}` plans what `{LOWER}` made: write `{LOWER},{PLAN_MEMORY}`")).into());
@@ -112,7 +130,6 @@ pub fn run(args: &OptArgs) -> Result<(), Failure> {
     let named = |d: Diagnostic| Failure::from(format!("{}: {d}", file.display()));
     verify_module(&module).map_err(named)?;
     let code = work.code;
-    let target = args.target.parse::<Target>().map_err(|e| Usage(format!("--target: {e}")))?;
     let mut job = Job { args, work, compiler, timings: vec![] };
     if args.check_values.is_some() {
         let mut text = String::new();
@@ -125,8 +142,14 @@ pub fn run(args: &OptArgs) -> Result<(), Failure> {
     if args.time_passes {
         eprint!("{}", job.table());
     }
+    if args.traffic {
+        return print(&traffic(&module.kernels).map_err(named)?);
+    }
     if let Some(form) = code {
-        let text = form.text(&module.kernels, args.compile.backend()?, target).map_err(named)?;
+        let text = match gpu {
+            Some(capability) if form == Form::Ptx => tensorc::gpu::ptx(&module.kernels, capability)?,
+            _ => form.text(&module.kernels, args.compile.backend()?, target).map_err(named)?,
+        };
         return match &args.output {
             Some(path) => Ok(std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?),
             None => print(&text),
@@ -139,6 +162,24 @@ pub fn run(args: &OptArgs) -> Result<(), Failure> {
         }
         None => print(&print_module(&module, &PrintOptions { elide: !args.full, ..PrintOptions::default() })),
     }
+}
+
+/// What memory has to do for kernels for a GPU, a paragraph each.
+fn traffic(kernels: &[Kernel]) -> Result<String, Diagnostic> {
+    let mut text = String::new();
+    for kernel in kernels {
+        let mut rng = Rng::new(0);
+        let bytes = |b: &BufInfo, rng: &mut Rng| {
+            let mut data = vec![0; b.len as usize * b.dtype.size()];
+            data.chunks_exact_mut(b.dtype.size()).for_each(|element| rng.element(b.dtype).write(element));
+            data
+        };
+        let mut buffers: Vec<Vec<u8>> = kernel.buffers[..kernel.params].iter().map(|b| bytes(b, &mut rng)).collect();
+        let counts = run_launch(kernel, &mut buffers)?;
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "kernel {}\n{}", kernel.name, counts.describe(kernel));
+    }
+    Ok(text)
 }
 
 fn read(compiler: &Compiler, path: &Path, params: Option<&Path>) -> Result<Module, Failure> {

@@ -10,6 +10,7 @@ mod autograd;
 mod code_cache;
 mod differential;
 mod executor;
+mod gpu;
 mod models;
 mod mxnet_ops;
 mod ndarray;

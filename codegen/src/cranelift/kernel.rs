@@ -160,6 +160,9 @@ impl<'a, 'b> Gen<'a, 'b> {
                         let last = (range.1.as_constant().unwrap_or(i64::MAX / 4) - 1).saturating_mul(*step);
                         self.serial(*var, (lo, hi, *step), (0, last), false, body)
                     }
+                    LoopKind::Grid | LoopKind::Threads => {
+                        Err(unsupported("the kernel is for a GPU, which Cranelift has no code for"))
+                    }
                     _ => self.counted(*var, range, body),
                 }
             }
@@ -191,6 +194,7 @@ impl<'a, 'b> Gen<'a, 'b> {
             Stmt::Apply { f, buf, start, len } => self.apply_strip(*f, *buf, start, len),
             Stmt::Alloc { buf } => self.alloc(*buf),
             Stmt::If { cond, then, otherwise } => self.branch(*cond, then, otherwise),
+            _ => Err(unsupported("the kernel is for a GPU, which Cranelift has no code for")),
         }
     }
 

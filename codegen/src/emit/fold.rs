@@ -122,6 +122,11 @@ impl Fold {
         }
     }
 
+    /// Types of the accumulators.
+    pub fn accumulators(&self) -> Vec<DType> {
+        self.init().iter().map(|s| s.dtype).collect()
+    }
+
     /// Adds what one element reads to `uses`.
     pub fn collect(
         &self,
@@ -201,10 +206,15 @@ impl Fold {
 
     /// Combines accumulators at `from` into those at `into`.
     pub fn combine(&self, e: &mut Inliner<'_>, acc: &[Buf], into: &Index, from_acc: &[Buf], from: &Index) {
+        let others = from_acc.iter().map(|b| e.b.load(*b, from.clone())).collect::<Vec<_>>();
+        self.combine_values(e, acc, into, &others);
+    }
+
+    /// Combines values of accumulators into those at `into`.
+    pub fn combine_values(&self, e: &mut Inliner<'_>, acc: &[Buf], into: &Index, b: &[Operand]) {
         let Fold::Reduce(_, r) = self else { return };
         let a = acc.iter().map(|b| e.b.load(*b, into.clone())).collect::<Vec<_>>();
-        let b = from_acc.iter().map(|b| e.b.load(*b, from.clone())).collect::<Vec<_>>();
-        let result = e.b.apply(&r.combine, &[a, b].concat(), &[]);
+        let result = e.b.apply(&r.combine, &[&a[..], b].concat(), &[]);
         for (buf, value) in acc.iter().zip(result) {
             e.b.store(*buf, into.clone(), value);
         }
@@ -227,7 +237,7 @@ impl Fold {
 }
 
 /// The type sums of products are kept in.
-fn accumulator(dtype: DType) -> DType {
+pub fn accumulator(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
         d => d,

@@ -94,6 +94,11 @@ impl<'a> Inliner<'a> {
         self.b.finish()
     }
 
+    /// The buffer of an input.
+    pub fn input(&self, node: NodeId) -> Result<Buf> {
+        self.inputs.get(&node).copied().ok_or_else(|| internal("an input has no buffer"))
+    }
+
     pub fn output(&self, i: usize) -> Buf {
         self.outputs[i]
     }
@@ -101,6 +106,11 @@ impl<'a> Inliner<'a> {
     /// Says what an axis stands for in the kernel.
     pub fn set_axis(&mut self, axis: usize, actual: Index) {
         self.actual[axis] = actual;
+    }
+
+    /// What an axis stands for in the kernel.
+    pub fn axis(&self, axis: usize) -> Index {
+        self.actual[axis].clone()
     }
 
     /// Narrows the interval of an axis; returns the former one.
@@ -136,6 +146,18 @@ impl<'a> Inliner<'a> {
         self.bound = bound;
         self.cache.pop();
         self.b.close_for();
+        Ok(())
+    }
+
+    /// The body where `cond` holds, with a scope of its own.
+    pub fn when(&mut self, cond: Operand, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.b.open_block();
+        self.cache.push(BTreeMap::new());
+        let bound = self.bound.clone();
+        body(self)?;
+        self.bound = bound;
+        self.cache.pop();
+        self.b.close_if(cond);
         Ok(())
     }
 
@@ -258,7 +280,7 @@ impl<'a> Inliner<'a> {
         match &cluster.body.node(v.node).kind {
             NodeKind::Input => {
                 let ty = cluster.ty(v)?;
-                let buf = *self.inputs.get(&v.node).ok_or_else(|| internal("an input has no buffer"))?;
+                let buf = self.input(v.node)?;
                 let index = self.kernel_index(&cluster.input_address(v, coords)?);
                 Ok(self.b.load_guarded(buf, index, guard.map(|g| (g, Scalar::zero(ty.dtype)))))
             }

@@ -120,7 +120,7 @@ fn nest(
 }
 
 /// Inputs of which every element is read only by the iteration that writes the same position.
-fn in_place(cluster: &Cluster<'_>, uses: &Uses, coords: &[Index]) -> Result<Vec<(usize, usize)>> {
+pub fn in_place(cluster: &Cluster<'_>, uses: &Uses, coords: &[Index]) -> Result<Vec<(usize, usize)>> {
     let mut pairs = vec![];
     for (o, out) in cluster.outputs().into_iter().enumerate() {
         let ty = cluster.ty(out)?;

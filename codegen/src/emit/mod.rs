@@ -6,6 +6,7 @@ mod column;
 mod contract;
 mod copy;
 mod fold;
+pub mod gpu;
 mod inline;
 mod layout;
 mod map;
@@ -33,6 +34,8 @@ pub enum Style {
     Narrow,
     /// For vectors as wide as the processor's: many lanes, library functions in the loops they belong to.
     Wide,
+    /// For the threads of a GPU. Reductions add in another order than for processors.
+    Gpu,
 }
 
 /// The library functions, and how kernels use them.
@@ -52,6 +55,9 @@ pub struct Emitted {
 /// Emits a cluster as one kernel. Its parameters are the cluster's inputs, then its outputs, laid out as
 /// `layouts` says.
 pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Emitted> {
+    if math.style == Style::Gpu {
+        return gpu::emit(class, body, name, math.library, layouts);
+    }
     let body = strips::split_calls(body, math.library)?;
     let mut cluster = Cluster::new(&body, math, layouts)?;
     match class {

@@ -10,6 +10,11 @@ use super::ir::{Value, internal};
 use super::kernel::{Bind, Gen};
 use super::memory::Storage;
 
+/// The greatest common divisor; of 0 and `n` it is `n`.
+pub(super) fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 impl<'c> Gen<'c, '_, '_> {
     /// Replaces variables that are constants or index expressions.
     pub(super) fn resolve(&self, index: &Index) -> Index {
@@ -24,6 +29,30 @@ impl<'c> Gen<'c, '_, '_> {
             _ => Index::var(v),
         };
         index.substitute(&with, &|v: u32| self.ranges[v as usize])
+    }
+
+    /// What the value of a resolved index is certainly a multiple of, in the first lane of a vector loop; 0 for the
+    /// index 0.
+    pub(super) fn multiple(&self, index: &Index) -> u64 {
+        let terms =
+            index.terms.iter().map(|(atom, factor)| self.multiple_of_atom(atom).saturating_mul(factor.unsigned_abs()));
+        terms.fold(index.constant.unsigned_abs(), gcd)
+    }
+
+    fn multiple_of_atom(&self, atom: &Atom) -> u64 {
+        match atom {
+            Atom::Var(v) => match (&self.vars[*v as usize], &self.lanes) {
+                (Bind::Lane, Some(lanes)) => self.multiple(&lanes.lo),
+                (Bind::Lanes(_), _) => 1,
+                _ => self.multiples[*v as usize],
+            },
+            Atom::Div(x, d) => {
+                let whole = self.multiple(x);
+                if whole.is_multiple_of(d.unsigned_abs()) { whole / d.unsigned_abs() } else { 1 }
+            }
+            Atom::Mod(x, d) => gcd(self.multiple(x), d.unsigned_abs()),
+            Atom::Min(a, b) | Atom::Max(a, b) => gcd(self.multiple(a), self.multiple(b)),
+        }
     }
 
     /// Whether the resolved index differs by lane.

@@ -210,11 +210,27 @@ impl<'c> Ir<'c, '_> {
 
     /// A call of an intrinsic that is overloaded by `types`.
     pub fn intrinsic(&self, name: &str, types: &[BasicTypeEnum<'c>], args: &[Value<'c>]) -> Result<Value<'c>> {
+        let result = self.instruction(name, types, args)?;
+        result.ok_or_else(|| internal(format!("`{name}` has no result")))
+    }
+
+    /// As [`Ir::intrinsic`], with a result or none.
+    pub fn instruction(
+        &self,
+        name: &str,
+        types: &[BasicTypeEnum<'c>],
+        args: &[Value<'c>],
+    ) -> Result<Option<Value<'c>>> {
         let found = Intrinsic::find(name).and_then(|i| i.get_declaration(self.module, types));
-        let function = found.ok_or_else(|| internal(format!("LLVM has no `{name}`")))?;
-        let args: Vec<BasicMetadataValueEnum<'c>> = args.iter().map(|a| (*a).into()).collect();
-        let call = built(self.b.build_call(function, &args, ""))?;
-        call.try_as_basic_value().basic().ok_or_else(|| internal(format!("`{name}` has no result")))
+        self.call(found.ok_or_else(|| internal(format!("LLVM has no `{name}`")))?, args)
+    }
+
+    /// Field `i` of a structure.
+    pub fn field(&self, v: Value<'c>, i: u32) -> Result<Value<'c>> {
+        match v {
+            Value::StructValue(v) => built(self.b.build_extract_value(v, i, "")),
+            _ => Err(internal("a field of no structure")),
+        }
     }
 
     /// A call of a function without side effects but on the memory its arguments point to.

@@ -21,7 +21,7 @@ use tensorc_abi::KernelFn;
 use tensorc_ir::diag::Result;
 
 use super::ir::internal;
-use super::machine::Processor;
+use super::machine::{Processor, cpu};
 use super::module::object;
 use crate::jit::{Entry, Made, Wanted};
 use crate::symbols::C_FUNCTIONS;
@@ -50,9 +50,9 @@ pub(crate) fn load(wanted: &[Wanted<'_>], addresses: &BTreeMap<String, usize>, v
 /// All that decides what code LLVM makes on this machine.
 pub(crate) fn describe() -> Result<String> {
     let (major, minor, patch) = get_llvm_version();
-    let machine = Processor::new(Target::native()?)?.machine;
-    let (cpu, features) = (machine.get_cpu(), machine.get_feature_string());
-    Ok(format!("LLVM {major}.{minor}.{patch} {} {}", cpu.to_string_lossy(), features.to_string_lossy()))
+    let target = Target::native()?;
+    let (cpu, features) = cpu(target);
+    Ok(format!("LLVM {major}.{minor}.{patch} {} {cpu} {features}", target.triple()))
 }
 
 /// Objects that are loaded; their memory is returned when this is dropped.

@@ -48,27 +48,26 @@ pub(super) struct Gen<'c, 'm, 'k> {
     pub machine: Machine,
     pub vars: Vec<Bind<'c>>,
     pub ranges: Vec<Interval>,
+    /// What the value of a variable is certainly a multiple of.
+    pub multiples: Vec<u64>,
     pub storage: Vec<Storage<'c>>,
     pub lanes: Option<LaneLoop>,
     /// Memory that a load may read whose guard does not hold.
     pub spare: Option<PointerValue<'c>>,
     plan: Plan,
-    function: FunctionValue<'c>,
+    pub function: FunctionValue<'c>,
     /// The block of the function's memory, which ends in a jump to the code.
     pub entry: BasicBlock<'c>,
-    scalars: PointerValue<'c>,
+    /// The kernel's scalars; none on a GPU.
+    scalars: Option<PointerValue<'c>>,
 }
 
 const UNKNOWN: Interval = (i64::MIN / 4, i64::MAX / 4);
 
 impl<'c, 'm, 'k> Gen<'c, 'm, 'k> {
-    /// Writes the body of `function`, whose parameters are the buffers and the scalars of the kernel.
+    /// Writes the body of `function`, whose parameters are the buffers and the scalars of the kernel; on a GPU every
+    /// buffer.
     pub fn translate(ir: Ir<'c, 'm>, machine: Machine, kernel: &'k Kernel, function: FunctionValue<'c>) -> Result<()> {
-        let pointer = |i: u32| match function.get_nth_param(i) {
-            Some(Value::PointerValue(p)) => Ok(p),
-            _ => Err(internal("a kernel takes two pointers")),
-        };
-        let (buffers, scalars) = (pointer(0)?, pointer(1)?);
         let entry = ir.cx.append_basic_block(function, "entry");
         let start = ir.cx.append_basic_block(function, "start");
         ir.b.position_at_end(start);
@@ -78,15 +77,19 @@ impl<'c, 'm, 'k> Gen<'c, 'm, 'k> {
             machine,
             vars: vec![Bind::Unset; kernel.vars.len()],
             ranges: vec![UNKNOWN; kernel.vars.len()],
+            multiples: vec![1; kernel.vars.len()],
             storage: vec![Storage::None; kernel.buffers.len()],
             lanes: None,
             spare: None,
             plan: Plan::new(kernel, true),
             function,
             entry,
-            scalars,
+            scalars: None,
         };
-        g.load_parameters(buffers)?;
+        match machine.gpu {
+            true => g.take_parameters()?,
+            false => g.load_parameters()?,
+        }
         g.reserve_memory()?;
         g.block(&kernel.body)?;
         g.ir.ret()?;
@@ -94,7 +97,17 @@ impl<'c, 'm, 'k> Gen<'c, 'm, 'k> {
         g.ir.jump(start)
     }
 
-    fn load_parameters(&mut self, buffers: PointerValue<'c>) -> Result<()> {
+    /// Parameter `i` of the function.
+    pub fn parameter(&self, i: usize) -> Result<PointerValue<'c>> {
+        match self.function.get_nth_param(i as u32) {
+            Some(Value::PointerValue(p)) => Ok(p),
+            _ => Err(internal("a kernel takes pointers")),
+        }
+    }
+
+    fn load_parameters(&mut self) -> Result<()> {
+        let buffers = self.parameter(0)?;
+        self.scalars = Some(self.parameter(1)?);
         let pointer = self.ir.pointer_type();
         for i in 0..self.kernel.params {
             let at = self.ir.element(pointer, buffers, self.ir.i64(i as i64))?;
@@ -114,14 +127,15 @@ impl<'c, 'm, 'k> Gen<'c, 'm, 'k> {
 
     fn scalar_parameter(&self, i: i64) -> Result<IntValue<'c>> {
         let ty = self.ir.int(64).into();
-        let at = self.ir.element(ty, self.scalars, self.ir.i64(i))?;
+        let scalars = self.scalars.ok_or_else(|| internal("a kernel without scalars"))?;
+        let at = self.ir.element(ty, scalars, self.ir.i64(i))?;
         match self.ir.load(ty, at, 8)? {
             Value::IntValue(v) => Ok(v),
             _ => Err(internal("an index parameter that is no integer")),
         }
     }
 
-    fn block(&mut self, body: &[Stmt]) -> Result<()> {
+    pub fn block(&mut self, body: &[Stmt]) -> Result<()> {
         body.iter().try_for_each(|s| self.stmt(s))
     }
 
@@ -134,6 +148,7 @@ impl<'c, 'm, 'k> Gen<'c, 'm, 'k> {
                     LoopKind::Vector => self.vector_loop(*var, range, body),
                     LoopKind::Unroll if constant => self.unrolled(*var, range, body),
                     LoopKind::Parallel => self.parallel(*var, range, body),
+                    LoopKind::Grid | LoopKind::Threads => self.launched(*var, &range.1, *kind, body),
                     _ => self.counted(*var, range, body),
                 }
             }
@@ -144,6 +159,7 @@ impl<'c, 'm, 'k> Gen<'c, 'm, 'k> {
             Stmt::LetIndex { var, index } => {
                 let index = self.resolve(index);
                 self.ranges[var.0 as usize] = self.interval(&index);
+                self.multiples[var.0 as usize] = self.multiple(&index);
                 self.vars[var.0 as usize] = match index.as_constant() {
                     Some(c) => Bind::Const(Scalar::i64(c)),
                     None => Bind::Index(index),
@@ -162,6 +178,7 @@ impl<'c, 'm, 'k> Gen<'c, 'm, 'k> {
             Stmt::Apply { f, buf, start, len } => self.apply_strip(*f, *buf, start, len),
             Stmt::Alloc { buf } => self.alloc(*buf),
             Stmt::If { cond, then, otherwise } => self.branch(*cond, then, otherwise),
+            _ => self.gpu_stmt(stmt),
         }
     }
 
@@ -269,6 +286,7 @@ impl<'c, 'm, 'k> Gen<'c, 'm, 'k> {
 
     fn counted(&mut self, var: Var, (lo, hi, step): (Index, Index, i64), body: &[Stmt]) -> Result<()> {
         let range = (self.interval(&lo).0, self.interval(&hi).1.saturating_sub(1));
+        self.multiples[var.0 as usize] = super::index::gcd(self.multiple(&lo), step.unsigned_abs());
         let (lo, hi) = (self.index_value(&lo)?, self.index_value(&hi)?);
         self.serial(var, (lo, hi, step), range, body)
     }

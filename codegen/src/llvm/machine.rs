@@ -40,7 +40,7 @@ fn host() -> &'static (String, String) {
 }
 
 /// The name of the processor and its features beyond those the name implies.
-fn cpu(target: Target) -> (String, String) {
+pub(super) fn cpu(target: Target) -> (String, String) {
     let fixed = |cpu: &str, features: &str| (cpu.to_owned(), features.to_owned());
     match (target.arch(), target.level()) {
         (_, Level::Native) => host().clone(),
@@ -80,6 +80,6 @@ impl Processor {
             Arch::Riscv64 => false,
         };
         let vector_bits = wide.then_some(512);
-        Ok(Processor { machine, emitter: Machine { converts_f16 }, vector_bits })
+        Ok(Processor { machine, emitter: Machine { converts_f16, gpu: false }, vector_bits })
     }
 }

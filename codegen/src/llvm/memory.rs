@@ -26,6 +26,9 @@ const MAX_STACK: u64 = 256 << 10;
 /// Bytes that a load whose guard is false may read instead: the widest vector access.
 const SPARE_BYTES: u32 = 512;
 
+/// Bytes of the widest access of one thread of a GPU.
+const WIDEST_ACCESS: u32 = 16;
+
 /// Alignment of local arrays: that of the widest vectors.
 const LOCAL_ALIGNMENT: u32 = 64;
 
@@ -36,6 +39,9 @@ impl<'c> Gen<'c, '_, '_> {
         let mut total = 0u64;
         for (i, info) in self.kernel.buffers.iter().enumerate().skip(self.kernel.params) {
             let bytes = info.len.saturating_mul(info.dtype.size() as u64);
+            if info.space == Space::Shared {
+                continue;
+            }
             total = total.saturating_add(if info.space == Space::Stack { bytes } else { 0 });
             if total > MAX_STACK || bytes > MAX_STACK {
                 let message = format!("buffer `{}` of {bytes} bytes does not fit the stack", info.name);
@@ -58,6 +64,9 @@ impl<'c> Gen<'c, '_, '_> {
 
     pub(super) fn alloc(&mut self, buf: Buf) -> Result<()> {
         let info = self.kernel.buf(buf);
+        if info.space == Space::Shared {
+            return self.alloc_shared(buf);
+        }
         if let Some(lanes) = self.lanes.as_ref().map(|l| l.lanes) {
             let vector = self.ir.shaped(self.ir.memory_type(info.dtype), Some(lanes))?;
             self.storage[buf.0 as usize] = Storage::Private(self.local(vector, info.len as u32)?, lanes);
@@ -82,13 +91,32 @@ impl<'c> Gen<'c, '_, '_> {
         self.ir.compare_ints(inkwell::IntPredicate::NE, v, self.ir.bits_like(v, 0)?)
     }
 
-    fn load_at(&self, dtype: DType, at: PointerValue<'c>, lanes: Option<u32>) -> Result<Value<'c>> {
-        let ty = self.ir.shaped(self.ir.memory_type(dtype), lanes)?;
-        self.loaded(dtype, self.ir.load(ty, at, dtype.size() as u32)?)
+    /// Alignment, in bytes, of what a resolved index addresses. Only a GPU's instructions depend on it.
+    fn alignment(&self, buf: Buf, index: &Index) -> u32 {
+        let size = self.kernel.buf(buf).dtype.size() as u64;
+        match self.machine.gpu {
+            true => super::index::gcd(self.multiple(index).saturating_mul(size), u64::from(WIDEST_ACCESS)) as u32,
+            false => size as u32,
+        }
     }
 
-    fn store_at(&self, dtype: DType, v: Value<'c>, at: PointerValue<'c>) -> Result<()> {
-        self.ir.store(self.stored(dtype, v)?, at, dtype.size() as u32)
+    fn load_at(&self, dtype: DType, at: PointerValue<'c>, lanes: Option<u32>) -> Result<Value<'c>> {
+        self.load_aligned(dtype, at, lanes, dtype.size() as u32)
+    }
+
+    fn load_aligned(
+        &self,
+        dtype: DType,
+        at: PointerValue<'c>,
+        lanes: Option<u32>,
+        alignment: u32,
+    ) -> Result<Value<'c>> {
+        let ty = self.ir.shaped(self.ir.memory_type(dtype), lanes)?;
+        self.loaded(dtype, self.ir.load(ty, at, alignment)?)
+    }
+
+    fn store_at(&self, dtype: DType, v: Value<'c>, at: PointerValue<'c>, alignment: u32) -> Result<()> {
+        self.ir.store(self.stored(dtype, v)?, at, alignment)
     }
 
     pub(super) fn load(&mut self, buf: Buf, index: &Index, guard: Option<(Operand, Scalar)>) -> Result<Bind<'c>> {
@@ -140,19 +168,20 @@ impl<'c> Gen<'c, '_, '_> {
     fn load_memory(&mut self, buf: Buf, index: &Index, guard: Option<(Value<'c>, Scalar)>) -> Result<Value<'c>> {
         let dtype = self.kernel.buf(buf).dtype;
         let by_lane = guard.is_some_and(|(c, _)| c.is_vector_value());
+        let alignment = self.alignment(buf, index);
         if !by_lane && !self.varies(index) {
             let at = self.address(buf, index, None)?;
-            return self.load_guarded(dtype, at, None, guard);
+            return self.load_guarded(dtype, at, None, alignment, guard);
         }
         let lanes = self.lane_count()?;
-        if self.lane_stride(index) == Some(1) {
+        if self.lane_stride(index) == Some(1) && !(by_lane && self.machine.gpu) {
             let at = self.address(buf, index, Some(0))?;
             return match guard {
                 Some((mask, fill)) if by_lane => self.load_masked(dtype, at, mask, fill),
-                _ => self.load_guarded(dtype, at, Some(lanes), guard),
+                _ => self.load_guarded(dtype, at, Some(lanes), alignment, guard),
             };
         }
-        if let (None, Some(2)) = (guard, self.lane_stride(index)) {
+        if let (None, Some(2), false) = (guard, self.lane_stride(index), self.machine.gpu) {
             return self.load_alternate(buf, index, lanes);
         }
         let mut values = Vec::with_capacity(lanes as usize);
@@ -162,7 +191,7 @@ impl<'c> Gen<'c, '_, '_> {
                 Some((c, fill)) => Some((self.ir.extract(c, lane as usize)?, fill)),
                 None => None,
             };
-            values.push(self.load_guarded(dtype, at, None, guard)?);
+            values.push(self.load_guarded(dtype, at, None, dtype.size() as u32, guard)?);
         }
         self.ir.assemble(&values)
     }
@@ -208,14 +237,37 @@ impl<'c> Gen<'c, '_, '_> {
         dtype: DType,
         at: PointerValue<'c>,
         lanes: Option<u32>,
+        alignment: u32,
         guard: Option<(Value<'c>, Scalar)>,
     ) -> Result<Value<'c>> {
-        let Some((c, fill)) = guard else { return self.load_at(dtype, at, lanes) };
-        let at = self.guarded(c, at)?;
-        let value = self.load_at(dtype, at, lanes)?;
+        let Some((c, fill)) = guard else { return self.load_aligned(dtype, at, lanes, alignment) };
         let fill = self.ir.scalar(fill)?;
         let fill = lanes.map_or(Ok(fill), |n| self.ir.splat(fill, n))?;
+        if self.machine.gpu {
+            return self.load_if(c, fill, |g| g.load_aligned(dtype, at, lanes, alignment));
+        }
+        let at = self.guarded(c, at)?;
+        let value = self.load_at(dtype, at, lanes)?;
         self.ir.select(c, value, fill)
+    }
+
+    /// A load in a branch of its own, which a GPU executes as a predicated instruction.
+    fn load_if(
+        &mut self,
+        c: Value<'c>,
+        fill: Value<'c>,
+        load: impl FnOnce(&mut Self) -> Result<Value<'c>>,
+    ) -> Result<Value<'c>> {
+        let here = self.ir.b.get_insert_block().ok_or_else(|| internal("a load in no block"))?;
+        let (then, join) = (self.new_block("load"), self.new_block("loaded"));
+        self.ir.branch(c, then, join)?;
+        self.ir.b.position_at_end(then);
+        let value = load(self)?;
+        self.ir.jump(join)?;
+        self.ir.b.position_at_end(join);
+        let either = self.ir.phi(value.get_type())?;
+        either.add_incoming(&[(&fill, here), (&value, then)]);
+        Ok(either.as_basic_value())
     }
 
     pub(super) fn store(&mut self, buf: Buf, index: &Index, value: Operand) -> Result<()> {
@@ -225,25 +277,26 @@ impl<'c> Gen<'c, '_, '_> {
             Storage::Private(base, lanes) => {
                 let value = self.lane_operand(value)?;
                 let at = self.private(buf, base, lanes, index)?;
-                self.store_at(dtype, value, at)
+                self.store_at(dtype, value, at, dtype.size() as u32)
             }
             Storage::Memory(_) => {
                 let value = self.operand(value)?;
+                let alignment = self.alignment(buf, index);
                 let varies = self.varies(index);
                 if !varies {
                     // All lanes write one place: the last one wins.
                     let last = lanes_of(value).map_or(0, |n| n as usize - 1);
                     let at = self.address(buf, index, None)?;
-                    return self.store_at(dtype, self.ir.extract(value, last)?, at);
+                    return self.store_at(dtype, self.ir.extract(value, last)?, at, alignment);
                 }
                 let lanes = self.lane_count()?;
                 if self.lane_stride(index) == Some(1) {
                     let at = self.address(buf, index, Some(0))?;
-                    return self.store_at(dtype, self.ir.splat(value, lanes)?, at);
+                    return self.store_at(dtype, self.ir.splat(value, lanes)?, at, alignment);
                 }
                 for lane in 0..lanes {
                     let at = self.address(buf, index, Some(lane))?;
-                    self.store_at(dtype, self.ir.extract(value, lane as usize)?, at)?;
+                    self.store_at(dtype, self.ir.extract(value, lane as usize)?, at, dtype.size() as u32)?;
                 }
                 Ok(())
             }

@@ -18,6 +18,8 @@ use crate::symbols::{self, Prototype};
 pub(super) struct Machine {
     /// Whether it converts between f32 and f16.
     pub converts_f16: bool,
+    /// Whether it is a GPU, whose kernels are launched, and which has no run-time library.
+    pub gpu: bool,
 }
 
 const fn bits_of(dtype: DType) -> u32 {
@@ -33,7 +35,7 @@ impl<'c> Ir<'c, '_> {
             ScalarOp::Select => self.select(a[0], a[1], a[2]),
             ScalarOp::Cmp(op) => self.compare(op, dtype, a[0], a[1]),
             _ if dtype == DType::Bool => self.logic(op, a),
-            _ if dtype.is_float() => self.float(op, dtype, a),
+            _ if dtype.is_float() => self.float(m, op, dtype, a),
             _ => self.integer(op, dtype, a),
         }
     }
@@ -77,7 +79,7 @@ impl<'c> Ir<'c, '_> {
         self.intrinsic(name, &[a[0].get_type()], a)
     }
 
-    fn float(&self, op: ScalarOp, dtype: DType, a: &[Value<'c>]) -> Result<Value<'c>> {
+    fn float(&self, m: Machine, op: ScalarOp, dtype: DType, a: &[Value<'c>]) -> Result<Value<'c>> {
         match op {
             ScalarOp::Neg => self.negate(a[0]),
             ScalarOp::Abs => self.same_type("llvm.fabs", a),
@@ -96,13 +98,16 @@ impl<'c> Ir<'c, '_> {
             ScalarOp::Math(f) if dtype != DType::F64 => {
                 Err(unsupported(format!("`{}` on {dtype} was not expanded before code generation", f.name())))
             }
-            ScalarOp::Math(_) | ScalarOp::Rem => self.library(op, dtype, a),
+            ScalarOp::Math(_) | ScalarOp::Rem => self.library(m, op, dtype, a),
             _ => Err(internal(format!("`{}` on {dtype}", op.name()))),
         }
     }
 
     /// A call of the run-time library, for every lane.
-    fn library(&self, op: ScalarOp, from: DType, a: &[Value<'c>]) -> Result<Value<'c>> {
+    fn library(&self, m: Machine, op: ScalarOp, from: DType, a: &[Value<'c>]) -> Result<Value<'c>> {
+        if m.gpu {
+            return Err(unsupported(format!("`{}` on {from} has no code for a GPU", op.name())));
+        }
         let callee = symbols::callee(op, from);
         let (name, p) = callee.ok_or_else(|| internal(format!("`{}` on {from} has no callee", op.name())))?;
         let function = self.prototype(&name, p);
@@ -266,7 +271,7 @@ impl<'c> Ir<'c, '_> {
             DType::U32 => self.cast(Op::ZExt, v, self.ints_like(v, 64)?)?,
             _ => v,
         };
-        let bits = self.library(ScalarOp::Cast(to), from, &[wide])?;
+        let bits = self.library(m, ScalarOp::Cast(to), from, &[wide])?;
         self.cast(Op::Trunc, bits, self.ints_like(v, 16)?)
     }
 }

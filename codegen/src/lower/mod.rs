@@ -16,7 +16,7 @@ use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::lowered::{InPlace, Lowered};
 use tensorc_ir::prim::{Prim, View};
-use tensorc_ir::scalar::MathLibrary;
+use tensorc_ir::scalar::{MathLibrary, ScalarFn};
 use tensorc_ir::views::{keeps_linear_order, run_offset};
 use tensorc_ir::work::Work;
 use tensorc_ir::{DenseType, TensorData};
@@ -203,7 +203,11 @@ impl Lowering<'_> {
             NodeKind::Prim(Prim::Kernel(kernel)) => {
                 let inputs = self.operands(node)?;
                 let outputs = self.results(node)?;
-                self.launch(node, (**kernel).clone(), &inputs, &outputs, 0);
+                let kernel = match self.math.style {
+                    Style::Gpu => emit::gpu::launched(kernel)?,
+                    Style::Narrow | Style::Wide => (**kernel).clone(),
+                };
+                self.launch(node, kernel, &inputs, &outputs, 0);
                 Ok(())
             }
             NodeKind::Prim(Prim::Extern(function)) => self.external(node, function),
@@ -300,6 +304,7 @@ impl Lowering<'_> {
             return self.attention(node, fused, flops);
         }
         if fused.class == FusionClass::Contract
+            && self.math.style != Style::Gpu
             && let Some(library) = library_form(&fused.body)?
             && packs(self.graph, node, &library)
         {
@@ -436,6 +441,17 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// A kernel that copies a tensor to where it belongs.
+    fn copy(&self, name: &str, ty: &DenseType, layouts: Layouts) -> Result<Kernel> {
+        let identity = ScalarFn::build(&[ty.dtype], |_, args| args.to_vec());
+        let identity = identity.map_err(|why| Diagnostic::new(Code::Internal, why))?;
+        let mut body = Graph::new("");
+        let input = body.add_input("in", ty.clone().into());
+        let result = body.add_prim("copy", Prim::Map(identity.into()), &[input], std::slice::from_ref(ty));
+        body.add_output("out", Value { node: result, port: 0 });
+        Ok(emit::emit(FusionClass::Map, &body, name, self.math, &layouts)?.kernel)
+    }
+
     /// One strided copy for every operand that was not computed in its place.
     fn concat(&mut self, node: NodeId, axis: usize) -> Result<()> {
         let graph = self.graph;
@@ -459,7 +475,10 @@ impl Lowering<'_> {
             let (here, there) = (self.places.runs(graph, v)?, to.apart(ty.len()));
             let run = here.or(there).map_or(ty.len(), |runs| runs.run);
             let strides = [here, there].map(|runs| runs.map_or(run, |runs| runs.stride));
-            let kernel = emit_concat_part(name, out.dtype, ty.len() / run, run, strides);
+            let kernel = match self.math.style {
+                Style::Gpu => self.copy(name, &ty, Layouts { inputs: vec![here], outputs: vec![there] })?,
+                Style::Narrow | Style::Wide => emit_concat_part(name, out.dtype, ty.len() / run, run, strides),
+            };
             let to = self.part(name, &ty, to)?;
             self.launch(node, kernel, &[from], &[to], 0);
         }

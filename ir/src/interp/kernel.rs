@@ -17,6 +17,9 @@ pub fn run_kernel(kernel: &Kernel, buffers: &mut [Vec<u8>], scalars: &[i64], mat
     let mut machine =
         Machine { kernel, math, vars: vec![Scalar::i64(0); kernel.vars.len()], params: buffers, locals: vec![] };
     machine.locals.resize(kernel.buffers.len(), (vec![], vec![]));
+    if kernel.launch().is_some() {
+        return machine.fail("is for a GPU; `run_launch` runs it".into());
+    }
     if machine.params.len() != kernel.params || scalars.len() != kernel.scalars.len() {
         return machine.fail(format!(
             "takes {} buffers and {} scalars, given {} and {}",
@@ -128,7 +131,9 @@ impl Machine<'_> {
 
     fn stmt(&mut self, stmt: &Stmt) -> Result<()> {
         match stmt {
-            Stmt::For { kind: LoopKind::Parallel, .. } => self.fail("a parallel loop must be outermost".into()),
+            Stmt::For { kind: LoopKind::Parallel | LoopKind::Grid | LoopKind::Threads, .. } => {
+                self.fail("a loop over what runs at once must be outermost".into())
+            }
             Stmt::For { var, lo, hi, step, body, .. } => {
                 let (mut i, hi) = (self.index(lo), self.index(hi));
                 while i < hi {
@@ -182,6 +187,13 @@ impl Machine<'_> {
                 true => self.block(then),
                 false => self.block(otherwise),
             },
+            Stmt::Barrier
+            | Stmt::Shuffle { .. }
+            | Stmt::Mma(_)
+            | Stmt::LoadMatrix { .. }
+            | Stmt::CopyAsync { .. }
+            | Stmt::CommitCopies
+            | Stmt::AwaitCopies { .. } => self.fail("a statement of kernels for a GPU".into()),
         }
     }
 }

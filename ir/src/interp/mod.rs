@@ -7,7 +7,9 @@
 mod graph;
 mod kernel;
 mod prim;
+mod simt;
 
 pub use graph::{eval_graph, eval_node, eval_step};
 pub use kernel::run_kernel;
 pub use prim::eval_prim;
+pub use simt::{Access, Counts, Traffic, run_launch};

@@ -120,6 +120,24 @@ impl KernelBuilder {
         self.for_loop(name, (Index::constant(0), Index::constant(n as i64), 1), kind, body)
     }
 
+    /// Opens the block of a condition; statements go there until [`KernelBuilder::close_if`].
+    pub fn open_block(&mut self) {
+        self.blocks.push(vec![]);
+    }
+
+    /// Closes the block opened last: it runs where `cond` holds.
+    pub fn close_if(&mut self, cond: Operand) {
+        let then = self.blocks.pop().unwrap_or_default();
+        self.push(Stmt::If { cond, then, otherwise: vec![] });
+    }
+
+    /// What `value` is in the thread of the warp whose number differs in the bits of `mask`.
+    pub fn shuffle(&mut self, value: Operand, mask: u32) -> Operand {
+        let var = self.fresh("v", self.dtype(value));
+        self.push(Stmt::Shuffle { var, value, mask });
+        Operand::Var(var)
+    }
+
     pub fn if_then<E>(&mut self, cond: Operand, then: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<(), E> {
         let then = self.block(then)?;
         self.push(Stmt::If { cond, then, otherwise: vec![] });

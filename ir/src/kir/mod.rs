@@ -3,13 +3,18 @@
 //! Scalar values are in SSA form: every [`Var`] is bound once, by a loop, a `let`, a load or the
 //! kernel's parameter list, and is visible in the rest of its block. State lives in buffers; a
 //! buffer in [`Space::Register`] is a small array that back ends keep in registers.
+//!
+//! A kernel for a GPU is a [`LoopKind::Grid`] loop around a [`LoopKind::Threads`] loop; what stands in the latter is
+//! the program of one thread (`docs/gpu.md`).
 
 mod build;
+mod gpu;
 
 use smallvec::SmallVec;
 use tensorc_abi::DType;
 
 pub use build::{KernelBuilder, LoopRange};
+pub use gpu::{Launch, Mma, Place, WARP, warp_matrix};
 
 use crate::index::Index;
 use crate::scalar::{MathFn, Scalar, ScalarOp};
@@ -61,6 +66,8 @@ pub struct BufInfo {
 pub enum Space {
     /// A parameter.
     Global,
+    /// Memory of a block of GPU threads, allocated in the grid loop.
+    Shared,
     /// Thread-private memory, for arrays indexed by loop variables.
     Stack,
     /// Accessed only at constant indices (after unrolling) or at a constant plus the variable of
@@ -79,6 +86,12 @@ pub enum LoopKind {
     /// Iterations are independent and may run on any thread. At most one, outermost, and then the
     /// only statement of the kernel. Its range must start at 0 and be constant.
     Parallel,
+    /// The blocks of a launch on a GPU, in any order or at once: the only statement of the kernel, over
+    /// `0..constant`. In it stand allocations of shared memory, indices, and the loop of threads.
+    Grid,
+    /// The threads of a block, at once: the last statement of the grid loop, over `0..constant`, a multiple of
+    /// [`WARP`]. Statements in it run as on a GPU: threads of a block meet at a [`Stmt::Barrier`].
+    Threads,
 }
 
 /// A value in an instruction.
@@ -140,6 +153,41 @@ pub enum Stmt {
         then: Vec<Stmt>,
         otherwise: Vec<Stmt>,
     },
+    /// Waits until all threads of the block are here; what they wrote before is seen by all after it.
+    Barrier,
+    /// Binds what `value` is in the thread of the same warp whose number differs in the bits of `mask`, below
+    /// [`WARP`]. All threads of the warp are here.
+    Shuffle {
+        var: Var,
+        value: Operand,
+        mask: u32,
+    },
+    /// Adds a product of two small matrices, spread over the registers of a warp.
+    Mma(Box<Mma>),
+    /// Loads `count` (1, 2 or 4) matrices of 8×8 elements of 16 bits from shared memory into registers as
+    /// operands of [`Stmt::Mma`], two elements of each matrix to a thread; transposed ones by columns. Thread `8m + r`
+    /// gives the place of row `r` of matrix `m`: 8 elements, aligned to 16 bytes.
+    LoadMatrix {
+        into: Place,
+        from: Place,
+        count: u8,
+        transposed: bool,
+    },
+    /// Begins to copy `len` elements (4, 8 or 16 bytes, aligned to them) from a parameter to shared memory; zeros where the bool
+    /// `cond` does not hold. They may be read after an [`Stmt::AwaitCopies`] of this thread that covers the
+    /// copy, by other threads after a barrier that follows it.
+    CopyAsync {
+        into: Place,
+        from: Place,
+        len: u8,
+        cond: Option<Operand>,
+    },
+    /// Ends a group of asynchronous copies of this thread.
+    CommitCopies,
+    /// Waits until at most the `pending` groups ended last are unfinished.
+    AwaitCopies {
+        pending: u8,
+    },
 }
 
 impl Kernel {
@@ -152,12 +200,24 @@ impl Kernel {
         kernel
     }
 
-    /// The parallel loop's extent; 1 for a kernel without one.
+    /// The extent of the parallel loop, or of the grid; 1 for a kernel without either.
     pub fn parallel_extent(&self) -> u64 {
         match self.body.first() {
-            Some(Stmt::For { kind: LoopKind::Parallel, hi, .. }) => hi.as_constant().unwrap_or(0).max(0) as u64,
+            Some(Stmt::For { kind: LoopKind::Parallel | LoopKind::Grid, hi, .. }) => {
+                hi.as_constant().unwrap_or(0).max(0) as u64
+            }
             _ => 1,
         }
+    }
+
+    /// The grid of a kernel for a GPU.
+    pub fn launch(&self) -> Option<Launch> {
+        let [Stmt::For { kind: LoopKind::Grid, hi: blocks, body, .. }] = &self.body[..] else { return None };
+        let Some(Stmt::For { kind: LoopKind::Threads, hi: threads, .. }) = body.last() else { return None };
+        let extent = |i: &Index| i.as_constant().and_then(|n| u64::try_from(n).ok());
+        let shared = self.buffers.iter().filter(|b| b.space == Space::Shared);
+        let shared_bytes = shared.map(|b| (b.len * b.dtype.size() as u64).next_multiple_of(16)).sum();
+        Some(Launch { blocks: extent(blocks)?, threads: u32::try_from(extent(threads)?).ok()?, shared_bytes })
     }
 
     pub fn is_parallel(&self) -> bool {

@@ -1,7 +1,7 @@
 //! The canonical form of kernels: variables and local buffers numbered in the order of the text.
 
 use crate::index::{Atom, Index};
-use crate::kir::{Buf, Kernel, Operand, Stmt, Var};
+use crate::kir::{Buf, Kernel, Mma, Operand, Place, Stmt, Var};
 
 /// The same kernel with variables numbered in the order they are bound, scalar parameters first,
 /// and local buffers in the order of their allocation. What is never bound or allocated comes last
@@ -67,7 +67,10 @@ impl Canonical<'_> {
                     self.var(*var);
                     self.number(body);
                 }
-                Stmt::Let { var, .. } | Stmt::LetIndex { var, .. } | Stmt::Load { var, .. } => {
+                Stmt::Let { var, .. }
+                | Stmt::LetIndex { var, .. }
+                | Stmt::Load { var, .. }
+                | Stmt::Shuffle { var, .. } => {
                     self.var(*var);
                 }
                 Stmt::Alloc { buf } => {
@@ -77,7 +80,14 @@ impl Canonical<'_> {
                     self.number(then);
                     self.number(otherwise);
                 }
-                Stmt::Store { .. } | Stmt::Apply { .. } => {}
+                Stmt::Store { .. }
+                | Stmt::Apply { .. }
+                | Stmt::Barrier
+                | Stmt::Mma(_)
+                | Stmt::LoadMatrix { .. }
+                | Stmt::CopyAsync { .. }
+                | Stmt::CommitCopies
+                | Stmt::AwaitCopies { .. } => {}
             }
         }
     }
@@ -107,6 +117,10 @@ impl Canonical<'_> {
             .collect();
         out.terms.sort();
         out
+    }
+
+    fn place(&mut self, place: &Place) -> Place {
+        Place { buf: self.buf(place.buf), index: self.index(&place.index) }
     }
 
     fn block(&mut self, block: &[Stmt]) -> Vec<Stmt> {
@@ -143,6 +157,25 @@ impl Canonical<'_> {
             Stmt::If { cond, then, otherwise } => {
                 Stmt::If { cond: self.operand(*cond), then: self.block(then), otherwise: self.block(otherwise) }
             }
+            Stmt::Shuffle { var, value, mask } => {
+                Stmt::Shuffle { var: self.var(*var), value: self.operand(*value), mask: *mask }
+            }
+            Stmt::Mma(mma) => {
+                Stmt::Mma(Box::new(Mma { a: self.place(&mma.a), b: self.place(&mma.b), acc: self.place(&mma.acc) }))
+            }
+            Stmt::LoadMatrix { into, from, count, transposed } => Stmt::LoadMatrix {
+                into: self.place(into),
+                from: self.place(from),
+                count: *count,
+                transposed: *transposed,
+            },
+            Stmt::CopyAsync { into, from, len, cond } => Stmt::CopyAsync {
+                into: self.place(into),
+                from: self.place(from),
+                len: *len,
+                cond: cond.map(|c| self.operand(c)),
+            },
+            Stmt::Barrier | Stmt::CommitCopies | Stmt::AwaitCopies { .. } => stmt.clone(),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::parse::Parser;
 use super::parse_scalar::Arg;
 use crate::diag::Result;
 use crate::index::Index;
-use crate::kir::{Buf, BufInfo, Kernel, LoopKind, Operand, Space, Stmt, Var, VarInfo};
+use crate::kir::{Buf, BufInfo, Kernel, LoopKind, Mma, Operand, Place, Space, Stmt, Var, VarInfo};
 use crate::scalar::{MathFn, Scalar};
 
 #[derive(Clone, Copy)]
@@ -127,6 +127,8 @@ impl Parser<'_> {
             "unroll" => self.for_loop(s, LoopKind::Unroll),
             "vector" => self.for_loop(s, LoopKind::Vector),
             "parallel" => self.for_loop(s, LoopKind::Parallel),
+            "grid" => self.for_loop(s, LoopKind::Grid),
+            "threads" => self.for_loop(s, LoopKind::Threads),
             "store" => {
                 let (buf, index) = self.place(s)?;
                 self.expect(',')?;
@@ -151,8 +153,50 @@ impl Parser<'_> {
                 };
                 Ok(Stmt::If { cond, then, otherwise })
             }
+            _ => self.gpu_stmt(s, &word, pos),
+        }
+    }
+
+    /// Statements of kernels for a GPU alone.
+    fn gpu_stmt(&mut self, s: &mut Scope, word: &str, pos: Pos) -> Result<Stmt> {
+        match word {
+            "barrier" => Ok(Stmt::Barrier),
+            "mma" => {
+                let acc = self.gpu_place(s)?;
+                self.expect(',')?;
+                let a = self.gpu_place(s)?;
+                self.expect(',')?;
+                Ok(Stmt::Mma(Box::new(Mma { a, b: self.gpu_place(s)?, acc })))
+            }
+            "load_matrix" => {
+                let into = self.gpu_place(s)?;
+                self.expect(',')?;
+                let from = self.gpu_place(s)?;
+                self.expect_word("count")?;
+                let count = self.number("a number of matrices")?;
+                Ok(Stmt::LoadMatrix { into, from, count, transposed: self.eat_word("transposed") })
+            }
+            "copy_async" => {
+                let into = self.gpu_place(s)?;
+                self.expect(',')?;
+                let from = self.gpu_place(s)?;
+                self.expect_word("len")?;
+                let len = self.number("a number of elements")?;
+                let cond = match self.eat_word("where") {
+                    true => Some(self.operand(s, DType::Bool)?),
+                    false => None,
+                };
+                Ok(Stmt::CopyAsync { into, from, len, cond })
+            }
+            "commit_copies" => Ok(Stmt::CommitCopies),
+            "await_copies" => Ok(Stmt::AwaitCopies { pending: self.number("a number of groups")? }),
             _ => Err(pos.error(format!("`{word}` does not begin a statement"))),
         }
+    }
+
+    fn gpu_place(&mut self, s: &Scope) -> Result<Place> {
+        let (buf, index) = self.place(s)?;
+        Ok(Place { buf, index })
     }
 
     fn binding(&mut self, s: &mut Scope, name: &Name, pos: Pos) -> Result<Stmt> {
@@ -173,11 +217,21 @@ impl Parser<'_> {
             let index = self.kernel_index(s)?;
             return Ok(Stmt::LetIndex { var: s.var(name, DType::I64, pos)?, index });
         }
+        if self.eat_word("shuffle") {
+            let at = self.pos();
+            let value = self.operand(s, DType::F32)?;
+            let Operand::Var(of) = value else { return Err(at.error("a constant is the same in every thread")) };
+            self.expect_word("xor")?;
+            let mask = self.number("a mask")?;
+            let dtype = s.kernel.var(of).dtype;
+            return Ok(Stmt::Shuffle { var: s.var(name, dtype, pos)?, value, mask });
+        }
         if self.eat_word("alloc") {
             let space = match () {
+                _ if self.eat_word("shared") => Space::Shared,
                 _ if self.eat_word("register") => Space::Register,
                 _ if self.eat_word("stack") => Space::Stack,
-                _ => return self.expected("`register` or `stack`"),
+                _ => return self.expected("`register`, `stack` or `shared`"),
             };
             let (dtype, len) = self.buffer_type()?;
             let info = BufInfo { name: name.text.clone(), dtype, len, space, writable: true };

@@ -178,6 +178,35 @@ impl Printer<'_> {
                 }
                 out.close("}");
             }
+            _ => self.gpu_stmt(out, stmt),
+        }
+    }
+
+    /// Statements of kernels for a GPU alone.
+    fn gpu_stmt(&mut self, out: &mut Out<'_>, stmt: &Stmt) {
+        match stmt {
+            Stmt::Shuffle { var, value, mask } => {
+                let dtype = self.kernel.vars.get(var.0 as usize).map(|i| i.dtype);
+                let value = self.operand(*value, dtype);
+                out.line(&format!("{} = shuffle {value} xor {mask}", self.bind(*var)));
+            }
+            Stmt::Mma(mma) => {
+                let [acc, a, b] = [&mma.acc, &mma.a, &mma.b].map(|p| self.place(p.buf, &p.index));
+                out.line(&format!("mma {acc}, {a}, {b}"));
+            }
+            Stmt::LoadMatrix { into, from, count, transposed } => {
+                let [into, from] = [into, from].map(|p| self.place(p.buf, &p.index));
+                let transposed = if *transposed { " transposed" } else { "" };
+                out.line(&format!("load_matrix {into}, {from} count {count}{transposed}"));
+            }
+            Stmt::CopyAsync { into, from, len, cond } => {
+                let [into, from] = [into, from].map(|p| self.place(p.buf, &p.index));
+                let cond = cond.map_or(String::new(), |c| format!(" where {}", self.operand(c, Some(DType::Bool))));
+                out.line(&format!("copy_async {into}, {from} len {len}{cond}"));
+            }
+            Stmt::CommitCopies => out.line("commit_copies"),
+            Stmt::AwaitCopies { pending } => out.line(&format!("await_copies {pending}")),
+            _ => out.line("barrier"),
         }
     }
 }
@@ -188,12 +217,15 @@ pub(super) const fn loop_name(kind: LoopKind) -> &'static str {
         LoopKind::Unroll => "unroll",
         LoopKind::Vector => "vector",
         LoopKind::Parallel => "parallel",
+        LoopKind::Grid => "grid",
+        LoopKind::Threads => "threads",
     }
 }
 
 pub(super) const fn space_name(space: Space) -> &'static str {
     match space {
         Space::Global => "global",
+        Space::Shared => "shared",
         Space::Stack => "stack",
         Space::Register => "register",
     }

@@ -1,5 +1,7 @@
 //! Rules of kernels.
 
+mod gpu;
+
 use smallvec::SmallVec;
 use tensorc_abi::DType;
 
@@ -7,6 +9,8 @@ use crate::diag::{Code, Diagnostic, Result};
 use crate::index::{Index, Interval};
 use crate::kir::{Buf, Kernel, LoopKind, Operand, Space, Stmt, Var};
 use crate::scalar::{Scalar, ScalarOp};
+
+use gpu::{Level, Spread};
 
 /// An interval that says nothing.
 const UNKNOWN: Interval = (i64::MIN / 4, i64::MAX / 4);
@@ -24,6 +28,13 @@ const UNKNOWN: Interval = (i64::MIN / 4, i64::MAX / 4);
 /// - A register buffer is indexed by a constant, by variables of unrolled loops, and at most once by
 ///   the variable of the enclosing vector loop.
 /// - No access that certainly happens is certainly out of bounds.
+/// - A kernel for a GPU is one grid loop over `0..constant` by 1, which holds allocations of shared memory (at most
+///   [`gpu::MAX_SHARED`] bytes together), indices, and as its last statement a loop of threads over
+///   `0..constant`, a multiple of [`WARP`](crate::kir::WARP) up to [`gpu::MAX_THREADS`]. No other loop of these
+///   kinds, no parallel loop and no strip is in it.
+/// - Threads reach a barrier all or none: no condition or loop bound around it depends on the thread. Around what
+///   a warp does together (shuffles and matrices) they may depend on the number of the warp.
+/// - Operands of matrix units and of asynchronous copies have the types and lie in the memory their statements name.
 pub fn verify_kernel(kernel: &Kernel) -> Result<()> {
     let mut v = Verifier {
         k: kernel,
@@ -33,6 +44,8 @@ pub fn verify_kernel(kernel: &Kernel) -> Result<()> {
         allocated: vec![false; kernel.buffers.len()],
         vector: None,
         certain: true,
+        level: Level::Host,
+        control: Spread::Block,
     };
     v.kernel().map_err(|why| Diagnostic::new(Code::Verify, format!("kernel {}: {why}", kernel.name)))
 }
@@ -43,6 +56,15 @@ struct Known {
     range: Interval,
     /// The loop that binds it, if one does.
     kind: Option<LoopKind>,
+    /// Among which threads it may differ.
+    spread: Spread,
+}
+
+impl Known {
+    /// Of a value that is not followed.
+    fn plain(spread: Spread) -> Known {
+        Known { range: UNKNOWN, kind: None, spread }
+    }
 }
 
 struct Verifier<'k> {
@@ -57,6 +79,9 @@ struct Verifier<'k> {
     vector: Option<Var>,
     /// Whether the statement at hand is executed whenever the kernel is.
     certain: bool,
+    level: Level,
+    /// Among which threads it may differ whether the statement at hand is executed.
+    control: Spread,
 }
 
 type Check<T = ()> = std::result::Result<T, String>;
@@ -77,7 +102,7 @@ impl Verifier<'_> {
             self.buffers[i] = i < k.params;
         }
         for &v in &k.scalars {
-            self.bind(v, DType::I64, Known { range: UNKNOWN, kind: None })?;
+            self.bind(v, DType::I64, Known::plain(Spread::Block))?;
             if k.is_parallel() {
                 self.vars[v.0 as usize] = None;
             }
@@ -89,6 +114,9 @@ impl Verifier<'_> {
             && (lo.as_constant() != Some(0) || hi.as_constant().is_none() || *step != 1)
         {
             return Err("the parallel loop must run over 0..constant by 1".into());
+        }
+        if matches!(k.body.first(), Some(Stmt::For { kind: LoopKind::Grid, .. })) {
+            return self.grid();
         }
         k.body.iter().try_for_each(|s| self.stmt(s, true))
     }
@@ -172,7 +200,10 @@ impl Verifier<'_> {
         block.iter().try_for_each(|s| self.stmt(s, false))?;
         for stmt in block {
             match stmt {
-                Stmt::Let { var, .. } | Stmt::LetIndex { var, .. } | Stmt::Load { var, .. } => {
+                Stmt::Let { var, .. }
+                | Stmt::LetIndex { var, .. }
+                | Stmt::Load { var, .. }
+                | Stmt::Shuffle { var, .. } => {
                     self.vars[var.0 as usize] = None;
                 }
                 Stmt::Alloc { buf } => self.buffers[buf.0 as usize] = false,
@@ -183,7 +214,6 @@ impl Verifier<'_> {
     }
 
     fn stmt(&mut self, stmt: &Stmt, outermost: bool) -> Check {
-        let plain = Known { range: UNKNOWN, kind: None };
         match stmt {
             Stmt::For { .. } => self.for_loop(stmt, outermost),
             Stmt::Let { var, op, args } => {
@@ -192,11 +222,12 @@ impl Verifier<'_> {
                 if let (ScalarOp::Math(f), DType::F32) = (op, dtype) {
                     return Err(format!("{} on f32 is not expanded", f.name()));
                 }
-                self.bind(*var, dtype, plain)
+                let spread = args.iter().map(|a| self.operand_spread(*a)).max().unwrap_or(Spread::Block);
+                self.bind(*var, dtype, Known::plain(spread))
             }
             Stmt::LetIndex { var, index } => {
                 let range = self.index(index)?;
-                self.bind(*var, DType::I64, Known { range, kind: None })
+                self.bind(*var, DType::I64, Known { range, kind: None, spread: self.index_spread(index) })
             }
             Stmt::Load { var, buf, index, guard } => {
                 let dtype = self.place(*buf, index, guard.is_some())?;
@@ -204,7 +235,8 @@ impl Verifier<'_> {
                     self.condition(*cond)?;
                     self.same(dtype, fill)?;
                 }
-                self.bind(*var, dtype, plain)
+                let spread = self.load_spread(*buf, index, guard.map(|(cond, _)| cond));
+                self.bind(*var, dtype, Known::plain(spread))
             }
             Stmt::Store { buf, index, value } => {
                 let dtype = self.place(*buf, index, false)?;
@@ -227,6 +259,7 @@ impl Verifier<'_> {
                     _ if !info.writable => Err(format!("a store to read-only `{}`", info.name)),
                     _ if info.space == Space::Register => Err(format!("a strip of registers `{}`", info.name)),
                     _ if self.vector.is_some() => Err("a strip in a vector loop".into()),
+                    _ if self.level != Level::Host => Err("a strip in a kernel for a GPU".into()),
                     _ => Ok(()),
                 }
             }
@@ -237,11 +270,13 @@ impl Verifier<'_> {
                 }
                 self.condition(*cond)?;
                 let certain = std::mem::replace(&mut self.certain, false);
+                let control = self.narrow(self.operand_spread(*cond));
                 self.block(then)?;
                 self.block(otherwise)?;
-                self.certain = certain;
+                (self.certain, self.control) = (certain, control);
                 Ok(())
             }
+            _ => self.gpu_stmt(stmt),
         }
     }
 
@@ -268,6 +303,9 @@ impl Verifier<'_> {
         if self.vector.is_some() {
             return Err(format!("`{}` is allocated in a vector loop", info.name));
         }
+        if (info.space == Space::Shared) != (self.level == Level::Grid) {
+            return Err(format!("`{}`: exactly shared memory is allocated in the grid loop", info.name));
+        }
         self.buffers[i] = true;
         Ok(())
     }
@@ -281,6 +319,7 @@ impl Verifier<'_> {
             LoopKind::Parallel if !(outermost && self.k.is_parallel()) => {
                 return Err("a parallel loop must be outermost".into());
             }
+            LoopKind::Grid | LoopKind::Threads => return Err("a loop of a launch inside a kernel".into()),
             LoopKind::Unroll | LoopKind::Vector if extent.is_none() => {
                 return Err("the extent of an unrolled or vector loop must be constant".into());
             }
@@ -289,7 +328,9 @@ impl Verifier<'_> {
         }
         let runs = lo_max < hi_min || extent.is_some_and(|n| n > 0);
         let range = (lo_min, (hi_max - 1).max(lo_min));
-        self.bind(*var, DType::I64, Known { range, kind: Some(*kind) })?;
+        let spread = self.index_spread(lo).max(self.index_spread(hi));
+        self.bind(*var, DType::I64, Known { range, kind: Some(*kind), spread })?;
+        let control = self.narrow(spread);
         let certain = self.certain;
         self.certain &= runs;
         let vector = self.vector;
@@ -298,7 +339,7 @@ impl Verifier<'_> {
         }
         self.block(body)?;
         self.vector = vector;
-        self.certain = certain;
+        (self.certain, self.control) = (certain, control);
         self.vars[var.0 as usize] = None;
         Ok(())
     }

@@ -27,7 +27,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind};
 use tensorc_ir::prim::Prim;
 
-use crate::manager::{Pass, PassCx};
+use crate::manager::{Device, Pass, PassCx};
 use plan::FusionPlan;
 
 /// How primitives are put together into kernels.
@@ -82,7 +82,7 @@ impl Pass for Fuse {
         let by = self.by.unwrap_or(cx.options.fuse);
         let enabled = by != By::Off;
         let mut plan = FusionPlan::new(graph)?;
-        if enabled && cx.options.reassociate {
+        if enabled && cx.options.reassociate && cx.options.device == Device::Cpu {
             attention::form(&mut plan);
         }
         contract::form(&mut plan, enabled);

@@ -13,13 +13,13 @@ mod rewrite;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Graph;
 
-use crate::manager::{Pass, PassCx};
+use crate::manager::{Device, Pass, PassCx};
 
 /// Lays images out in blocks of channels where that is cheaper. Requires a decomposed graph; [`crate::simplify`]
 /// should follow, to compose what views are left.
 ///
 /// A convolution over blocks adds in another order, so the pass does nothing without
-/// [`crate::Options::reassociate`].
+/// [`crate::Options::reassociate`], nor for a GPU, whose convolutions are products over planes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChooseLayout {
     /// Blocks wherever a kernel can compute with them, whatever it costs.
@@ -32,7 +32,7 @@ impl Pass for ChooseLayout {
     }
 
     fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
-        if !cx.options.reassociate {
+        if !cx.options.reassociate || cx.options.device == Device::Gpu {
             return Ok(false);
         }
         graph.remove_dead();

@@ -10,6 +10,7 @@ use tensorc_abi::{BufferId, ExternError, Home};
 
 use super::arena::{SharedArena, Turn};
 use super::bindings::{Bindings, Phase};
+use super::device::DeviceContext;
 use super::error::RunError;
 use super::executable::{COPY_BLOCK, Call, Executable, Prepared};
 use super::external;
@@ -45,6 +46,8 @@ pub struct Context {
     scratch: Scratch,
     /// Addresses for [`Executable::slots`]; those of the caller's tensors are those of the last run.
     arguments: Vec<*mut u8>,
+    /// What the executable's device has of this context.
+    device: Option<DeviceContext>,
     /// The first phase has ended, and nothing ran since.
     halfway: bool,
 }
@@ -55,26 +58,25 @@ unsafe impl Send for Context {}
 
 impl Context {
     /// Allocates the arena, and scratch memory for the threads of `pool`.
-    pub fn new(executable: Arc<Executable>, pool: &Pool) -> Result<Context, AllocError> {
-        let mut arena = AlignedBuffer::zeroed(executable.plan().arena_bytes, "arena")?;
+    ///
+    /// # Errors
+    /// Memory is short, here or on the device.
+    pub fn new(executable: Arc<Executable>, pool: &Pool) -> Result<Context, RunError> {
+        let here = if executable.device.is_some() { 0 } else { executable.plan().arena_bytes };
+        let mut arena = AlignedBuffer::zeroed(here, "arena")?;
         let base = arena.as_mut_ptr();
         Context::with_arena(executable, pool, Arena::Own { _memory: arena, base }, base)
     }
 
     /// A context whose intermediate tensors lie in memory shared with others. It is allocated by the
     /// first run. A run waits for those of the other contexts.
-    pub fn in_arena(executable: Arc<Executable>, pool: &Pool, arena: &SharedArena) -> Result<Context, AllocError> {
+    pub fn in_arena(executable: Arc<Executable>, pool: &Pool, arena: &SharedArena) -> Result<Context, RunError> {
         let base = AlignedBuffer::dangling().as_ptr();
         let arena = Arena::Shared { arena: arena.clone(), context: arena.register(), base };
         Context::with_arena(executable, pool, arena, base)
     }
 
-    fn with_arena(
-        executable: Arc<Executable>,
-        pool: &Pool,
-        arena: Arena,
-        base: *mut u8,
-    ) -> Result<Context, AllocError> {
+    fn with_arena(executable: Arc<Executable>, pool: &Pool, arena: Arena, base: *mut u8) -> Result<Context, RunError> {
         let scratch = Scratch::new(executable.scratch_bytes, pool.threads())?;
         let plan = executable.plan();
         let address = |id: &BufferId| match plan.buffer(*id).home {
@@ -87,7 +89,8 @@ impl Context {
             Home::Input(_) | Home::Output(_) | Home::State(_) => AlignedBuffer::dangling().as_ptr(),
         };
         let arguments = executable.slots.iter().map(address).collect();
-        Ok(Context { executable, arena, scratch, arguments, halfway: false })
+        let device = executable.device.as_ref().map(|program| DeviceContext::new(&executable, program)).transpose()?;
+        Ok(Context { executable, arena, scratch, arguments, device, halfway: false })
     }
 
     pub fn executable(&self) -> &Arc<Executable> {
@@ -159,7 +162,7 @@ impl Context {
         let calls = self.bind(phase, pool, bindings)?;
         let executable = self.executable.clone();
         let trace = Trace { profiler, device, executable: &executable, names: executable.names() };
-        self.execute_bound(calls, pool, trace)?;
+        self.execute_bound(phase, calls, pool, trace)?;
         self.halfway = phase == Some(Phase::First);
         Ok(())
     }
@@ -177,9 +180,17 @@ impl Context {
         self.enter(turn.as_deref_mut())?;
         let calls = self.bind(phase, pool, bindings)?;
         let executable = &*self.executable;
+        let mut times = vec![Duration::ZERO; executable.plan().steps.len()];
+        if let Some(device) = &self.device {
+            let mut start = Instant::now();
+            let mut after =
+                |call: &Prepared| times[call.step] = std::mem::replace(&mut start, Instant::now()).elapsed();
+            device.run(interface_of(phase), &self.arguments, &executable.prepared[calls], Some(&mut after))?;
+            self.halfway = phase == Some(Phase::First);
+            return Ok(times);
+        }
         let poison = Poison::begin(executable, &self.arena, &calls);
         let run = Run::new(pool, &self.arguments, &mut self.scratch, Unwatched);
-        let mut times = vec![Duration::ZERO; executable.plan().steps.len()];
         catching(executable, |current| {
             for (index, prepared) in calls.clone().zip(&executable.prepared[calls.clone()]) {
                 current.set((index, 1));
@@ -224,14 +235,28 @@ impl Context {
         let mut turn = shared.as_ref().map(SharedArena::turn);
         self.enter(turn.as_deref_mut())?;
         let calls = self.bind(phase, pool, bindings)?;
-        self.execute_bound(calls, pool, Unwatched)?;
+        self.execute_bound(phase, calls, pool, Unwatched)?;
         self.halfway = phase == Some(Phase::First);
         Ok(())
     }
 
     /// Executes bound calls in order.
-    fn execute_bound<W: Watch>(&mut self, calls: Range<usize>, pool: &Pool, watch: W) -> Result<(), RunError> {
+    fn execute_bound<W: Watch>(
+        &mut self,
+        phase: Option<Phase>,
+        calls: Range<usize>,
+        pool: &Pool,
+        watch: W,
+    ) -> Result<(), RunError> {
         let executable = &*self.executable;
+        if let Some(device) = &self.device {
+            let start = watch.begin();
+            let all = &executable.prepared[calls];
+            device.run(interface_of(phase), &self.arguments, all, None)?;
+            // What a stream executes is one span.
+            watch.steps(start, all);
+            return Ok(());
+        }
         let poison = Poison::begin(executable, &self.arena, &calls);
         let run = Run::new(pool, &self.arguments, &mut self.scratch, watch);
         let parallel = pool.threads() > 1;
@@ -254,6 +279,11 @@ impl Context {
             Ok(())
         })
     }
+}
+
+/// The position of a phase's interface among those of the executable.
+fn interface_of(phase: Option<Phase>) -> usize {
+    phase.map_or(0, |phase| 1 + phase as usize)
 }
 
 /// The filling of dead memory during a run, if the executable asks for it.
@@ -447,8 +477,8 @@ unsafe fn invoke(call: &Call, arguments: *const *mut u8, tasks: Range<u64>, scra
             // SAFETY: passed on from the caller; the kernel is callable as the executable lives.
             unsafe { kernel(arguments, range.as_ptr()) }
         }
-        // Never part of a region, so never divided.
-        Call::Extern(_) => {}
+        // Never part of a region, so never divided; launches are their device's.
+        Call::Extern(_) | Call::Launch(_) => {}
         // SAFETY: passed on from the caller.
         Call::Library(library) => unsafe { library.run(arguments, tasks, scratch) },
         Call::Copy(bytes) => {

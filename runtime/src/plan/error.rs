@@ -2,6 +2,7 @@
 
 use tensorc_abi::DType;
 
+use crate::gpu::DriverError;
 use crate::{AllocError, TaskPanic, WeightError};
 
 /// A plan breaks one of the rules its execution relies on. Names are those of the plan.
@@ -96,6 +97,11 @@ pub enum LoadError {
     Weight { weight: String, error: WeightError },
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// A step has no form for a GPU.
+    #[error("step `{step}`: {what} has no form for a GPU")]
+    NoLaunch { step: String, what: &'static str },
 }
 
 /// A run was refused or failed. After an error the outputs' contents are unspecified, and the
@@ -119,6 +125,11 @@ pub enum RunError {
     Alloc(#[from] AllocError),
     #[error("step `{step}`: {panic}")]
     Panic { step: String, panic: TaskPanic },
+    /// A launch or a copy failed on a device; no step is named if it is not known which.
+    #[error("{}{message}", if step.is_empty() { String::new() } else { format!("step `{step}`: ") })]
+    Device { step: String, message: String },
+    #[error(transparent)]
+    Driver(#[from] DriverError),
     /// A function of the host, an operator written as a closure, failed or panicked.
     #[error("step `{step}`, operator `{operator}`: {message}")]
     Extern { step: String, operator: String, message: String },

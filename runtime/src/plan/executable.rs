@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use tensorc_abi::{BufferId, Epilogue, ExternFn, Home, KernelFn, Plan, Step, StepOp};
 
 use super::bindings::{Interface, Needs, Phase};
+use super::device::{DeviceProgram, Launch};
 use super::error::{LoadError, PlanError};
 use super::library::{Contraction, Library};
 use super::poison::Deaths;
@@ -13,6 +14,7 @@ use super::region::regions;
 use super::trace::StepNames;
 use super::verify::{PlanReport, verify};
 use crate::WeightStorage;
+use crate::gpu::{Driver, Function};
 use crate::profiler::Name;
 
 /// Work below this estimate stays on the calling thread: ten times the price of waking a sleeping
@@ -30,6 +32,8 @@ pub(super) enum Call {
     /// Number of bytes.
     Copy(u64),
     Extern(ExternFn),
+    /// On a GPU.
+    Launch(Launch),
 }
 
 /// A step with everything decided that does not depend on the run.
@@ -49,6 +53,12 @@ pub(super) struct Prepared {
     pub step: usize,
 }
 
+/// What calls the kernels of a plan.
+enum Linked<'a> {
+    Here(&'a [KernelFn], &'a [ExternFn]),
+    There(&'a [Function]),
+}
+
 /// A verified plan with linked code and weights; immutable and shared by any number of
 /// [`super::Context`]s.
 pub struct Executable {
@@ -64,6 +74,8 @@ pub struct Executable {
     interfaces: Vec<Interface>,
     /// Scratch memory per thread of the library calls.
     pub(super) scratch_bytes: usize,
+    /// Where it runs, if not here.
+    pub(super) device: Option<DeviceProgram>,
     /// What runs fill when it is dead, if they do.
     pub(super) deaths: Option<Deaths>,
     /// Keeps the machine code of the kernels mapped.
@@ -108,14 +120,50 @@ impl Executable {
         weights: Vec<WeightStorage>,
         externs: &[ExternFn],
     ) -> Result<Executable, LoadError> {
+        check_externs(&plan, externs).map_err(|error| LoadError::Plan { plan: plan.name.clone(), error })?;
+        Executable::linked(plan, code, weights, &Linked::Here(&kernels, externs))
+    }
+
+    /// A plan whose steps are launches on a GPU: `functions[i]` is `plan.kernels[i]` as the driver loaded it.
+    ///
+    /// # Errors
+    /// As [`Executable::new`]; a step is no launch and no copy; the device's memory is used up.
+    ///
+    /// # Safety
+    /// Every function, launched as the plan's steps launch it, accesses only its arguments' bytes, and writes only those
+    /// marked as written.
+    pub unsafe fn on_device(
+        plan: Plan,
+        driver: Arc<dyn Driver>,
+        functions: &[Function],
+        weights: Vec<WeightStorage>,
+    ) -> Result<Executable, LoadError> {
+        for step in &plan.steps {
+            let what = match step.op {
+                StepOp::Launch { .. } | StepOp::Copy { .. } => continue,
+                StepOp::Extern { .. } => "an operator written as a closure",
+                StepOp::Gemm { .. } | StepOp::Conv { .. } | StepOp::Attention { .. } => "a library call",
+            };
+            return Err(LoadError::NoLaunch { step: step.name.clone(), what });
+        }
+        let mut executable = Executable::linked(plan, Arc::new(()), weights, &Linked::There(functions))?;
+        executable.device = Some(DeviceProgram::new(driver, &executable.weights)?);
+        Ok(executable)
+    }
+
+    fn linked(
+        plan: Plan,
+        code: Arc<dyn Any + Send + Sync>,
+        weights: Vec<WeightStorage>,
+        linked: &Linked<'_>,
+    ) -> Result<Executable, LoadError> {
         let name = || plan.name.clone();
         let report = verify(&plan).map_err(|error| LoadError::Plan { plan: name(), error })?;
-        let (expected, actual) = (plan.kernels.len(), kernels.len());
+        let (expected, actual) = (plan.kernels.len(), linked.kernels());
         if expected != actual {
             return Err(LoadError::KernelCount { plan: name(), expected, actual });
         }
         check_weights(&plan, &weights)?;
-        check_externs(&plan, externs).map_err(|error| LoadError::Plan { plan: name(), error })?;
         let mut executable = Executable {
             report,
             weights,
@@ -124,12 +172,13 @@ impl Executable {
             slots: Vec::new(),
             interfaces: Vec::new(),
             scratch_bytes: 0,
+            device: None,
             deaths: None,
             _code: code,
             plan,
         };
         for index in 0..executable.plan.steps.len() {
-            executable.prepare(index, &kernels, externs);
+            executable.prepare(index, linked);
         }
         for region in regions(&executable.plan, &executable.prepared) {
             executable.prepared[region.start].region = region.len();
@@ -187,13 +236,24 @@ impl Executable {
         names.collect::<Vec<_>>().join(" + ")
     }
 
-    fn prepare(&mut self, index: usize, kernels: &[KernelFn], externs: &[ExternFn]) {
+    pub(super) fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    fn prepare(&mut self, index: usize, linked: &Linked<'_>) {
+        let (kernels, externs) = linked.here();
         let step = self.plan.steps[index].clone();
         let first_slot = self.slots.len();
         let (call, tasks) = match &step.op {
             StepOp::Launch { kernel, args, extent } => {
                 self.slots.extend(args.iter().map(|arg| arg.buffer));
-                (Call::Kernel(kernels[kernel.0 as usize]), *extent)
+                match linked {
+                    Linked::Here(kernels, _) => (Call::Kernel(kernels[kernel.0 as usize]), *extent),
+                    Linked::There(functions) => {
+                        let function = functions[kernel.0 as usize].clone();
+                        (Call::Launch(Launch { function, arguments: args.len() }), 1)
+                    }
+                }
             }
             StepOp::Copy { src, dst } => {
                 self.slots.extend([*src, *dst]);
@@ -240,7 +300,31 @@ impl Executable {
     }
 }
 
+impl<'a> Linked<'a> {
+    fn kernels(&self) -> usize {
+        match self {
+            Linked::Here(kernels, _) => kernels.len(),
+            Linked::There(functions) => functions.len(),
+        }
+    }
+
+    fn here(&self) -> (&'a [KernelFn], &'a [ExternFn]) {
+        match self {
+            Linked::Here(kernels, externs) => (kernels, externs),
+            Linked::There(_) => (&[], &[]),
+        }
+    }
+}
+
 impl Prepared {
+    /// The kernel's name, for messages; empty for what is no launch.
+    pub fn name(&self) -> &str {
+        match &self.call {
+            Call::Launch(launch) => &launch.function.entry.name,
+            _ => "",
+        }
+    }
+
     /// Tasks of a chunk when the step is cut into at most `chunks`.
     pub fn grain(&self, chunks: u64) -> u64 {
         self.tasks.div_ceil(chunks).max(self.least_grain)

@@ -7,6 +7,7 @@
 mod arena;
 mod bindings;
 mod context;
+mod device;
 mod error;
 mod executable;
 mod external;

@@ -1,11 +1,16 @@
 //! The back end under test.
 
 use tensorc::ndarray::{Runtime, RuntimeOptions};
+use tensorc::runtime::Device;
 use tensorc::{Backend, Compiler, Options};
 
-/// Default options, with the back end that the environment variable `TENSORC_BACKEND` names, if it is set.
+/// Default options, with the back end that the environment variable `TENSORC_BACKEND` names, if it is set; `gpu` is a GPU whose
+/// kernels the interpreter executes.
 pub fn options() -> Options {
     let named = std::env::var("TENSORC_BACKEND").ok();
+    if named.as_deref() == Some("gpu") {
+        return Options { gpu: Some(tensorc::gpu::interpreted(Device::accelerator(0))), ..Options::default() };
+    }
     let backend = named.map_or(Backend::default(), |name| {
         Backend::from_name(&name).unwrap_or_else(|| panic!("TENSORC_BACKEND names no back end: {name}"))
     });

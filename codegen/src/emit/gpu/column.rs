@@ -1,0 +1,168 @@
+//! Folds across memory: neighbouring threads fold neighbouring columns. Long ones are cut among the warps of a block,
+//! whose results meet in shared memory.
+
+use tensorc_ir::DType;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Buf, LoopKind, WARP};
+
+use super::loops::{below, launch, set_groups};
+use crate::emit::Emitted;
+use crate::emit::cluster::{Cluster, Group, Uses, group_axes};
+use crate::emit::fold::{Fold, Space, bind_folded, in_place, levels};
+use crate::emit::inline::Inliner;
+
+/// Threads of a block that does not cut columns.
+const THREADS: u64 = 128;
+/// Warps that share a column.
+const PARTS: u64 = 8;
+/// Elements of a column from which on it is cut.
+const TALL: u64 = 64;
+
+/// What a thread folds.
+struct Column<'a> {
+    space: &'a Space,
+    folds: &'a [Fold],
+    reduced: Vec<Group>,
+    /// Elements of a column.
+    length: u64,
+}
+
+pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted> {
+    let folds = Fold::all(cluster)?;
+    let nodes: Vec<_> = folds.iter().map(Fold::node).collect();
+    let stop = |v: Value| nodes.contains(&v.node);
+    let mut uses = Uses::default();
+    for f in &folds {
+        f.collect(cluster, space, &mut uses, &stop)?;
+    }
+    let mut full = false;
+    for (i, v) in cluster.outputs().into_iter().enumerate() {
+        let dims = cluster.ty(v)?.dims;
+        let coords = space.coords_of(&dims)?;
+        uses.collect(cluster, v, &coords, &space.dims, &stop)?;
+        uses.store(v, cluster.output_address(i, &dims, &coords));
+        full |= space.is_full(&dims);
+    }
+    let groups = group_axes(&space.dims, &uses, &|a, b| space.is_reduced(a) == space.is_reduced(b));
+    let (reduced, kept): (Vec<Group>, Vec<Group>) = groups.into_iter().partition(|g| space.is_reduced(g.axis));
+    let columns: u64 = kept.iter().map(|g| g.extent).product();
+    let levels = levels(cluster, &folds);
+    let mut e = Inliner::new(cluster, name, &space.dims)?;
+    let length = reduced.iter().map(|g| g.extent).product();
+    let column = Column { space, folds: &folds, reduced, length };
+    // Contractions cannot combine parts of their sums.
+    let combines = folds.iter().all(|f| matches!(f, Fold::Reduce(..)));
+    match levels.len() == 1 && !full && combines && length >= TALL {
+        true => column.shared(&mut e, &kept, columns)?,
+        false => column.alone(&mut e, &kept, columns, &levels)?,
+    }
+    Ok(Emitted { kernel: e.finish(), in_place: in_place(cluster, space, &uses)? })
+}
+
+impl Column<'_> {
+    /// Every thread folds a column from its first element to its last.
+    fn alone(&self, e: &mut Inliner<'_>, kept: &[Group], columns: u64, levels: &[Vec<Fold>]) -> Result<()> {
+        let blocks = columns.div_ceil(THREADS);
+        launch(e, blocks, THREADS, &[], |e, b, t, _| {
+            let p = e.b.let_index("p", b.scale(THREADS as i64).add(&t));
+            below(e, &p, columns, blocks * THREADS, |e| {
+                set_groups(e, kept, &p, columns);
+                for folds in levels {
+                    let acc: Vec<Vec<Buf>> = folds.iter().map(|f| f.alloc(e, 1)).collect();
+                    self.accumulate(e, folds, &acc, Index::default(), 1)?;
+                    folds.iter().zip(&acc).for_each(|(f, a)| f.finish(e, a, &Index::default()));
+                    bind_folded(e, self.space, self.folds)?;
+                }
+                self.store(e)
+            })
+        })
+    }
+
+    /// The warps of a block fold parts of 32 columns.
+    fn shared(&self, e: &mut Inliner<'_>, kept: &[Group], columns: u64) -> Result<()> {
+        let width = WARP as u64;
+        let blocks = columns.div_ceil(width);
+        let types: Vec<Vec<DType>> = self.folds.iter().map(Fold::accumulators).collect();
+        let arrays: Vec<(DType, u64)> = types.iter().flatten().map(|d| (*d, width * PARTS)).collect();
+        launch(e, blocks, width * PARTS, &arrays, |e, b, t, shared| {
+            let limits = move |_: u32| (0, (width * PARTS) as i64 - 1);
+            let part = e.b.let_index("part", t.floor_div(width as i64, &limits));
+            let lane = e.b.let_index("lane", t.modulo(width as i64, &limits));
+            let p = e.b.let_index("p", b.scale(width as i64).add(&lane));
+            let acc: Vec<Vec<Buf>> = self.folds.iter().map(|f| f.alloc(e, 1)).collect();
+            below(e, &p, columns, blocks * width, |e| {
+                set_groups(e, kept, &p, columns);
+                self.accumulate(e, self.folds, &acc, part.clone(), PARTS)?;
+                let own = part.scale(width as i64).add(&lane);
+                for (register, array) in acc.iter().flatten().zip(shared) {
+                    let value = e.b.load(*register, Index::default());
+                    e.b.store(*array, own.clone(), value);
+                }
+                Ok(())
+            })?;
+            e.b.push(tensorc_ir::kir::Stmt::Barrier);
+            below(e, &t, width, width * PARTS, |e| {
+                below(e, &p, columns, blocks * width, |e| {
+                    set_groups(e, kept, &p, columns);
+                    let range = (Index::constant(1), Index::constant(PARTS as i64), 1);
+                    e.looped("other", range, LoopKind::Serial, |e, other| {
+                        let mut arrays = shared.iter();
+                        for (f, registers) in self.folds.iter().zip(&acc) {
+                            let others: Vec<Buf> = arrays.by_ref().take(registers.len()).copied().collect();
+                            let from = other.scale(width as i64).add(&lane);
+                            f.combine(e, registers, &Index::default(), &others, &from);
+                        }
+                        Ok(())
+                    })?;
+                    self.folds.iter().zip(&acc).for_each(|(f, a)| f.finish(e, a, &Index::default()));
+                    bind_folded(e, self.space, self.folds)?;
+                    self.store(e)
+                })
+            })
+        })
+    }
+
+    /// Folds the elements `first`, `first + step`, … of the column at hand.
+    fn accumulate(&self, e: &mut Inliner<'_>, folds: &[Fold], acc: &[Vec<Buf>], first: Index, step: u64) -> Result<()> {
+        folds.iter().zip(acc).for_each(|(f, a)| f.store_init(e, a, &Index::default()));
+        self.elements(e, first, step, &mut |e| {
+            folds.iter().zip(acc).try_for_each(|(f, a)| f.accumulate(e, self.space, a, &Index::default()))
+        })
+    }
+
+    fn elements(
+        &self,
+        e: &mut Inliner<'_>,
+        first: Index,
+        step: u64,
+        body: &mut dyn FnMut(&mut Inliner<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let range = (first, Index::constant(self.length as i64), step as i64);
+        e.looped("r", range, LoopKind::Serial, |e, r| {
+            set_groups(e, &self.reduced, &r, self.length);
+            body(e)
+        })
+    }
+
+    /// Stores outputs: those of one element per column here, full ones in a last loop.
+    fn store(&self, e: &mut Inliner<'_>) -> Result<()> {
+        let mut full = vec![];
+        for (i, v) in e.cluster.outputs().into_iter().enumerate() {
+            let dims = e.cluster.ty(v)?.dims;
+            let coords = self.space.coords_of(&dims)?;
+            match self.space.is_full(&dims) {
+                true => full.push((i, v, dims, coords)),
+                false => {
+                    let value = e.value(v, &coords, None)?;
+                    e.store(i, &dims, &coords, value);
+                }
+            }
+        }
+        if full.is_empty() {
+            return Ok(());
+        }
+        self.elements(e, Index::default(), 1, &mut |e| e.store_values(&full))
+    }
+}

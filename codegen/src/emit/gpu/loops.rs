@@ -1,0 +1,56 @@
+//! Loops of a launch, and what every thread begins with: which part of the work is its own.
+
+use tensorc_ir::DType;
+use tensorc_ir::diag::Result;
+use tensorc_ir::index::{Index, Interval};
+use tensorc_ir::kir::{Buf, LoopKind, Operand, Space};
+use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+
+use crate::emit::cluster::Group;
+use crate::emit::inline::Inliner;
+
+/// The loops over blocks and threads; `body` takes the numbers of both, and the shared arrays.
+pub fn launch(
+    e: &mut Inliner<'_>,
+    blocks: u64,
+    threads: u64,
+    shared: &[(DType, u64)],
+    body: impl FnOnce(&mut Inliner<'_>, Index, Index, &[Buf]) -> Result<()>,
+) -> Result<()> {
+    let range = |n: u64| (Index::default(), Index::constant(n as i64), 1);
+    e.looped("b", range(blocks), LoopKind::Grid, |e, b| {
+        let arrays: Vec<Buf> = shared.iter().map(|(dtype, n)| e.alloc("shared", *dtype, *n, Space::Shared)).collect();
+        e.looped("t", range(threads), LoopKind::Threads, |e, t| body(e, b, t, &arrays))
+    })
+}
+
+/// The body where `index < bound`, which is tested only if it can fail.
+pub fn below(
+    e: &mut Inliner<'_>,
+    index: &Index,
+    bound: u64,
+    most: u64,
+    body: impl FnOnce(&mut Inliner<'_>) -> Result<()>,
+) -> Result<()> {
+    if most <= bound {
+        return body(e);
+    }
+    let value = e.b.index_value(index.clone());
+    let bound = Operand::Const(Scalar::i64(bound as i64));
+    let inside = e.b.op(ScalarOp::Cmp(CmpOp::Lt), &[value, bound]);
+    e.when(inside, body)
+}
+
+/// Sets the axes of groups to the digits of a counter below `total`; the last group changes fastest.
+pub fn set_groups(e: &mut Inliner<'_>, groups: &[Group], counter: &Index, total: u64) {
+    let limits = move |_: u32| -> Interval { (0, (total as i64 - 1).max(0)) };
+    let mut stride = 1u64;
+    for (i, g) in groups.iter().enumerate().rev() {
+        let rest = counter.floor_div(stride as i64, &limits);
+        // What is above the first group's digit cannot be.
+        let digit = if i == 0 { rest } else { rest.modulo(g.extent as i64, &limits) };
+        let digit = e.b.let_index("g", digit);
+        e.set_axis(g.axis, digit);
+        stride *= g.extent;
+    }
+}

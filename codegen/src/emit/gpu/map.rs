@@ -1,0 +1,82 @@
+//! Element-wise clusters: neighbouring threads compute neighbouring elements, 16 bytes at a time.
+
+use tensorc_ir::diag::Result;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::LoopKind;
+
+use super::loops::{below, launch, set_groups};
+use super::vector_width;
+use crate::emit::Emitted;
+use crate::emit::axes::Axes;
+use crate::emit::cluster::{Cluster, Group, group_axes};
+use crate::emit::inline::Inliner;
+use crate::emit::map::in_place;
+
+/// Threads of a block.
+const THREADS: u64 = 256;
+
+/// How the elements are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Schedule {
+    /// Neighbouring elements that a thread computes at once.
+    vector: u64,
+    /// How often it does.
+    repeat: u64,
+}
+
+impl Schedule {
+    /// Large kernels have several loads of a thread in flight; small ones have as many threads as can be.
+    fn of(vector: u64, units: u64) -> Schedule {
+        let repeat = match units {
+            n if n >= 1 << 20 => 4,
+            n if n >= 1 << 18 => 2,
+            _ => 1,
+        };
+        Schedule { vector, repeat }
+    }
+}
+
+pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Emitted> {
+    let outputs = cluster.outputs();
+    let dims = cluster.ty(outputs[0])?.dims;
+    let Axes { extents, coords, uses } = Axes::of(cluster, &outputs, &dims)?;
+    let mut groups = group_axes(&extents, &uses, &|_, _| true);
+    let mut e = Inliner::new(cluster, name, &extents)?;
+    let elements: u64 = groups.iter().map(|g| g.extent).product();
+    let inner = groups.pop().unwrap_or(Group { axis: 0, extent: 1 });
+    let vector = if elements == 1 { 1 } else { vector_width(&e, inner.extent)? };
+    let units = elements / vector;
+    let schedule = Schedule::of(vector, units);
+    let stored: Vec<_> = outputs.iter().enumerate().map(|(i, v)| (i, *v, dims.clone(), coords.clone())).collect();
+    let per_block = THREADS * schedule.repeat;
+    let blocks = units.div_ceil(per_block);
+    // The innermost group counts vectors.
+    let mut counted = groups.clone();
+    counted.push(Group { axis: inner.axis, extent: inner.extent / vector });
+    launch(&mut e, blocks, THREADS, &[], |e, b, t, _| {
+        let range = (Index::default(), Index::constant(schedule.repeat as i64), 1);
+        e.looped("u", range, LoopKind::Unroll, |e, u| {
+            let p = b.scale(per_block as i64).add(&u.scale(THREADS as i64)).add(&t);
+            let p = e.b.let_index("p", p);
+            below(e, &p, units, blocks * per_block, |e| {
+                if elements == 1 {
+                    return e.store_values(&stored);
+                }
+                set_groups(e, &counted, &p, units);
+                let first = e.axis(inner.axis).scale(vector as i64);
+                let first = e.b.let_index("i", first);
+                e.hoist(&uses, &[inner.axis])?;
+                if vector == 1 {
+                    e.set_axis(inner.axis, first);
+                    return e.store_values(&stored);
+                }
+                let range = (Index::default(), Index::constant(vector as i64), 1);
+                e.looped("l", range, LoopKind::Vector, |e, l| {
+                    e.set_axis(inner.axis, first.add(&l));
+                    e.store_values(&stored)
+                })
+            })
+        })
+    })?;
+    Ok(Emitted { kernel: e.finish(), in_place: in_place(cluster, &uses, &coords)? })
+}

@@ -1,0 +1,373 @@
+//! Contractions of f16 and bf16 by matrix units, with sums in f32.
+//!
+//! Tiles of both operands lie in shared memory as they lie in global memory, by rows of terms or by rows of what is not
+//! folded; loads of matrices transpose where they must. Operands that are inputs in aligned pieces of 16 bytes are
+//! copied asynchronously, some steps ahead of their use; others are computed element by element.
+
+use tensorc_ir::DType;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::NodeKind;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Buf, LoopKind, Mma, Operand, Place, Space as Memory, Stmt, WARP};
+use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+
+use super::contract::{Product, total};
+use super::loops::{below, launch, set_groups};
+use crate::emit::cluster::{Cluster, Group, Uses};
+use crate::emit::inline::Inliner;
+
+/// Warps down and across a block.
+const WARPS: [u64; 2] = [2, 4];
+const THREADS: u64 = WARPS[0] * WARPS[1] * WARP as u64;
+/// Terms of a step.
+const DEPTH: u64 = 32;
+/// Terms of one product of matrices, and its rows and columns.
+const TERMS: u64 = 16;
+const ROWS: u64 = 16;
+const COLUMNS: u64 = 8;
+/// Elements in 16 bytes.
+const PIECE: u64 = 8;
+/// Elements behind each row of a tile, so that the rows of a matrix lie in different banks.
+const PAD: u64 = 8;
+/// Steps of which tiles are in shared memory at a time, where copies run ahead.
+const STAGES: u64 = 3;
+
+/// How the tiles of one operand are kept.
+#[derive(Clone, Copy, Debug)]
+struct Side {
+    /// Position among the contraction's operands.
+    operand: usize,
+    /// Rows or columns of a tile.
+    length: u64,
+    /// Whether neighbouring terms lie side by side.
+    along_terms: bool,
+    /// Whether pieces of 16 bytes can be copied.
+    copied: bool,
+}
+
+impl Side {
+    /// Elements of a row of a tile, and how far rows lie apart.
+    fn row(self) -> (u64, u64) {
+        let row = if self.along_terms { DEPTH } else { self.length };
+        (row, row + PAD)
+    }
+
+    fn elements(self) -> u64 {
+        let (row, stride) = self.row();
+        self.length * DEPTH / row * stride
+    }
+
+    /// Where in a tile the element of a row or column `at` and a term is.
+    fn place(self, at: &Index, term: &Index) -> Index {
+        let stride = self.row().1 as i64;
+        if self.along_terms { at.scale(stride).add(term) } else { term.scale(stride).add(at) }
+    }
+}
+
+/// The type of both operands, if matrix units multiply it with full speed.
+pub fn multiplies(cluster: &Cluster<'_>, product: &Product<'_>) -> Result<bool> {
+    let [a, b] = product.operands;
+    let (a, b) = (cluster.ty(a)?.dtype, cluster.ty(b)?.dtype);
+    let large = total(&product.axes.rows) >= ROWS && total(&product.axes.columns) >= COLUMNS;
+    Ok(a == b && matches!(a, DType::F16 | DType::BF16) && large && total(&product.axes.terms) >= TERMS)
+}
+
+struct Matrices<'a> {
+    product: &'a Product<'a>,
+    sides: [Side; 2],
+    dtype: DType,
+    stages: u64,
+}
+
+/// The numbers of a thread: in its warp, and of its warp down and across the block.
+struct Own {
+    thread: Index,
+    lane: Index,
+    down: Index,
+    across: Index,
+    /// First row and column of the tile.
+    first: [Index; 2],
+}
+
+fn range(n: u64) -> (Index, Index, i64) {
+    (Index::default(), Index::constant(n as i64), 1)
+}
+
+/// Emits the loops of a product that [`multiplies`].
+pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, uses: &Uses) -> Result<()> {
+    let (rows, columns) = (total(&product.axes.rows), total(&product.axes.columns));
+    let batch = total(&product.axes.batch);
+    // Large tiles where there are enough of them to keep a GPU busy.
+    let tiles = |side: u64| rows.div_ceil(side) * columns.div_ceil(side) * batch;
+    let length = if tiles(128) >= 100 { 128 } else { 64 };
+    let side = |operand: usize, groups: &[Group]| {
+        let along_terms = product.contiguous(e.cluster, operand, uses, groups);
+        let copied = copies(e.cluster, product, operand, uses, along_terms)?;
+        Ok(Side { operand, length, along_terms, copied })
+    };
+    let sides = [side(0, &product.axes.rows)?, side(1, &product.axes.columns)?];
+    let stages = if sides.iter().all(|s| s.copied) { STAGES } else { 1 };
+    let dtype = e.cluster.ty(product.operands[0])?.dtype;
+    let matrices = Matrices { product, sides, dtype, stages };
+    let arrays = sides.map(|s| (dtype, s.elements() * stages));
+    let (down, across) = (rows.div_ceil(length), columns.div_ceil(length));
+    let blocks = batch * down * across;
+    launch(e, blocks, THREADS, &arrays, |e, b, thread, shared| {
+        let limits = move |_: u32| (0, blocks as i64 - 1);
+        let threads = |_: u32| (0, THREADS as i64 - 1);
+        let item = e.b.let_index("item", b.floor_div((down * across) as i64, &limits));
+        set_groups(e, &product.axes.batch, &item, batch);
+        let row = b.floor_div(across as i64, &limits).modulo(down as i64, &limits).scale(length as i64);
+        let column = b.modulo(across as i64, &limits).scale(length as i64);
+        let first = [e.b.let_index("rows", row), e.b.let_index("columns", column)];
+        let warp = e.b.let_index("warp", thread.floor_div(WARP as i64, &threads));
+        let warps = |_: u32| (0, (WARPS[0] * WARPS[1]) as i64 - 1);
+        let own = Own {
+            lane: e.b.let_index("lane", thread.modulo(WARP as i64, &threads)),
+            down: e.b.let_index("down", warp.floor_div(WARPS[1] as i64, &warps)),
+            across: e.b.let_index("across", warp.modulo(WARPS[1] as i64, &warps)),
+            thread,
+            first,
+        };
+        let sums = matrices.sums(e, &own, shared)?;
+        matrices.results(e, &own, sums)
+    })
+}
+
+/// Whether an operand is an input whose neighbours come in aligned pieces.
+fn copies(
+    cluster: &Cluster<'_>,
+    product: &Product<'_>,
+    operand: usize,
+    uses: &Uses,
+    along_terms: bool,
+) -> Result<bool> {
+    let v = product.operands[operand];
+    let groups = match (along_terms, operand) {
+        (true, _) => &product.axes.terms,
+        (_, 0) => &product.axes.rows,
+        _ => &product.axes.columns,
+    };
+    let Some(inner) = groups.last().filter(|g| g.extent.is_multiple_of(PIECE)) else { return Ok(false) };
+    let is_input = matches!(cluster.body.node(v.node).kind, NodeKind::Input);
+    let mut flats = uses.flats.iter().filter(|(u, _)| *u == v);
+    let (Some((_, flat)), None) = (flats.next(), flats.next()) else { return Ok(false) };
+    let aligned = flat.is_affine()
+        && flat.coefficient(inner.axis as u32) == Some(1)
+        && flat.constant % PIECE as i64 == 0
+        && flat.terms.iter().filter(|(_, c)| *c != 1).all(|(_, c)| c % PIECE as i64 == 0)
+        && flat.terms.iter().filter(|(_, c)| *c == 1).count() == 1;
+    // Nothing is read outside, and the alignment of the whole tensor is that of its parts.
+    let index = if operand == 0 { &product.contraction.lhs } else { &product.contraction.rhs };
+    let dims = cluster.ty(v)?.dims;
+    let inside = index.iter().zip(&dims).all(|(i, n)| {
+        let (lo, hi) = i.interval(&product.space.dims[..]);
+        lo >= 0 && hi < *n as i64
+    });
+    Ok(is_input && aligned && inside && cluster.input_runs(v.node).is_none())
+}
+
+impl Matrices<'_> {
+    /// Rows and columns of the result of one warp.
+    fn warp_tile(&self) -> [u64; 2] {
+        [self.sides[0].length / WARPS[0], self.sides[1].length / WARPS[1]]
+    }
+
+    /// The sums of a thread: its parts of the products of its warp, row by row of these.
+    fn sums(&self, e: &mut Inliner<'_>, own: &Own, shared: &[Buf]) -> Result<Buf> {
+        let [rows, columns] = self.warp_tile();
+        let count = rows / ROWS * (columns / COLUMNS) * 4;
+        let sums = e.alloc("sums", DType::F32, count, Memory::Register);
+        e.looped("i", range(count), LoopKind::Unroll, |e, i| {
+            e.b.store(sums, i, Operand::Const(Scalar::f32(0.0)));
+            Ok(())
+        })?;
+        let steps = total(&self.product.axes.terms).div_ceil(DEPTH);
+        if self.stages == 1 {
+            e.looped("k", range(steps), LoopKind::Serial, |e, k| {
+                for (side, array) in self.sides.iter().zip(shared) {
+                    self.fetch(e, *side, own, &k, &Index::default(), *array)?;
+                }
+                self.await_all(e);
+                e.b.push(Stmt::Barrier);
+                self.multiply(e, own, shared, [&Index::default(), &Index::default()], sums)?;
+                e.b.push(Stmt::Barrier);
+                Ok(())
+            })?;
+            return Ok(sums);
+        }
+        let ahead = self.stages - 1;
+        for stage in 0..ahead.min(steps) {
+            self.stage(e, own, shared, &Index::constant(stage as i64), steps)?;
+        }
+        (steps..ahead).for_each(|_| e.b.push(Stmt::CommitCopies));
+        e.looped("k", range(steps), LoopKind::Serial, |e, k| {
+            e.b.push(Stmt::AwaitCopies { pending: ahead as u8 - 1 });
+            // The tile is there for all, and nobody reads the one that is copied over next.
+            e.b.push(Stmt::Barrier);
+            let next = e.b.let_index("next", k.offset(ahead as i64));
+            below(e, &next, steps, steps + ahead, |e| self.copy_stage(e, own, shared, &next, steps))?;
+            e.b.push(Stmt::CommitCopies);
+            let slot = self.slot(e, &k, steps);
+            let at = [0, 1].map(|i| slot.scale(self.sides[i].elements() as i64));
+            self.multiply(e, own, shared, [&at[0], &at[1]], sums)
+        })?;
+        Ok(sums)
+    }
+
+    /// The place of a step's tiles in shared memory.
+    fn slot(&self, e: &mut Inliner<'_>, step: &Index, steps: u64) -> Index {
+        let last = (steps + self.stages) as i64;
+        let slot = step.modulo(self.stages as i64, &move |_: u32| (0, last));
+        e.b.let_index("slot", slot)
+    }
+
+    fn stage(&self, e: &mut Inliner<'_>, own: &Own, shared: &[Buf], step: &Index, steps: u64) -> Result<()> {
+        self.copy_stage(e, own, shared, step, steps)?;
+        e.b.push(Stmt::CommitCopies);
+        Ok(())
+    }
+
+    fn copy_stage(&self, e: &mut Inliner<'_>, own: &Own, shared: &[Buf], step: &Index, steps: u64) -> Result<()> {
+        let slot = self.slot(e, step, steps);
+        for (side, array) in self.sides.iter().zip(shared) {
+            let at = slot.scale(side.elements() as i64);
+            self.fetch(e, *side, own, step, &at, *array)?;
+        }
+        Ok(())
+    }
+
+    fn await_all(&self, e: &mut Inliner<'_>) {
+        if self.sides.iter().any(|s| s.copied) {
+            e.b.push(Stmt::CommitCopies);
+            e.b.push(Stmt::AwaitCopies { pending: 0 });
+        }
+    }
+
+    /// Fetches a tile of an operand for a step, to `at` in an array; zeros where there is nothing.
+    fn fetch(&self, e: &mut Inliner<'_>, side: Side, own: &Own, step: &Index, at: &Index, array: Buf) -> Result<()> {
+        let piece = if side.copied { PIECE } else { 1 };
+        let pieces = side.length * DEPTH / piece;
+        let row = side.row().0 / piece;
+        let limits = move |_: u32| (0, pieces as i64 - 1);
+        e.looped("f", range(pieces.div_ceil(THREADS)), LoopKind::Unroll, |e, f| {
+            let i = e.b.let_index("f", f.scale(THREADS as i64).add(&own.thread));
+            let major = e.b.let_index("major", i.floor_div(row as i64, &limits));
+            let minor = e.b.let_index("minor", i.modulo(row as i64, &limits).scale(piece as i64));
+            let (here, term) = if side.along_terms { (major, minor) } else { (minor, major) };
+            let place = at.add(&side.place(&here, &term));
+            let position = e.b.let_index("m", own.first[side.operand].add(&here));
+            let term = e.b.let_index("n", step.scale(DEPTH as i64).add(&term));
+            self.element(e, side, (&position, &term), Place::new(array, place))
+        })
+    }
+
+    /// Fetches one element, or one piece from it on.
+    fn element(&self, e: &mut Inliner<'_>, side: Side, (position, term): (&Index, &Index), into: Place) -> Result<()> {
+        let axes = &self.product.axes;
+        let (groups, index) = match side.operand {
+            0 => (&axes.rows, &self.product.contraction.lhs),
+            _ => (&axes.columns, &self.product.contraction.rhs),
+        };
+        let (extent, terms) = (total(groups), total(&axes.terms));
+        let mut inside = None;
+        for (index, bound, step) in [(position, extent, side.length), (term, terms, DEPTH)] {
+            if !bound.is_multiple_of(step) {
+                let index = e.b.index_value(index.clone());
+                let bound = Operand::Const(Scalar::i64(bound as i64));
+                let test = e.b.op(ScalarOp::Cmp(CmpOp::Lt), &[index, bound]);
+                inside = Some(match inside {
+                    Some(other) => e.b.op(ScalarOp::And, &[other, test]),
+                    None => test,
+                });
+            }
+        }
+        set_groups(e, groups, position, extent);
+        set_groups(e, &axes.terms, term, terms);
+        let v = self.product.operands[side.operand];
+        if side.copied {
+            let from = Place::new(e.input(v.node)?, e.kernel_index(&e.cluster.input_address(v, index)?));
+            e.b.push(Stmt::CopyAsync { into, from, len: PIECE as u8, cond: inside });
+            return Ok(());
+        }
+        let dims = e.cluster.ty(v)?.dims;
+        let guard = e.guard(index, &dims, inside);
+        let value = e.value(v, index, guard)?;
+        let zero = Operand::Const(Scalar::zero(self.dtype));
+        let value = match guard {
+            Some(cond) => e.b.op(ScalarOp::Select, &[cond, value, zero]),
+            None => value,
+        };
+        e.b.store(into.buf, into.index, value);
+        Ok(())
+    }
+
+    /// Multiplies the tiles that begin at the given places.
+    fn multiply(&self, e: &mut Inliner<'_>, own: &Own, shared: &[Buf], at: [&Index; 2], sums: Buf) -> Result<()> {
+        let [rows, columns] = self.warp_tile();
+        let (tall, wide) = (rows / ROWS, columns / COLUMNS);
+        let lanes = |_: u32| (0, WARP as i64 - 1);
+        let (low, eight) = (own.lane.modulo(8, &lanes), own.lane.floor_div(8, &lanes).modulo(2, &lanes).scale(8));
+        let sixteen = own.lane.floor_div(16, &lanes).scale(8);
+        let (low, eight, sixteen) =
+            (e.b.let_index("low", low), e.b.let_index("eight", eight), e.b.let_index("sixteen", sixteen));
+        e.looped("kk", range(DEPTH / TERMS), LoopKind::Unroll, |e, kk| {
+            let a = e.alloc("a", self.dtype, tall * 8, Memory::Register);
+            let b = e.alloc("b", self.dtype, wide * 4, Memory::Register);
+            let first = kk.scale(TERMS as i64);
+            e.looped("i", range(tall), LoopKind::Unroll, |e, i| {
+                let row = own.down.scale(rows as i64).add(&i.scale(ROWS as i64)).add(&low).add(&eight);
+                let (row, term) = match self.sides[0].along_terms {
+                    true => (row, first.add(&sixteen)),
+                    false => (row.sub(&low), first.add(&sixteen).add(&low)),
+                };
+                let from = Place::new(shared[0], at[0].add(&self.sides[0].place(&row, &term)));
+                let transposed = !self.sides[0].along_terms;
+                e.b.push(Stmt::LoadMatrix { into: Place::new(a, i.scale(8)), from, count: 4, transposed });
+                Ok(())
+            })?;
+            e.looped("j", range(wide / 2), LoopKind::Unroll, |e, j| {
+                let column = own.across.scale(columns as i64).add(&j.scale(2 * COLUMNS as i64)).add(&sixteen);
+                let (column, term) = match self.sides[1].along_terms {
+                    true => (column.add(&low), first.add(&eight)),
+                    false => (column, first.add(&eight).add(&low)),
+                };
+                let from = Place::new(shared[1], at[1].add(&self.sides[1].place(&column, &term)));
+                let transposed = !self.sides[1].along_terms;
+                e.b.push(Stmt::LoadMatrix { into: Place::new(b, j.scale(8)), from, count: 4, transposed });
+                Ok(())
+            })?;
+            e.looped("i", range(tall), LoopKind::Unroll, |e, i| {
+                e.looped("j", range(wide), LoopKind::Unroll, |e, j| {
+                    let acc = Place::new(sums, i.scale(wide as i64 * 4).add(&j.scale(4)));
+                    let (a, b) = (Place::new(a, i.scale(8)), Place::new(b, j.scale(4)));
+                    e.b.push(Stmt::Mma(Box::new(Mma { a, b, acc })));
+                    Ok(())
+                })
+            })
+        })
+    }
+
+    /// Stores what follows the contraction at every element of the thread's part of the result.
+    fn results(&self, e: &mut Inliner<'_>, own: &Own, sums: Buf) -> Result<()> {
+        let [rows, columns] = self.warp_tile();
+        let (tall, wide) = (rows / ROWS, columns / COLUMNS);
+        let lanes = |_: u32| (0, WARP as i64 - 1);
+        let group = e.b.let_index("group", own.lane.floor_div(4, &lanes));
+        let pair = e.b.let_index("pair", own.lane.modulo(4, &lanes).scale(2));
+        let (down, across) = (own.down.scale(rows as i64), own.across.scale(columns as i64));
+        let first = [own.first[0].add(&down).add(&group), own.first[1].add(&across).add(&pair)];
+        e.looped("i", range(tall * 2), LoopKind::Unroll, |e, i| {
+            // Each product of matrices has two rows of a thread, 8 apart.
+            let row = e.b.let_index("row", first[0].add(&i.scale(ROWS as i64 / 2)));
+            e.looped("j", range(wide), LoopKind::Unroll, |e, j| {
+                let column = e.b.let_index("column", first[1].add(&j.scale(COLUMNS as i64)));
+                let limits = move |_: u32| (0, tall as i64 * 2 - 1);
+                let block = i.floor_div(2, &limits).scale(wide as i64 * 4).add(&j.scale(4));
+                let at = block.add(&i.modulo(2, &limits).scale(2));
+                let tile = self.sides.map(|s| s.length);
+                self.product.store_run(e, (sums, &at), (&row, &column), tile, 2)
+            })
+        })
+    }
+}

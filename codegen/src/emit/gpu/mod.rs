@@ -1,0 +1,64 @@
+//! Emitters of kernels for a GPU: one element, row or column of a result to a thread, warp or block.
+//!
+//! They write the same clusters as those for processors, with the same [`Inliner`]: `map` for element-wise ones, `row` for
+//! folds along memory, `column` for folds across it, `contract` for products and convolutions, `matrix` for those that matrix units
+//! compute. `loops` opens the loops of a launch; `parallel` makes a launch of
+//! any other kernel.
+
+mod column;
+mod contract;
+mod loops;
+mod map;
+mod matrix;
+mod parallel;
+mod row;
+
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{FusionClass, Graph};
+use tensorc_ir::scalar::MathLibrary;
+
+use super::cluster::{self, Cluster};
+use super::fold::Space;
+use super::inline::Inliner;
+use super::layout::Layouts;
+use super::{Emitted, Math, Style};
+
+pub use parallel::launched;
+
+/// Emits a cluster as one kernel, with parameters as [`super::emit`] gives them.
+pub fn emit(
+    class: FusionClass,
+    body: &Graph,
+    name: &str,
+    library: &dyn MathLibrary,
+    layouts: &Layouts,
+) -> Result<Emitted> {
+    let cluster = Cluster::new(body, Math { library, style: Style::Wide }, layouts)?;
+    let space = match class {
+        FusionClass::Map => return map::emit(&cluster, name),
+        FusionClass::Attention => return Err(cluster::internal("attention is not one cluster on a GPU")),
+        FusionClass::Reduce => Space::of_reductions(&cluster)?,
+        FusionClass::Contract => Space::of_contraction(&cluster)?,
+    };
+    match class {
+        FusionClass::Reduce if row::fits(&cluster, &space)? => row::emit(&cluster, &space, name),
+        FusionClass::Reduce => column::emit(&cluster, &space, name),
+        _ => match contract::emit(&cluster, &space, name)? {
+            Some(emitted) => Ok(emitted),
+            None => column::emit(&cluster, &space, name),
+        },
+    }
+}
+
+/// Elements that one access of 16 bytes moves, for rows of `extent` of them: of the widest type that the cluster reads or
+/// writes.
+fn vector_width(e: &Inliner<'_>, extent: u64) -> Result<u64> {
+    let cluster = e.cluster;
+    let inputs = cluster.body.inputs().iter().map(|&node| tensorc_ir::graph::Value { node, port: 0 });
+    let mut widest = 1;
+    for v in inputs.chain(cluster.outputs()) {
+        widest = widest.max(cluster.ty(v)?.dtype.size() as u64);
+    }
+    let fits = |n: &u64| n * widest <= 16 && extent.is_multiple_of(*n);
+    Ok([8, 4, 2].into_iter().find(fits).unwrap_or(1))
+}

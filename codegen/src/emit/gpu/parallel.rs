@@ -1,0 +1,63 @@
+//! Kernels written for processors, as launches: an iteration of the parallel loop to a thread.
+
+use tensorc_ir::DType;
+use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Kernel, LoopKind, Operand, Stmt, Var, VarInfo, WARP};
+use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+
+/// Threads of a block.
+const THREADS: u64 = 128;
+
+/// The kernel as a launch. One without a parallel loop runs in one thread.
+///
+/// # Errors
+/// [`Code::Unsupported`] if it applies library functions to strips, or takes scalars.
+pub fn launched(kernel: &Kernel) -> Result<Kernel> {
+    let refuse = |why: &str| Err(Diagnostic::new(Code::Unsupported, format!("kernel `{}` {why}", kernel.name)));
+    if has_strips(&kernel.body) {
+        return refuse("applies functions to strips, which a GPU does not have");
+    }
+    let mut out = Kernel { scalars: vec![], body: vec![], ..kernel.clone() };
+    let mut fresh = |name: &str, dtype: DType| {
+        out.vars.push(VarInfo { name: name.into(), dtype });
+        Var(out.vars.len() as u32 - 1)
+    };
+    let (block, thread) = (fresh("b", DType::I64), fresh("t", DType::I64));
+    let (threads, extent, var, body) = match &kernel.body[..] {
+        [Stmt::For { var, kind: LoopKind::Parallel, body, .. }] => {
+            (THREADS, kernel.parallel_extent(), *var, body.clone())
+        }
+        _ if !kernel.scalars.is_empty() => return refuse("takes scalars"),
+        body => (WARP as u64, 1, fresh("p", DType::I64), body.to_vec()),
+    };
+    let inside = fresh("inside", DType::Bool);
+    let blocks = extent.div_ceil(threads);
+    let p = Index::var(block.0).scale(threads as i64).add(&Index::var(thread.0));
+    let compare = [Operand::Var(var), Operand::Const(Scalar::i64(extent as i64))];
+    let program = vec![
+        Stmt::LetIndex { var, index: p },
+        Stmt::Let { var: inside, op: ScalarOp::Cmp(CmpOp::Lt), args: compare.into_iter().collect() },
+        Stmt::If { cond: Operand::Var(inside), then: body, otherwise: vec![] },
+    ];
+    let nest = |var, n: u64, kind, body| Stmt::For {
+        var,
+        lo: Index::default(),
+        hi: Index::constant(n as i64),
+        step: 1,
+        kind,
+        body,
+    };
+    let threads = nest(thread, threads, LoopKind::Threads, program);
+    out.body = vec![nest(block, blocks, LoopKind::Grid, vec![threads])];
+    Ok(out)
+}
+
+fn has_strips(body: &[Stmt]) -> bool {
+    body.iter().any(|stmt| match stmt {
+        Stmt::Apply { .. } => true,
+        Stmt::For { body, .. } => has_strips(body),
+        Stmt::If { then, otherwise, .. } => has_strips(then) || has_strips(otherwise),
+        _ => false,
+    })
+}

@@ -1,0 +1,384 @@
+//! Folds along memory: softmax, normalisations, sums over trailing axes. A warp folds a short row, a block a long one.
+//!
+//! A thread folds what it reads; the threads of a warp meet by shuffles, warps in shared memory. What several passes over
+//! the row need stays in registers if the row is short enough.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tensorc_ir::DType;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{NodeKind, Value};
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Buf, LoopKind, Operand, Space as Memory, Stmt, WARP};
+use tensorc_ir::prim::Prim;
+use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+
+use super::loops::{below, launch, set_groups};
+use super::vector_width;
+use crate::emit::Emitted;
+use crate::emit::cluster::{Cluster, Group, Uses, group_axes};
+use crate::emit::fold::{Fold, Space, bind_folded, in_place, levels};
+use crate::emit::inline::{Bound, Inliner};
+
+const LANES: u64 = WARP as u64;
+/// Rows up to this many elements are folded by a warp.
+const SHORT: u64 = 1024;
+/// Warps of a block that each fold a row.
+const ROWS: u64 = 4;
+/// Most threads that fold one row.
+const MOST_THREADS: u64 = 512;
+/// Accesses of a thread in one pass that are worth another thread.
+const FEW: u64 = 4;
+/// Most accesses of a thread in one pass whose values stay in registers.
+const HELD: u64 = 8;
+/// Values of one element that stay in registers, at most.
+const HELD_VALUES: usize = 3;
+
+struct Plan {
+    uses: Uses,
+    kept: Vec<Group>,
+    reduced: Vec<Group>,
+}
+
+fn analyse(cluster: &Cluster<'_>, space: &Space) -> Result<Plan> {
+    let folds = Fold::all(cluster)?;
+    let nodes: Vec<_> = folds.iter().map(Fold::node).collect();
+    let stop = |v: Value| nodes.contains(&v.node);
+    let mut uses = Uses::default();
+    for f in &folds {
+        f.collect(cluster, space, &mut uses, &stop)?;
+    }
+    for (i, v) in cluster.outputs().into_iter().enumerate() {
+        let dims = cluster.ty(v)?.dims;
+        let coords = space.coords_of(&dims)?;
+        uses.collect(cluster, v, &coords, &space.dims, &stop)?;
+        uses.store(v, cluster.output_address(i, &dims, &coords));
+    }
+    let groups = group_axes(&space.dims, &uses, &|a, b| space.is_reduced(a) == space.is_reduced(b));
+    let (reduced, kept) = groups.into_iter().partition(|g| space.is_reduced(g.axis));
+    Ok(Plan { uses, kept, reduced })
+}
+
+/// Whether rows are contiguous and long enough for the threads of a warp.
+pub fn fits(cluster: &Cluster<'_>, space: &Space) -> Result<bool> {
+    let plan = analyse(cluster, space)?;
+    let Some(inner) = plan.reduced.last() else { return Ok(false) };
+    let innermost = plan.kept.iter().all(|k| k.axis < inner.axis);
+    let contiguous = plan.uses.flats.iter().any(|(_, f)| f.coefficient(inner.axis as u32) == Some(1));
+    Ok(plan.kept.is_empty() || innermost && contiguous && space.length() >= LANES)
+}
+
+/// How rows are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Schedule {
+    vector: u64,
+    /// Threads of a row, a multiple of the warp.
+    threads: u64,
+    /// Rows of a block.
+    rows: u64,
+    /// Accesses of a thread in one pass.
+    steps: u64,
+}
+
+impl Schedule {
+    fn of(length: u64, vector: u64) -> Schedule {
+        let units = length / vector;
+        let (threads, rows) = match length <= SHORT {
+            true => (LANES, ROWS),
+            false => (units.div_ceil(FEW).next_multiple_of(LANES).clamp(4 * LANES, MOST_THREADS), 1),
+        };
+        Schedule { vector, threads, rows, steps: units.div_ceil(threads) }
+    }
+}
+
+struct Row<'a> {
+    space: &'a Space,
+    plan: &'a Plan,
+    folds: &'a [Fold],
+    schedule: Schedule,
+    /// Values that stay in registers, by the pass that computes them.
+    held: BTreeMap<usize, Vec<Value>>,
+}
+
+pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted> {
+    let plan = analyse(cluster, space)?;
+    let folds = Fold::all(cluster)?;
+    let levels = levels(cluster, &folds);
+    let mut e = Inliner::new(cluster, name, &space.dims)?;
+    let inner = plan.reduced.last().map_or(1, |g| g.extent);
+    let schedule = Schedule::of(space.length(), vector_width(&e, inner)?);
+    let held = held_values(cluster, space, &levels, &plan.uses, schedule)?;
+    let row = Row { space, plan: &plan, folds: &folds, schedule, held };
+    row.emit(&mut e, &levels)?;
+    Ok(Emitted { kernel: e.finish(), in_place: in_place(cluster, space, &plan.uses)? })
+}
+
+/// Inputs and maps of elements that several passes need, if registers hold them.
+fn held_values(
+    cluster: &Cluster<'_>,
+    space: &Space,
+    levels: &[Vec<Fold>],
+    uses: &Uses,
+    schedule: Schedule,
+) -> Result<BTreeMap<usize, Vec<Value>>> {
+    let (mut first, mut again): (BTreeMap<Value, usize>, BTreeSet<Value>) = Default::default();
+    for pass in 0..=levels.len() {
+        let mut stack: Vec<Value> = match levels.get(pass) {
+            Some(folds) => folds.iter().flat_map(|f| cluster.body.args(f.node())).collect(),
+            None => cluster.outputs(),
+        };
+        let mut seen = BTreeSet::new();
+        while let Some(v) = stack.pop() {
+            let full = space.is_full(&cluster.ty(v)?.dims);
+            let is_input = matches!(cluster.body.node(v.node).kind, NodeKind::Input);
+            let followed = is_input || matches!(cluster.prim(v.node), Some(Prim::Map(_)));
+            if !full || !followed || !seen.insert(v) {
+                continue;
+            }
+            if *first.entry(v).or_insert(pass) < pass {
+                again.insert(v);
+                continue;
+            }
+            stack.extend(cluster.body.args(v.node));
+        }
+    }
+    let mut held: BTreeMap<usize, Vec<Value>> = BTreeMap::new();
+    if schedule.steps > HELD {
+        return Ok(held);
+    }
+    // An input that is read elsewhere than at the element at hand, too, is not one value of the element.
+    let own = tensorc_ir::index::linearize(&space.coords(), &space.dims);
+    let moved = |v: Value| {
+        let is_input = matches!(cluster.body.node(v.node).kind, NodeKind::Input);
+        is_input && (cluster.input_runs(v.node).is_some() || uses.flats.iter().any(|(u, f)| *u == v && *f != own))
+    };
+    for v in again.into_iter().filter(|v| !moved(*v)).take(HELD_VALUES) {
+        held.entry(first[&v]).or_default().push(v);
+    }
+    Ok(held)
+}
+
+impl Row<'_> {
+    fn emit(&self, e: &mut Inliner<'_>, levels: &[Vec<Fold>]) -> Result<()> {
+        let rows: u64 = self.plan.kept.iter().map(|g| g.extent).product();
+        let s = self.schedule;
+        let blocks = rows.div_ceil(s.rows);
+        let warps = s.threads / LANES;
+        let types: Vec<DType> = self.folds.iter().flat_map(Fold::accumulators).collect();
+        let arrays: Vec<(DType, u64)> = match warps {
+            1 => vec![],
+            n => types.into_iter().map(|dtype| (dtype, n)).collect(),
+        };
+        launch(e, blocks, s.threads * s.rows, &arrays, |e, b, t, shared| {
+            let limits = move |_: u32| (0, (s.threads * s.rows) as i64 - 1);
+            let (row, lane) = match s.rows {
+                1 => (b, t.clone()),
+                n => {
+                    let row = e.b.let_index("warp", t.floor_div(LANES as i64, &limits));
+                    let row = e.b.let_index("row", b.scale(n as i64).add(&row));
+                    (row, e.b.let_index("lane", t.modulo(LANES as i64, &limits)))
+                }
+            };
+            below(e, &row, rows, blocks * s.rows, |e| {
+                set_groups(e, &self.plan.kept, &row, rows);
+                self.passes(e, levels, &lane, shared)
+            })
+        })
+    }
+
+    fn passes(&self, e: &mut Inliner<'_>, levels: &[Vec<Fold>], lane: &Index, shared: &[Buf]) -> Result<()> {
+        let mut registers = BTreeMap::new();
+        for v in self.held.values().flatten() {
+            let len = self.schedule.steps * self.schedule.vector;
+            registers.insert(*v, e.alloc("held", e.cluster.ty(*v)?.dtype, len, Memory::Register));
+        }
+        let fed = fed_by_folds(e.cluster, self.folds);
+        e.hoist_if(&self.plan.uses, &self.space.reduced, &|v| !fed.contains(&v.node))?;
+        let mut arrays = shared.iter().copied();
+        for (pass, folds) in levels.iter().enumerate() {
+            let acc: Vec<Vec<Buf>> = folds.iter().map(|f| f.alloc(e, self.schedule.vector)).collect();
+            self.each_lane(e, &mut |e, l| {
+                folds.iter().zip(&acc).for_each(|(f, a)| f.store_init(e, a, l));
+                Ok(())
+            })?;
+            self.elements(e, lane, pass, &registers, &mut |e, l| {
+                folds.iter().zip(&acc).try_for_each(|(f, a)| f.accumulate(e, self.space, a, l))
+            })?;
+            for (f, a) in folds.iter().zip(&acc) {
+                self.fold_vector(e, f, a);
+                fold_warp(e, f, a);
+            }
+            if self.schedule.threads > LANES {
+                let shared: Vec<Vec<Buf>> = acc.iter().map(|a| arrays.by_ref().take(a.len()).collect()).collect();
+                self.fold_block(e, folds, &acc, lane, &shared)?;
+            }
+            folds.iter().zip(&acc).for_each(|(f, a)| f.finish(e, a, &Index::default()));
+            bind_folded(e, self.space, self.folds)?;
+        }
+        self.store_pass(e, lane, levels.len(), &registers)
+    }
+
+    /// The elements of a row that belong to a thread: `body` takes the place in the vector of accumulators.
+    fn elements(
+        &self,
+        e: &mut Inliner<'_>,
+        lane: &Index,
+        pass: usize,
+        registers: &BTreeMap<Value, Buf>,
+        body: &mut dyn FnMut(&mut Inliner<'_>, &Index) -> Result<()>,
+    ) -> Result<()> {
+        let s = self.schedule;
+        let units = self.space.length() / s.vector;
+        let kind = if s.steps <= HELD { LoopKind::Unroll } else { LoopKind::Serial };
+        let mut counted = self.plan.reduced.clone();
+        if let Some(inner) = counted.last_mut() {
+            inner.extent /= s.vector;
+        }
+        let inner = counted.last().map(|g| g.axis);
+        e.looped("s", (Index::default(), Index::constant(s.steps as i64), 1), kind, |e, step| {
+            let unit = e.b.let_index("unit", step.scale(s.threads as i64).add(lane));
+            below(e, &unit, units, s.steps * s.threads, |e| {
+                set_groups(e, &counted, &unit, units);
+                let first = inner.map(|axis| (axis, e.axis(axis).scale(s.vector as i64)));
+                self.each_lane(e, &mut |e, l| {
+                    if let Some((axis, first)) = &first {
+                        e.set_axis(*axis, first.add(l));
+                    }
+                    self.hold(e, pass, registers, &step.scale(s.vector as i64).add(l))?;
+                    body(e, l)
+                })
+            })
+        })
+    }
+
+    /// Puts values of the element into registers that this pass computes first, and takes others from there.
+    fn hold(&self, e: &mut Inliner<'_>, pass: usize, registers: &BTreeMap<Value, Buf>, at: &Index) -> Result<()> {
+        for (first, values) in &self.held {
+            for v in values {
+                if *first < pass {
+                    let value = e.b.load(registers[v], at.clone());
+                    e.bind(*v, Bound::Operand(value));
+                } else if *first == pass {
+                    let value = e.value(*v, &self.space.coords(), None)?;
+                    e.b.store(registers[v], at.clone(), value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn each_lane(
+        &self,
+        e: &mut Inliner<'_>,
+        body: &mut dyn FnMut(&mut Inliner<'_>, &Index) -> Result<()>,
+    ) -> Result<()> {
+        match self.schedule.vector {
+            1 => body(e, &Index::default()),
+            n => e.looped("l", (Index::default(), Index::constant(n as i64), 1), LoopKind::Vector, |e, l| body(e, &l)),
+        }
+    }
+
+    /// Combines the accumulators of a thread into the first.
+    fn fold_vector(&self, e: &mut Inliner<'_>, f: &Fold, acc: &[Buf]) {
+        let mut width = self.schedule.vector as i64 / 2;
+        while width >= 1 {
+            for i in 0..width {
+                f.combine(e, acc, &Index::constant(i), acc, &Index::constant(i + width));
+            }
+            width /= 2;
+        }
+    }
+
+    /// Combines the accumulators of the warps of a block; every warp does it for itself.
+    fn fold_block(
+        &self,
+        e: &mut Inliner<'_>,
+        folds: &[Fold],
+        acc: &[Vec<Buf>],
+        thread: &Index,
+        shared: &[Vec<Buf>],
+    ) -> Result<()> {
+        let threads = self.schedule.threads;
+        let limits = move |_: u32| (0, threads as i64 - 1);
+        let warp = e.b.let_index("warp", thread.floor_div(LANES as i64, &limits));
+        let lane = e.b.let_index("lane", thread.modulo(LANES as i64, &limits));
+        below(e, &lane, 1, LANES, |e| {
+            for (register, array) in acc.iter().flatten().zip(shared.iter().flatten()) {
+                let value = e.b.load(*register, Index::default());
+                e.b.store(*array, warp.clone(), value);
+            }
+            Ok(())
+        })?;
+        e.b.push(Stmt::Barrier);
+        for ((f, a), arrays) in folds.iter().zip(acc).zip(shared) {
+            f.store_init(e, a, &Index::default());
+            below(e, &lane, threads / LANES, LANES, |e| {
+                for (register, array) in a.iter().zip(arrays) {
+                    let value = e.b.load(*array, lane.clone());
+                    e.b.store(*register, Index::default(), value);
+                }
+                Ok(())
+            })?;
+            fold_warp(e, f, a);
+        }
+        Ok(())
+    }
+
+    /// Stores outputs: those of one element per row by one thread, full ones in a last pass.
+    fn store_pass(
+        &self,
+        e: &mut Inliner<'_>,
+        lane: &Index,
+        pass: usize,
+        registers: &BTreeMap<Value, Buf>,
+    ) -> Result<()> {
+        let (mut full, mut single) = (vec![], vec![]);
+        for (i, v) in e.cluster.outputs().into_iter().enumerate() {
+            let dims = e.cluster.ty(v)?.dims;
+            let coords = self.space.coords_of(&dims)?;
+            match self.space.is_full(&dims) {
+                true => full.push((i, v, dims, coords)),
+                false => single.push((i, v, dims, coords)),
+            }
+        }
+        if !single.is_empty() {
+            let zero = Operand::Const(Scalar::i64(0));
+            let lane = e.b.index_value(lane.clone());
+            let first = e.b.op(ScalarOp::Cmp(CmpOp::Eq), &[lane, zero]);
+            e.when(first, |e| e.store_values(&single))?;
+        }
+        if full.is_empty() {
+            return Ok(());
+        }
+        e.hoist(&self.plan.uses, &self.space.reduced)?;
+        self.elements(e, lane, pass, registers, &mut |e, _| e.store_values(&full))
+    }
+}
+
+/// Combines the first accumulators of the threads of a warp; all get the result.
+fn fold_warp(e: &mut Inliner<'_>, f: &Fold, acc: &[Buf]) {
+    let zero = Index::default();
+    let mut distance = WARP as u32 / 2;
+    while distance >= 1 {
+        let others: Vec<Operand> = acc
+            .iter()
+            .map(|register| {
+                let own = e.b.load(*register, zero.clone());
+                e.b.shuffle(own, distance)
+            })
+            .collect();
+        f.combine_values(e, acc, &zero, &others);
+        distance /= 2;
+    }
+}
+
+fn fed_by_folds(cluster: &Cluster<'_>, folds: &[Fold]) -> BTreeSet<tensorc_ir::graph::NodeId> {
+    let mut fed = BTreeSet::new();
+    for &n in &cluster.order {
+        let is_fold = folds.iter().any(|f| f.node() == n);
+        if is_fold || cluster.body.args(n).iter().any(|a| fed.contains(&a.node)) {
+            fed.insert(n);
+        }
+    }
+    fed
+}

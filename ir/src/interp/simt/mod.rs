@@ -1,0 +1,464 @@
+//! Execution of kernels for a GPU, threads of a block in step, with every access checked.
+//!
+//! A block is interpreted statement by statement for all threads that execute it, so no result depends on the order of
+//! threads unless they race; and whether they do does not depend on the order either (`shadow`). Blocks
+//! run one after the other. `counts` says what memory would have to do, `warp` what threads do together.
+
+mod counts;
+mod shadow;
+mod values;
+mod warp;
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+use tensorc_abi::DType;
+
+pub use counts::{Access, Counts, Traffic};
+
+use crate::diag::{Code, Diagnostic, Result};
+use crate::index::Index;
+use crate::kir::{Buf, BufInfo, Kernel, LoopKind, Operand, Space, Stmt, Var, WARP};
+use crate::scalar::{Scalar, ScalarOp};
+use shadow::{Cell, Moment};
+use values::{Lanes, Mask};
+
+/// Runs a kernel for a GPU on the bytes of its buffer parameters.
+///
+/// # Errors
+/// A kernel that is not for a GPU, a buffer of the wrong size, an access out of bounds, a read of a local or shared
+/// element that was never written or whose copy is not awaited, a store to a read-only buffer, two threads
+/// that race, threads of a block or warp that part before they do something together, an access of matrix
+/// units or asynchronous copies that is not aligned.
+pub fn run_launch(kernel: &Kernel, buffers: &mut [Vec<u8>]) -> Result<Counts> {
+    let fail = |why: String| Err(Diagnostic::new(Code::Verify, format!("kernel {}: {why}", kernel.name)));
+    let Some(launch) = kernel.launch() else { return fail("is not for a GPU".into()) };
+    if buffers.len() != kernel.params {
+        return fail(format!("takes {} buffers, given {}", kernel.params, buffers.len()));
+    }
+    for (info, bytes) in kernel.buffers.iter().zip(buffers.iter()) {
+        if info.len * info.dtype.size() as u64 != bytes.len() as u64 {
+            return fail(format!("buffer `{}` has {} bytes, expected {} elements", info.name, bytes.len(), info.len));
+        }
+    }
+    let threads = launch.threads as usize;
+    let cells = |info: &BufInfo| vec![Cell::default(); if info.writable { info.len as usize } else { 0 }];
+    let mut machine = Machine {
+        kernel,
+        threads,
+        vars: vec![Lanes::One(Scalar::i64(0)); kernel.vars.len()],
+        params: buffers,
+        cells: kernel.buffers[..kernel.params].iter().map(cells).collect(),
+        shared: vec![Shared::default(); kernel.buffers.len()],
+        locals: vec![Local::default(); kernel.buffers.len()],
+        groups: vec![],
+        block: 0,
+        epoch: 0,
+        vector: None,
+        counts: Counts::default(),
+    };
+    machine.lay_out_shared();
+    let [Stmt::For { var, body, .. }] = &kernel.body[..] else { return fail("is not for a GPU".into()) };
+    for block in 0..launch.blocks {
+        machine.bind(*var, Lanes::One(Scalar::i64(block as i64)));
+        machine.run_block(block as u32, body)?;
+    }
+    Ok(machine.counts)
+}
+
+/// Shared memory of the block at hand.
+#[derive(Clone, Debug, Default)]
+struct Shared {
+    /// Its first byte among those of the block.
+    base: u64,
+    values: Vec<Scalar>,
+    cells: Vec<Cell>,
+    /// Whether a copy that nobody waited for writes an element.
+    pending: Vec<bool>,
+}
+
+/// An array of every thread: all of thread 0, all of thread 1, …
+#[derive(Clone, Debug, Default)]
+struct Local {
+    values: Vec<Scalar>,
+    written: Vec<bool>,
+}
+
+/// An asynchronous copy that was begun: the elements of a shared buffer from a position on.
+#[derive(Clone, Debug)]
+struct Copied {
+    buf: Buf,
+    first: usize,
+    len: usize,
+}
+
+/// The vector loop being interpreted.
+#[derive(Clone, Copy)]
+struct VectorLoop {
+    var: u32,
+    lo: i64,
+    lanes: i64,
+    at: i64,
+}
+
+struct Machine<'a> {
+    kernel: &'a Kernel,
+    threads: usize,
+    vars: Vec<Lanes>,
+    params: &'a mut [Vec<u8>],
+    /// Of parameters that are written.
+    cells: Vec<Vec<Cell>>,
+    shared: Vec<Shared>,
+    locals: Vec<Local>,
+    /// Of each thread: groups of copies that are ended, oldest first, then the open one.
+    groups: Vec<VecDeque<Vec<Copied>>>,
+    block: u32,
+    epoch: u32,
+    vector: Option<VectorLoop>,
+    counts: Counts,
+}
+
+impl Machine<'_> {
+    fn fail<T>(&self, why: String) -> Result<T> {
+        Err(Diagnostic::new(Code::Verify, format!("kernel {}: {why}", self.kernel.name)))
+    }
+
+    fn lay_out_shared(&mut self) {
+        let mut base = 0;
+        for (info, shared) in self.kernel.buffers.iter().zip(&mut self.shared) {
+            if info.space == Space::Shared {
+                shared.base = base;
+                base += (info.len * info.dtype.size() as u64).next_multiple_of(16);
+            }
+        }
+    }
+
+    fn run_block(&mut self, block: u32, body: &[Stmt]) -> Result<()> {
+        (self.block, self.epoch) = (block, 0);
+        self.groups = vec![VecDeque::from([vec![]]); self.threads];
+        let all = Mask::all(self.threads);
+        for stmt in body {
+            match stmt {
+                Stmt::For { var, kind: LoopKind::Threads, body, .. } => {
+                    self.bind(*var, Lanes::Each((0..self.threads as i64).map(Scalar::i64).collect()));
+                    self.statements(body, &all)?;
+                }
+                other => self.stmt(other, &all)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn bind(&mut self, var: Var, value: Lanes) {
+        self.vars[var.0 as usize] = value;
+    }
+
+    fn operand(&self, o: Operand, thread: usize) -> Scalar {
+        match o {
+            Operand::Var(v) => self.vars[v.0 as usize].of(thread),
+            Operand::Const(c) => c,
+        }
+    }
+
+    fn is_one(&self, o: Operand) -> bool {
+        matches!(o, Operand::Const(_))
+            || matches!(o, Operand::Var(v) if matches!(self.vars[v.0 as usize], Lanes::One(_)))
+    }
+
+    fn index(&self, index: &Index, thread: usize) -> i64 {
+        index.eval(&|v| self.vars[v as usize].of(thread).as_i64())
+    }
+
+    fn index_is_one(&self, index: &Index) -> bool {
+        let mut one = true;
+        index.visit_vars(&mut |v| one &= matches!(self.vars[v as usize], Lanes::One(_)));
+        one
+    }
+
+    /// A value for every thread of a mask, computed once if it is the same for all.
+    fn each(&self, one: bool, mask: &Mask, f: impl Fn(usize) -> Scalar) -> Lanes {
+        match (one, mask.threads().next()) {
+            (true, Some(thread)) => Lanes::One(f(thread)),
+            _ => {
+                let mut values = vec![Scalar::i64(0); self.threads];
+                mask.threads().for_each(|t| values[t] = f(t));
+                Lanes::Each(values)
+            }
+        }
+    }
+
+    fn statements(&mut self, body: &[Stmt], mask: &Mask) -> Result<()> {
+        if mask.is_empty() {
+            return Ok(());
+        }
+        body.iter().try_for_each(|s| self.stmt(s, mask))
+    }
+
+    fn stmt(&mut self, stmt: &Stmt, mask: &Mask) -> Result<()> {
+        match stmt {
+            Stmt::For { var, lo, hi, step, kind, body } => self.for_loop(*var, (lo, hi, *step), *kind, body, mask),
+            Stmt::Let { var, op, args } => self.operation(*var, *op, args, mask),
+            Stmt::LetIndex { var, index } => {
+                let value = self.each(self.index_is_one(index), mask, |t| Scalar::i64(self.index(index, t)));
+                self.bind(*var, value);
+                Ok(())
+            }
+            Stmt::Load { var, buf, index, guard } => self.load(*var, *buf, index, *guard, mask),
+            Stmt::Store { buf, index, value } => self.store(*buf, index, *value, mask),
+            Stmt::Apply { .. } => self.fail("a strip in a kernel for a GPU".into()),
+            Stmt::Alloc { buf } => {
+                self.alloc(*buf);
+                Ok(())
+            }
+            Stmt::If { cond, then, otherwise } => {
+                let yes = mask.only(|t| self.operand(*cond, t).as_bool());
+                let no = mask.only(|t| !self.operand(*cond, t).as_bool());
+                self.statements(then, &yes)?;
+                self.statements(otherwise, &no)
+            }
+            Stmt::Barrier => self.barrier(mask),
+            Stmt::Shuffle { var, value, mask: distance } => self.shuffle(*var, *value, *distance, mask),
+            Stmt::Mma(mma) => self.mma(mma, mask),
+            Stmt::LoadMatrix { into, from, count, transposed } => {
+                self.load_matrix(into, from, usize::from(*count), *transposed, mask)
+            }
+            Stmt::CopyAsync { into, from, len, cond } => self.copy_async(into, from, usize::from(*len), *cond, mask),
+            Stmt::CommitCopies => {
+                mask.threads().for_each(|t| self.groups[t].push_back(vec![]));
+                Ok(())
+            }
+            Stmt::AwaitCopies { pending } => self.await_copies(usize::from(*pending), mask),
+        }
+    }
+
+    fn barrier(&mut self, mask: &Mask) -> Result<()> {
+        if !mask.is_full() {
+            return self.fail("a barrier that some threads of a block do not reach".into());
+        }
+        self.epoch += 1;
+        self.counts.barriers += 1;
+        Ok(())
+    }
+
+    fn for_loop(
+        &mut self,
+        var: Var,
+        (lo, hi, step): (&Index, &Index, i64),
+        kind: LoopKind,
+        body: &[Stmt],
+        mask: &Mask,
+    ) -> Result<()> {
+        if matches!(kind, LoopKind::Parallel | LoopKind::Grid | LoopKind::Threads) {
+            return self.fail("a loop of a launch inside a kernel".into());
+        }
+        let Some(first) = mask.threads().next() else { return Ok(()) };
+        if self.index_is_one(lo) && self.index_is_one(hi) {
+            let (lo, hi) = (self.index(lo, first), self.index(hi, first));
+            let mut i = lo;
+            while i < hi {
+                if kind == LoopKind::Vector {
+                    self.vector = Some(VectorLoop { var: var.0, lo, lanes: hi - lo, at: i });
+                }
+                self.bind(var, Lanes::One(Scalar::i64(i)));
+                self.statements(body, mask)?;
+                i += step;
+            }
+            if kind == LoopKind::Vector {
+                self.vector = None;
+            }
+            return Ok(());
+        }
+        let bounds: Vec<(i64, i64)> = (0..self.threads).map(|t| (self.index(lo, t), self.index(hi, t))).collect();
+        let mut done = 0;
+        loop {
+            let at = |t: usize| bounds[t].0 + done * step;
+            let active = mask.only(|t| at(t) < bounds[t].1);
+            if active.is_empty() {
+                return Ok(());
+            }
+            self.bind(var, Lanes::Each((0..self.threads).map(|t| Scalar::i64(at(t))).collect()));
+            self.statements(body, &active)?;
+            done += 1;
+        }
+    }
+
+    fn operation(&mut self, var: Var, op: ScalarOp, args: &[Operand], mask: &Mask) -> Result<()> {
+        let dtype = |o: &Operand| match o {
+            Operand::Var(v) => self.kernel.var(*v).dtype,
+            Operand::Const(c) => c.dtype,
+        };
+        let dtypes: SmallVec<[DType; 3]> = args.iter().map(dtype).collect();
+        match (op, op.result(&dtypes)) {
+            (_, Err(why)) => return self.fail(why),
+            (ScalarOp::Math(f), Ok(DType::F32)) => return self.fail(format!("{} on f32 is not expanded", f.name())),
+            _ => {}
+        }
+        let one = args.iter().all(|a| self.is_one(*a));
+        let value = self.each(one, mask, |t| {
+            let args: SmallVec<[Scalar; 3]> = args.iter().map(|a| self.operand(*a, t)).collect();
+            op.eval(&args)
+        });
+        self.bind(var, value);
+        Ok(())
+    }
+
+    fn alloc(&mut self, buf: Buf) {
+        let info = self.kernel.buf(buf);
+        let (len, zero) = (info.len as usize, Scalar::zero(info.dtype));
+        if info.space == Space::Shared {
+            let base = self.shared[buf.0 as usize].base;
+            let (cells, pending) = (vec![Cell::default(); len], vec![false; len]);
+            self.shared[buf.0 as usize] = Shared { base, values: vec![zero; len], cells, pending };
+            return;
+        }
+        let len = len * self.threads;
+        self.locals[buf.0 as usize] = Local { values: vec![zero; len], written: vec![false; len] };
+    }
+
+    /// The position an index stands for, within the buffer with `len` elements from it on.
+    fn element(&self, buf: Buf, index: &Index, len: usize, thread: usize) -> Result<usize> {
+        let info = self.kernel.buf(buf);
+        let at = self.index(index, thread);
+        match at >= 0 && at.saturating_add(len as i64) <= info.len as i64 {
+            true => Ok(at as usize),
+            false => self.fail(format!(
+                "index {at} is out of bounds of `{}` ({} elements) in thread {thread} of block {}",
+                info.name, info.len, self.block
+            )),
+        }
+    }
+
+    fn moment(&self, thread: usize) -> Moment {
+        Moment { block: self.block, thread: thread as u32, epoch: self.epoch }
+    }
+
+    fn race<T>(&self, buf: Buf, at: usize, thread: usize) -> Result<T> {
+        let name = &self.kernel.buf(buf).name;
+        self.fail(format!("thread {thread} of block {} races with another for element {at} of `{name}`", self.block))
+    }
+
+    /// Reads an element as one thread does.
+    fn read(&mut self, buf: Buf, at: usize, thread: usize) -> Result<Scalar> {
+        let (info, moment, i) = (self.kernel.buf(buf), self.moment(thread), buf.0 as usize);
+        let (value, written, raced) = match info.space {
+            Space::Global => {
+                let value = Scalar::read(info.dtype, &self.params[i][at * info.dtype.size()..]);
+                (value, true, self.cells[i].get_mut(at).is_some_and(|cell| !cell.read(moment)))
+            }
+            Space::Shared => {
+                let shared = &mut self.shared[i];
+                if shared.pending.get(at) == Some(&true) {
+                    return self.fail(format!("element {at} of `{}` is read before its copy is awaited", info.name));
+                }
+                match shared.cells.get_mut(at) {
+                    None => (Scalar::zero(info.dtype), false, false),
+                    Some(cell) => (shared.values[at], cell.is_written(), !cell.read(moment)),
+                }
+            }
+            Space::Stack | Space::Register => {
+                let (local, at) = (&self.locals[i], thread * info.len as usize + at);
+                let written = local.written.get(at).copied().unwrap_or(false);
+                (if written { local.values[at] } else { Scalar::zero(info.dtype) }, written, false)
+            }
+        };
+        match (raced, written) {
+            (true, _) => self.race(buf, at, thread),
+            (_, false) => self.fail(format!("element {at} of `{}` is read before it is written", info.name)),
+            _ => Ok(value),
+        }
+    }
+
+    /// Writes an element as one thread does.
+    fn write(&mut self, buf: Buf, at: usize, value: Scalar, thread: usize) -> Result<()> {
+        let (info, moment, i) = (self.kernel.buf(buf), self.moment(thread), buf.0 as usize);
+        if !info.writable {
+            return self.fail(format!("`{}` is read-only", info.name));
+        }
+        let raced = match info.space {
+            Space::Global => {
+                value.write(&mut self.params[i][at * info.dtype.size()..]);
+                self.cells[i].get_mut(at).is_some_and(|cell| !cell.write(moment))
+            }
+            Space::Shared => {
+                let shared = &mut self.shared[i];
+                let Some(cell) = shared.cells.get_mut(at) else {
+                    return self.fail(format!("`{}` is used before its alloc", info.name));
+                };
+                shared.values[at] = value;
+                !cell.write(moment) || shared.pending[at]
+            }
+            Space::Stack | Space::Register => {
+                let (local, at) = (&mut self.locals[i], thread * info.len as usize + at);
+                if at >= local.values.len() {
+                    return self.fail(format!("`{}` is used before its alloc", info.name));
+                }
+                local.values[at] = value;
+                local.written[at] = true;
+                false
+            }
+        };
+        if raced { self.race(buf, at, thread) } else { Ok(()) }
+    }
+
+    fn load(&mut self, var: Var, buf: Buf, index: &Index, guard: Option<(Operand, Scalar)>, mask: &Mask) -> Result<()> {
+        let reading = match guard {
+            Some((cond, _)) => mask.only(|t| self.operand(cond, t).as_bool()),
+            None => mask.clone(),
+        };
+        let fill = guard.map_or(Scalar::zero(self.kernel.buf(buf).dtype), |(_, fill)| fill);
+        let mut values = vec![fill; self.threads];
+        for t in reading.threads() {
+            let at = self.element(buf, index, 1, t)?;
+            values[t] = self.read(buf, at, t)?;
+        }
+        self.count(buf, index, Access::Load, &reading);
+        self.bind(var, Lanes::Each(values));
+        Ok(())
+    }
+
+    fn store(&mut self, buf: Buf, index: &Index, value: Operand, mask: &Mask) -> Result<()> {
+        for t in mask.threads() {
+            let at = self.element(buf, index, 1, t)?;
+            self.write(buf, at, self.operand(value, t), t)?;
+        }
+        self.count(buf, index, Access::Store, mask);
+        Ok(())
+    }
+
+    /// Counts a load or store. The iterations of a vector loop over neighbouring elements are one access if it is
+    /// aligned, counted with the first.
+    fn count(&mut self, buf: Buf, index: &Index, access: Access, mask: &Mask) {
+        let info = self.kernel.buf(buf);
+        if !matches!(info.space, Space::Global | Space::Shared) {
+            return;
+        }
+        let size = info.dtype.size() as u64;
+        let mut width = size;
+        if let Some(v) = self.vector.filter(|v| index.coefficient(v.var) == Some(1)) {
+            let whole = v.lanes as u64 * size;
+            let first = |t: usize| (self.index(index, t) - (v.at - v.lo)) as u64 * size;
+            if whole <= 16 && mask.threads().all(|t| first(t).is_multiple_of(whole)) {
+                if v.at != v.lo {
+                    return;
+                }
+                width = whole;
+            }
+        }
+        let address = |t: usize| self.index(index, t) as u64 * size;
+        let accesses: Vec<(usize, (u64, u64))> = mask.threads().map(|t| (t / WARP, (address(t), width))).collect();
+        self.count_warps(buf, access, &accesses);
+    }
+
+    /// Counts accesses of threads by warp: the number of the warp, the first byte in the buffer, the number of bytes.
+    fn count_warps(&mut self, buf: Buf, access: Access, accesses: &[(usize, (u64, u64))]) {
+        let shared = self.kernel.buf(buf).space == Space::Shared;
+        let base = self.shared[buf.0 as usize].base;
+        for warp in accesses.chunk_by(|a, b| a.0 == b.0) {
+            let places: Vec<(u64, u64)> = warp.iter().map(|(_, (first, bytes))| (base + first, *bytes)).collect();
+            match shared {
+                true => self.counts.shared((buf, access), &places),
+                false => self.counts.global((buf, access), &places),
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Values of a variable in the threads of a block.
+
+use crate::scalar::Scalar;
+
+/// One value for all threads, or one for each.
+#[derive(Clone, Debug)]
+pub(super) enum Lanes {
+    One(Scalar),
+    Each(Vec<Scalar>),
+}
+
+impl Lanes {
+    pub fn of(&self, thread: usize) -> Scalar {
+        match self {
+            Lanes::One(value) => *value,
+            Lanes::Each(values) => values[thread],
+        }
+    }
+}
+
+/// The threads that execute a statement.
+#[derive(Clone, Debug)]
+pub(super) struct Mask {
+    on: Vec<bool>,
+    count: usize,
+}
+
+impl Mask {
+    pub fn all(threads: usize) -> Mask {
+        Mask { on: vec![true; threads], count: threads }
+    }
+
+    /// Those of them for which a condition holds.
+    pub fn only(&self, mut cond: impl FnMut(usize) -> bool) -> Mask {
+        let on: Vec<bool> = self.on.iter().enumerate().map(|(t, on)| *on && cond(t)).collect();
+        let count = on.iter().filter(|on| **on).count();
+        Mask { on, count }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.count == self.on.len()
+    }
+
+    pub fn threads(&self) -> impl Iterator<Item = usize> + '_ {
+        self.on.iter().enumerate().filter(|(_, on)| **on).map(|(t, _)| t)
+    }
+
+    /// Whether of every `group` threads all or none are in it.
+    pub fn is_whole(&self, group: usize) -> bool {
+        self.on.chunks(group).all(|threads| threads.iter().all(|on| *on == threads[0]))
+    }
+}

@@ -1,0 +1,116 @@
+//! GPUs behind one interface: memory, code, and streams that launch it.
+//!
+//! A [`Driver`] is what the run time knows of a GPU. `host` is one whose kernels are functions of this process, with which
+//! everything above drivers is tested where there is no GPU.
+
+mod host;
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::Device;
+use crate::device::stream::Stream;
+use crate::engine::Failure;
+
+pub use host::HostDriver;
+
+/// A call of a driver failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{device}: {message}")]
+pub struct DriverError {
+    pub device: Device,
+    pub message: String,
+}
+
+/// What code a driver takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodeForm {
+    /// PTX for a compute capability, written as ten times its major and once its minor number: 80, 90.
+    Ptx { capability: u32 },
+    /// Functions of this process.
+    Host,
+}
+
+/// How a kernel is launched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub name: String,
+    pub blocks: u64,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+}
+
+/// A function of copies of a kernel's buffers, which it changes.
+pub type HostFunction = dyn Fn(&mut [Vec<u8>]) -> Result<(), Failure> + Send + Sync;
+
+/// A kernel as a function of the host.
+#[derive(Clone)]
+pub struct HostKernel {
+    /// Bytes of each buffer, and whether the kernel writes it.
+    pub buffers: Vec<(usize, bool)>,
+    pub run: Arc<HostFunction>,
+}
+
+/// Code of kernels, an entry each.
+pub enum Code {
+    Ptx { text: String, entries: Vec<Entry> },
+    Host(Vec<(Entry, HostKernel)>),
+}
+
+/// A loaded kernel. Clones share it.
+#[derive(Clone)]
+pub struct Function {
+    pub entry: Arc<Entry>,
+    /// What the driver that loaded it made of it.
+    pub code: Arc<dyn Any + Send + Sync>,
+}
+
+impl fmt::Debug for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Function").field(&self.entry).finish()
+    }
+}
+
+/// Memory of a device, returned when it is dropped.
+pub trait Memory: Send + Sync {
+    /// Where it begins, aligned to 256 bytes. Only the device can use it, unless its memory is the host's.
+    fn address(&self) -> *mut u8;
+}
+
+/// A stream that launches kernels.
+pub trait LaunchStream: Stream {
+    /// Launches a kernel after everything before it. A failure is one of the stream.
+    ///
+    /// # Safety
+    /// `arguments` are addresses in the device's memory, each valid for the buffer's size until the stream has passed
+    /// the launch; nobody uses what the kernel writes, or writes what it reads, other than work ordered with
+    /// this stream.
+    unsafe fn launch(&self, function: &Function, arguments: &[*mut u8]);
+}
+
+/// A GPU.
+pub trait Driver: fmt::Debug + Send + Sync {
+    fn device(&self) -> Device;
+
+    /// The name of the device, for people.
+    fn name(&self) -> String;
+
+    fn form(&self) -> CodeForm;
+
+    /// Loads code of the form it takes; the functions are in the order of the entries.
+    ///
+    /// # Errors
+    /// The code is of another form or is refused.
+    fn load(&self, code: Code) -> Result<Vec<Function>, DriverError>;
+
+    /// # Errors
+    /// The device's memory is used up.
+    fn alloc(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError>;
+
+    /// # Errors
+    /// The device has no further streams.
+    fn stream(&self) -> Result<Box<dyn LaunchStream>, DriverError>;
+}

@@ -1,0 +1,211 @@
+//! Kernels for GPUs: every emitter on awkward shapes, in the interpreter against the reference, and through NVIDIA's
+//! assembler.
+//!
+//! The assembler comes from a pinned package; without a package index, or in a build without LLVM, that test says that it is
+//! skipped.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use tensorc::ir::graph::Graph;
+use tensorc::ir::interp::eval_graph;
+use tensorc::ir::kir::Kernel;
+use tensorc::ir::text::parse_module;
+use tensorc::passes::{Device, PassCx, Phase, Pipeline};
+use tensorc::runtime::Device as Place;
+use tensorc::{Backend, Compiler, Options};
+use tensorc_codegen::emit::Style;
+use tensorc_codegen::lower::{Choices, lower_with};
+use tensorc_codegen::target::Capability;
+use tensorc_ir::scalar::Scalar;
+use tensorc_ir::testing::Rng;
+use tensorc_ir::{DType, TensorData};
+
+use crate::support::cache::{Package, fetch, folder, member, visible};
+use crate::support::compare::{data, tensor};
+
+/// Inputs and body of a graph: `T` stands for an element type.
+const PROGRAMS: [(&str, &str, &str); 15] = [
+    ("map", "%x: T[3, 5, 7], %b: T[7]", "%s = add(%x, %b) %y = mul(%s, %x)"),
+    ("wide map", "%x: T[6, 64], %b: T[64]", "%s = sub(%x, %b) %y = abs(%s)"),
+    ("transpose", "%x: T[5, 9, 12]", "%y = transpose(%x) {perm = [2, 0, 1]}"),
+    ("one element", "%x: T[1]", "%y = add(%x, %x)"),
+    ("row sum", "%x: T[9, 100]", "%a = const i64[1] [1] %y = reduce_sum(%x, %a)"),
+    ("long row", "%x: T[2, 3001]", "%a = const i64[1] [1] %y = reduce_max(%x, %a)"),
+    ("everything", "%x: T[7, 11, 13]", "%y = reduce_sum(%x)"),
+    ("column sum", "%x: T[130, 37]", "%a = const i64[1] [0] %y = reduce_sum(%x, %a)"),
+    ("short columns", "%x: T[5, 6, 7]", "%a = const i64[1] [1] %y = reduce_min(%x, %a)"),
+    ("product", "%x: T[37, 29], %w: T[29, 45]", "%y = matmul(%x, %w)"),
+    ("products", "%x: T[3, 17, 40], %w: T[3, 40, 20]", "%y = matmul(%x, %w)"),
+    ("vector product", "%x: T[1, 65], %w: T[65, 70]", "%y = matmul(%x, %w)"),
+    ("concat", "%x: T[3, 4], %z: T[3, 5]", "%n = neg(%z) %y = concat(%x, %n) {axis = 1}"),
+    ("argmax", "%x: T[6, 50]", "%y = argmax(%x) {axis = 1}"),
+    ("gather", "%x: T[10, 6]", "%i = const i64[4] [3, -1, 0, 9] %y = gather(%x, %i)"),
+];
+
+/// The same of floating-point numbers alone.
+const FLOAT_PROGRAMS: [(&str, &str, &str); 10] = [
+    ("gelu", "%x: T[5, 33]", "%y = gelu(%x)"),
+    ("softmax", "%x: T[4, 77]", "%y = softmax(%x)"),
+    ("long softmax", "%x: T[2, 2050]", "%y = softmax(%x)"),
+    ("softmax of columns", "%x: T[30, 9]", "%y = softmax(%x) {axis = 0}"),
+    ("norm", "%x: T[6, 96], %s: T[96], %b: T[96]", "%y = layer_norm(%x, %s, %b)"),
+    ("aligned product", "%x: T[70, 136], %w: T[136, 72]", "%y = matmul(%x, %w)"),
+    (
+        "layer",
+        "%x: T[40, 64], %w: T[80, 64], %b: T[80]",
+        "%t = transpose(%w) {perm = [1, 0]} %p = matmul(%x, %t) %s = add(%p, %b) %y = gelu(%s)",
+    ),
+    (
+        "heads",
+        "%x: T[2, 4, 24, 32], %z: T[2, 4, 40, 32]",
+        "%t = transpose(%z) {perm = [0, 1, 3, 2]} %y = matmul(%x, %t)",
+    ),
+    ("product and softmax", "%x: T[20, 16], %w: T[16, 40]", "%p = matmul(%x, %w) %y = softmax(%p)"),
+    (
+        "convolution",
+        "%x: T[2, 5, 11, 9], %w: T[7, 5, 3, 3], %b: T[7]",
+        "%y = conv(%x, %w, %b) {pads = [1, 1, 1, 1], strides = [2, 1]}",
+    ),
+];
+
+struct Case {
+    name: String,
+    graph: Graph,
+}
+
+fn compiler(gpu: bool) -> Compiler {
+    let gpu = gpu.then(|| tensorc::gpu::interpreted(Place::accelerator(0)));
+    Compiler::new(Options { gpu, threads: Some(1), ..Options::default() }).unwrap()
+}
+
+/// Every program with every element type it has.
+fn cases(compiler: &Compiler) -> Vec<Case> {
+    let floats = [DType::F32, DType::F16, DType::BF16];
+    let all = [&floats[..], &[DType::F64, DType::I32, DType::I64, DType::I8]].concat();
+    let every = PROGRAMS.iter().flat_map(|p| all.iter().map(move |d| (p, *d)));
+    let float = FLOAT_PROGRAMS.iter().flat_map(|p| floats.iter().map(move |d| (p, *d)));
+    let case = |((name, inputs, body), dtype): (&(&str, &str, &str), DType)| {
+        let inputs = inputs.replace('T', dtype.name());
+        let text = format!("tensorc-ir 1\ngraph @main({inputs}) {{\n  {body}\n  return %y\n}}\n");
+        let module = parse_module(&text, compiler.registry()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        Case { name: format!("{name} of {dtype}"), graph: module.graphs.into_iter().next().unwrap() }
+    };
+    every.chain(float).map(case).collect()
+}
+
+/// The kernels of a graph.
+fn kernels(compiler: &Compiler, case: &Case) -> Vec<Kernel> {
+    let mut options = compiler.options().passes;
+    options.device = Device::Gpu;
+    let mut graph = case.graph.clone();
+    let mut cx = PassCx::new(compiler.registry()).with_options(options);
+    Pipeline::to(Phase::Fuse).run(&mut graph, &mut cx).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+    let choices = Choices { style: Style::Gpu, ..Choices::default() };
+    let lowered = lower_with(&graph, compiler.registry().math(), choices);
+    lowered.unwrap_or_else(|e| panic!("{}: {e}", case.name)).kernels
+}
+
+/// Largest error of a sum or function, relative to the largest element.
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 2e-3,
+        DType::BF16 => 1.6e-2,
+        DType::F64 => 1e-12,
+        _ => 2e-6,
+    }
+}
+
+#[test]
+fn every_emitter_agrees_with_the_interpreter() {
+    let (gpu, reference) = (compiler(true), compiler(false));
+    let mut compared = 0;
+    for case in cases(&gpu) {
+        let mut rng = Rng::new(compared);
+        let types =
+            case.graph.inputs().iter().map(|n| case.graph.dense(tensorc::ir::graph::Value { node: *n, port: 0 }));
+        let inputs: Vec<TensorData> = types
+            .map(|ty| {
+                let ty = ty.unwrap();
+                let dtype = ty.dtype;
+                TensorData::from_fn(ty, |_| Scalar::from_f64(dtype, rng.below(401) as f64 / 100.0 - 2.0))
+            })
+            .collect();
+        let expected = eval_graph(&case.graph, reference.registry(), &inputs).unwrap();
+        let names: Vec<String> = case.graph.inputs().iter().map(|n| case.graph.node(*n).name.to_string()).collect();
+        let given: Vec<(&str, tensorc::Tensor)> =
+            names.iter().map(String::as_str).zip(inputs.iter().map(tensor)).collect();
+        let outputs = gpu.model(case.graph.clone()).run(&given);
+        let outputs = outputs.unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        for (expected, (_, found)) in expected.iter().zip(&outputs) {
+            let found = data(found);
+            assert_eq!(expected.ty, found.ty, "{}", case.name);
+            let largest = expected.iter().map(|x| x.as_f64().abs()).fold(1e-30, f64::max);
+            let allowed = if found.dtype().is_float() { tolerance(found.dtype()) * largest } else { 0.0 };
+            for (i, (a, b)) in expected.iter().zip(found.iter()).enumerate() {
+                let (a, b) = (a.as_f64(), b.as_f64());
+                assert!((a - b).abs() <= allowed, "{}, element {i}: {a} expected, {b} found", case.name);
+            }
+        }
+        compared += 1;
+    }
+    visible(&format!("gpu: {compared} programs agree with the interpreter"));
+}
+
+/// The assembler; `None`, after a visible line, where it cannot be had.
+fn ptxas() -> Option<PathBuf> {
+    const PACKAGE: Package = Package {
+        spec: "nvidia-cuda-nvcc==13.0.88",
+        options: &["--only-binary=:all:", "--platform=manylinux2014_x86_64"],
+        sha256: "56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03",
+    };
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        visible("skipped: NVIDIA's assembler is for x86-64 Linux");
+        return None;
+    }
+    let place = folder().join("ptxas-13.0.88");
+    if !place.exists() {
+        let bytes = member(&fetch(PACKAGE)?, "nvidia/cu13/bin/ptxas").unwrap();
+        let part = folder().join(format!("ptxas.part-{}", std::process::id()));
+        fs::write(&part, &bytes).unwrap();
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(&part, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::rename(&part, &place).unwrap();
+    }
+    Some(place)
+}
+
+#[test]
+fn the_assembler_takes_every_kernel() {
+    if !Backend::has_llvm() {
+        visible("skipped: PTX needs a build with the feature `llvm`");
+        return;
+    }
+    let Some(ptxas) = ptxas() else { return };
+    let compiler = compiler(true);
+    let all: Vec<Kernel> = cases(&compiler).iter().flat_map(|case| kernels(&compiler, case)).collect();
+    let scratch = tempfile::tempdir().unwrap();
+    for capability in Capability::ALL {
+        let text = tensorc::gpu::ptx(&all, capability).unwrap_or_else(|e| panic!("{e}"));
+        let file = scratch.path().join("kernels.ptx");
+        fs::write(&file, &text).unwrap();
+        let output = Command::new(&ptxas)
+            .args(["-v", &format!("-arch={}", capability.processor()), "-o"])
+            .arg(scratch.path().join("kernels.cubin"))
+            .arg(&file)
+            .output()
+            .unwrap();
+        let report = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{report}");
+        let spilling = report.lines().filter(|l| l.contains("spill stores") && !l.contains(" 0 bytes spill stores"));
+        assert_eq!(spilling.count(), 0, "registers are spilled:\n{report}");
+        let registers = report.lines().filter_map(|l| l.split("Used ").nth(1)?.split(' ').next()?.parse::<u32>().ok());
+        let registers: Vec<u32> = registers.collect();
+        assert_eq!(registers.len(), all.len(), "a report for every kernel:\n{report}");
+        let most = registers.iter().max().copied().unwrap_or(0);
+        assert!(most <= 128, "{most} registers");
+        let name = capability.processor();
+        visible(&format!("gpu: {} kernels for {name}: no spills, {most} registers at most", all.len()));
+    }
+}
