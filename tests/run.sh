@@ -15,6 +15,9 @@ cargo test --release --workspace
 # Kernels and generated code on other processors, as far as there are tools.
 tests/cross.sh
 
+# Kernels for GPUs, executed by the interpreter.
+TENSORC_BACKEND=gpu cargo test --release --workspace --test suite -- onnx::
+
 # Short training runs on data of the repository; each fails if it does not learn enough.
 examples="${CARGO_TARGET_DIR:-target}/release/examples"
 "$examples/train_digits"

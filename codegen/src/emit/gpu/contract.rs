@@ -18,7 +18,7 @@ use super::loops::{below, launch, set_groups};
 use super::matrix;
 use crate::emit::Emitted;
 use crate::emit::cluster::{Cluster, Group, Uses, group_axes};
-use crate::emit::fold::{Fold, Space, accumulator, bind_folded};
+use crate::emit::fold::{Fold, Space, accumulator};
 use crate::emit::inline::{Bound, Inliner};
 
 /// Threads along each side of a tile.
@@ -93,7 +93,6 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Option<E
     let args = cluster.body.args(*node);
     let product = Product {
         space,
-        folds: &folds,
         contraction: c,
         value: Value { node: *node, port: 0 },
         operands: [args[0], args[1]],
@@ -171,7 +170,6 @@ fn tile(rows: u64, columns: u64, batch: u64) -> Tile {
 /// A contraction as a product of matrices.
 pub(super) struct Product<'a> {
     pub space: &'a Space,
-    folds: &'a [Fold],
     pub contraction: &'a Contraction,
     value: Value,
     pub operands: [Value; 2],
@@ -405,7 +403,6 @@ impl Product<'_> {
         let sum = e.b.load(sums, at);
         let sum = if e.b.dtype(sum) == dtype { sum } else { e.b.op(ScalarOp::Cast(dtype), &[sum]) };
         e.bind(self.value, Bound::Operand(sum));
-        bind_folded(e, self.space, self.folds)?;
         let values = self.stored.iter().map(|s| e.value(s.value, &s.coords, None)).collect::<Result<Vec<_>>>()?;
         for (s, value) in self.stored.iter().zip(values) {
             let at = e.kernel_index(&s.address);
