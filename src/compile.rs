@@ -93,26 +93,26 @@ pub(crate) fn plan(compiler: &Compiler, graph: &Graph, report: &mut Report) -> R
 /// Compiles a graph of known types.
 pub(crate) fn compile(compiler: &Compiler, graph: Graph) -> Result<Compiled, Error> {
     let mut report = Report::default();
-    let lowered = lowered(compiler, graph, &mut report)?;
+    let (_, lowered) = lowered(compiler, graph, &mut report)?;
     link(compiler, lowered, report)
 }
 
-/// Optimizes, lowers and plans a graph of known types.
-pub(crate) fn lowered(compiler: &Compiler, mut graph: Graph, report: &mut Report) -> Result<Lowered, Error> {
+/// Optimizes, lowers and plans a graph of known types; also gives the optimized graph.
+pub(crate) fn lowered(compiler: &Compiler, mut graph: Graph, report: &mut Report) -> Result<(Graph, Lowered), Error> {
     let options = compiler.options().passes;
     let keeping = options.recompute.is_some().then(|| graph.clone());
     let recomputes = optimize(compiler, options, &mut graph, report)?;
-    let mut lowered = plan(compiler, &graph, report)?;
-    if let (true, Some(mut graph)) = (recomputes, keeping) {
+    let lowered = plan(compiler, &graph, report)?;
+    if let (true, Some(mut keeping)) = (recomputes, keeping) {
         // What to recompute was chosen by an estimate; the plans have the last word.
         let options = tensorc_passes::Options { recompute: None, ..options };
-        optimize(compiler, options, &mut graph, report)?;
-        let other = plan(compiler, &graph, report)?;
+        optimize(compiler, options, &mut keeping, report)?;
+        let other = plan(compiler, &keeping, report)?;
         if other.plan.arena_bytes <= lowered.plan.arena_bytes {
-            lowered = other;
+            return Ok((keeping, other));
         }
     }
-    Ok(lowered)
+    Ok((graph, lowered))
 }
 
 /// Generates code and packs weights.

@@ -1,6 +1,6 @@
 //! The compiler instance: operators, options, threads and the cache of kernels.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tensorc_codegen::emit::Style;
@@ -17,6 +17,7 @@ use tensorc_runtime::profiler::Task;
 use tensorc_runtime::threads::resolve_threads;
 use tensorc_runtime::{Pool, Profiler};
 
+use crate::code_cache::CodeFolder;
 use crate::symbol::{Inference, inference};
 use crate::{Error, Model};
 
@@ -31,6 +32,9 @@ pub struct Options {
     pub passes: tensorc_passes::Options,
     /// What makes machine code. The results have the same bits.
     pub backend: Backend,
+    /// A folder in which machine code is kept for later processes; it is created with the first code in it. Whoever
+    /// can write to it decides what this process runs.
+    pub code_cache: Option<PathBuf>,
     /// Where kernels run, if not here: passes and kernels are made for a GPU then.
     pub gpu: Option<Arc<dyn Driver>>,
     /// Called when a phase of compilation begins.
@@ -53,6 +57,7 @@ struct Inner {
     registry: Registry,
     options: Options,
     kernels: KernelCache,
+    code: Option<Arc<CodeFolder>>,
     pool: Pool,
 }
 
@@ -91,7 +96,12 @@ impl Compiler {
             options.passes.device = Device::Gpu;
         }
         let pool = Pool::new(resolve_threads(options.threads))?;
-        Ok(Compiler(Arc::new(Inner { registry, options, kernels: KernelCache::new(), pool })))
+        let code = options.code_cache.clone().map(|path| Arc::new(CodeFolder::new(path)));
+        let kernels = match &code {
+            Some(folder) => KernelCache::new().storing(folder.clone()),
+            None => KernelCache::new(),
+        };
+        Ok(Compiler(Arc::new(Inner { registry, options, kernels, code, pool })))
     }
 
     pub fn registry(&self) -> &Registry {
@@ -104,6 +114,11 @@ impl Compiler {
 
     pub fn pool(&self) -> &Pool {
         &self.0.pool
+    }
+
+    /// Why no more code is written to [`Options::code_cache`], if something went wrong with it.
+    pub fn code_cache_failure(&self) -> Option<&str> {
+        self.0.code.as_ref()?.failure()
     }
 
     /// The profiler of the options.

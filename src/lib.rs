@@ -18,6 +18,7 @@
 pub mod aot;
 pub mod binding;
 pub mod build;
+mod code_cache;
 mod compile;
 mod compiler;
 mod error;

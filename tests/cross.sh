@@ -3,9 +3,12 @@
 #
 # Needs GNU's C compilers for those machines, qemu-user and Rust's libraries for them. What is missing is installed
 # where that is possible (rustup; as root on Debian, apt-get); otherwise the machine is left out, which is said.
+#
+# With the name of a back end, only whole models are compiled, by it, and compared with Cranelift's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+backend="${1:-}"
 target="${CARGO_TARGET_DIR:-$PWD/target}"
 packages="gcc-aarch64-linux-gnu gcc-riscv64-linux-gnu libc6-dev-arm64-cross libc6-dev-riscv64-cross qemu-user"
 tried=no
@@ -52,25 +55,26 @@ machine() {
     has_libraries "$rust" || { echo "cross: $arch is left out, there are no libraries of Rust for it"; return; }
     name="$(echo "$rust" | tr 'a-z-' 'A-Z_')"
     upper="$(echo "$arch" | tr 'a-z' 'A-Z')"
-    env "CARGO_TARGET_${name}_LINKER=$arch-linux-gnu-gcc" "CARGO_TARGET_${name}_RUNNER=$emulator" \
+    [ -n "$backend" ] || env "CARGO_TARGET_${name}_LINKER=$arch-linux-gnu-gcc" "CARGO_TARGET_${name}_RUNNER=$emulator" \
         CARGO_TARGET_DIR="$target/cross" TENSORC_EMULATED=1 \
         cargo test --profile cross -p tensorc-kernels --target "$rust" --lib --tests -- "$@"
     export "TENSORC_CROSS_$upper=$(library "$rust") $arch-linux-gnu-gcc $emulator"
     machines="$machines $arch"
 }
 
-# model TARGET [EMULATOR [RUNTIME_LIBRARY]]: a whole model compiled for a target must compute the bytes of the first.
+# model BACKEND TARGET [EMULATOR [RUNTIME_LIBRARY]]: a whole model compiled for a target must compute the bytes of the
+# first.
 model() {
-    local out="$work/$1"
+    local out="$work/$1-$2"
     mkdir "$out"
     "$target/release/tensorc" compile tests/cross/model.tc -o "$out/model" --emit=exe --weights=embed \
-        --target="$1" ${3:+--runtime-library="$3"} >/dev/null
+        --backend="$1" --target="$2" ${4:+--runtime-library="$4"} >/dev/null
     # shellcheck disable=SC2086
-    ${2:-} "$out/model" -o "$out" "$work/pixels.npy" >"$out/printed"
+    ${3:-} "$out/model" -o "$out" "$work/pixels.npy" >"$out/printed"
     for result in "$out"/*.npy; do
-        cmp "$result" "$work/x86_64/$(basename "$result")"
+        cmp "$result" "$work/cranelift-x86_64/$(basename "$result")"
     done
-    echo "cross: the model on $1 agrees in $(ls "$out"/*.npy | wc -l) results"
+    echo "cross: the model by $1 on $2 agrees in $(ls "$out"/*.npy | wc -l) results"
 }
 
 machine aarch64-unknown-linux-gnu aarch64
@@ -81,17 +85,19 @@ if [ "$(uname -m)" = x86_64 ] && command -v cc >/dev/null; then
     TENSORC_CROSS_X86_64="$(library x86_64-unknown-linux-gnu) cc"
     export TENSORC_CROSS_X86_64
 fi
-cargo test --release --workspace --test targets -- --nocapture
+[ -n "$backend" ] || cargo test --release --workspace --test targets -- --nocapture
 
 # Pixels are the bytes of some text.
 printf '\x93NUMPY\x01\x00\x76\x00%-117s\n' "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3, 33, 30), }" \
     >"$work/pixels.npy"
 head -c 5940 Cargo.lock >>"$work/pixels.npy"
 if [ "$(uname -m)" = x86_64 ]; then
-    model x86_64
-    model native
+    model cranelift x86_64
+    by="${backend:-cranelift}"
+    [ "$by" = cranelift ] || model "$by" x86_64
+    model "$by" native
     for arch in $machines; do
         words="TENSORC_CROSS_$(echo "$arch" | tr 'a-z' 'A-Z')"
-        model "$arch" "qemu-$arch -L /usr/$arch-linux-gnu" "${!words%% *}"
+        model "$by" "$arch" "qemu-$arch -L /usr/$arch-linux-gnu" "${!words%% *}"
     done
 fi

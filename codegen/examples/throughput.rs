@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use tensorc_codegen::cranelift::dump;
 use tensorc_codegen::jit::{Backend, KernelCache, compile_kernels};
+use tensorc_codegen::target::Target;
 use tensorc_ir::DType;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, Operand, Space};
@@ -138,7 +139,7 @@ fn main() -> Result<(), Error> {
     ];
     if let Some(which) = std::env::args().nth(1) {
         for (name, f) in functions.iter().filter(|(name, _)| name.contains(&which)) {
-            let d = dump(&map(f, 4096, 1, 8)?)?;
+            let d = dump(&map(f, 4096, 1, 8)?, Target::native()?)?;
             println!("{name}: {} bytes\n{}\n{}", d.bytes, d.clif, d.assembly);
         }
         return Ok(());

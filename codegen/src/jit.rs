@@ -9,6 +9,7 @@ use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::kir::Kernel;
 
 use crate::emit::Style;
+use crate::stored::{self, CodeStore};
 use crate::{cranelift, symbols};
 
 /// Finds the address of a run-time library function by name.
@@ -34,6 +35,11 @@ impl Backend {
     pub fn from_name(name: &str) -> Option<Backend> {
         let all = [Backend::Cranelift, Backend::Llvm, Backend::Auto];
         Backend::NAMES.iter().zip(all).find(|(n, _)| **n == name).map(|(_, b)| b)
+    }
+
+    /// Its name among [`Backend::NAMES`].
+    pub fn name(self) -> &'static str {
+        Backend::NAMES[self as usize]
     }
 
     /// Whether this build has LLVM.
@@ -77,6 +83,24 @@ pub(crate) struct Entry {
     pub code: Arc<dyn Any + Send + Sync>,
 }
 
+/// A kernel that is to be loaded.
+pub(crate) struct Wanted<'a> {
+    pub kernel: &'a Kernel,
+    /// What its code calls the function, other than all that is loaded with it.
+    pub name: &'a str,
+    /// Its code from a store.
+    pub known: Option<&'a [u8]>,
+    /// Whether there is a store.
+    pub keep: bool,
+}
+
+/// A loaded kernel.
+pub(crate) struct Made {
+    pub entry: Entry,
+    /// What a store is to keep.
+    pub code: Option<Vec<u8>>,
+}
+
 /// Compiled kernels by content: equal kernels are compiled once by a back end, whatever their names.
 ///
 /// All calls with one cache must resolve library functions to the same addresses. The code of a
@@ -84,18 +108,24 @@ pub(crate) struct Entry {
 pub struct KernelCache {
     entries: Mutex<HashMap<Key, Entry>>,
     verify: bool,
+    store: Option<Arc<dyn CodeStore>>,
 }
 
 type Key = (Backend, Kernel);
 
 impl KernelCache {
     pub fn new() -> KernelCache {
-        KernelCache { entries: Mutex::default(), verify: cfg!(debug_assertions) }
+        KernelCache { entries: Mutex::default(), verify: cfg!(debug_assertions), store: None }
     }
 
     /// A cache whose kernels pass the verifier of their back end, for tests.
     pub fn verifying() -> KernelCache {
-        KernelCache { entries: Mutex::default(), verify: true }
+        KernelCache { verify: true, ..KernelCache::new() }
+    }
+
+    /// A cache that asks a store for code before it compiles, and gives it what it compiled.
+    pub fn storing(self, store: Arc<dyn CodeStore>) -> KernelCache {
+        KernelCache { store: Some(store), ..self }
     }
 
     /// Number of different kernels compiled.
@@ -165,35 +195,44 @@ pub fn compile_kernels(
             addresses.insert(name, address as usize);
         }
     }
-    let share = missing.len().div_ceil(threads.max(1)).max(1);
-    let chunks: Vec<&[usize]> = missing.chunks(share).collect();
-    let work = Work { kernels, keys: &keys, addresses, verify: cache.verify };
-    let results: Vec<Result<Vec<Entry>>> = match &chunks[..] {
-        [] => vec![],
-        [only] => vec![work.compile(only)],
-        _ => std::thread::scope(|scope| {
-            let work = &work;
-            let handles: Vec<_> = chunks.iter().map(|&chunk| scope.spawn(move || work.compile(chunk))).collect();
-            let join = |h: std::thread::ScopedJoinHandle<'_, _>| h.join().unwrap_or_else(|_| Err(panicked()));
-            handles.into_iter().map(join).collect()
-        }),
-    };
+    let work = Work { kernels, keys: &keys, addresses, cache };
+    let made = on_threads(&missing, threads, |chunk| work.compile(chunk))?;
+    if let (Some(store), false) = (&cache.store, missing.is_empty()) {
+        store.finish();
+    }
     let mut known = cache.entries.lock().unwrap_or_else(PoisonError::into_inner);
-    for (chunk, result) in chunks.iter().zip(results) {
-        for (i, entry) in chunk.iter().zip(result?) {
-            known.entry(keys[*i].clone()).or_insert(entry);
-        }
+    for (i, entry) in missing.into_iter().zip(made) {
+        known.entry(keys[i].clone()).or_insert(entry);
     }
     let entries: Option<Vec<Entry>> = keys.iter().map(|k| known.get(k).cloned()).collect();
     let lost = || Diagnostic::new(Code::Internal, "a compiled kernel was lost");
     entries.map(|entries| JitModule { entries }).ok_or_else(lost)
 }
 
+/// Does work in up to `threads` pieces side by side; the results are in the order of the items. Fails with the first
+/// piece, in order, that does.
+pub(crate) fn on_threads<R: Send>(
+    items: &[usize],
+    threads: usize,
+    work: impl Fn(&[usize]) -> Result<Vec<R>> + Sync,
+) -> Result<Vec<R>> {
+    let share = items.len().div_ceil(threads.max(1)).max(1);
+    if items.len() <= share {
+        return work(items);
+    }
+    let results: Vec<Result<Vec<R>>> = std::thread::scope(|scope| {
+        let handles: Vec<_> = items.chunks(share).map(|chunk| scope.spawn(|| work(chunk))).collect();
+        let join = |h: std::thread::ScopedJoinHandle<'_, _>| h.join().unwrap_or_else(|_| Err(panicked()));
+        handles.into_iter().map(join).collect()
+    });
+    Ok(results.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
 /// Functions of the run-time library that back ends call on processors without an instruction.
 fn stand_ins() -> Vec<String> {
     let cranelift = cranelift::libcalls::names();
     #[cfg(feature = "llvm")]
-    return cranelift.chain(crate::llvm::jit::LIBCALLS.map(|(_, name)| name.to_owned())).collect();
+    return cranelift.chain(symbols::C_FUNCTIONS.map(|(_, name)| name.to_owned())).collect();
     #[cfg(not(feature = "llvm"))]
     cranelift.collect()
 }
@@ -209,7 +248,7 @@ struct Work<'a> {
     kernels: &'a [Kernel],
     keys: &'a [Key],
     addresses: BTreeMap<String, usize>,
-    verify: bool,
+    cache: &'a KernelCache,
 }
 
 impl Work<'_> {
@@ -221,15 +260,66 @@ impl Work<'_> {
             if of.is_empty() {
                 continue;
             }
-            let kernels: Vec<&Kernel> = of.iter().map(|&i| &self.kernels[i]).collect();
-            let made = match backend {
-                #[cfg(feature = "llvm")]
-                Backend::Llvm => crate::llvm::jit::compile(&kernels, &self.addresses, self.verify)?,
-                _ => cranelift::jit::compile(&kernels, &self.addresses, self.verify)?,
+            let made = match &self.cache.store {
+                Some(store) => self.make_stored(backend, &of, &**store)?,
+                None => self.make(backend, &of, &[], &[])?,
             };
-            entries.extend(of.into_iter().zip(made));
+            entries.extend(of.into_iter().zip(made.into_iter().map(|made| made.entry)));
         }
         Ok(entries.into_values().collect())
+    }
+
+    /// Takes code from the store where it has some, and stores the rest.
+    fn make_stored(&self, backend: Backend, of: &[usize], store: &dyn CodeStore) -> Result<Vec<Made>> {
+        let processor = self.processor(backend)?;
+        let keys: Vec<stored::Key> =
+            of.iter().map(|&i| stored::Key::new(backend, &processor, &self.keys[i].1)).collect();
+        // Stored code has its name inside, and is loaded together with other code.
+        let names: Vec<String> = keys.iter().map(|key| format!("kernel_{:032x}", key.number)).collect();
+        let records: Vec<Option<Vec<u8>>> = keys.iter().map(|key| store.get(key.number)).collect();
+        let known: Vec<Option<&[u8]>> =
+            keys.iter().zip(&records).map(|(key, record)| key.code_in(record.as_deref()?)).collect();
+        let made = self.make(backend, of, &names, &known);
+        // Code that a back end does not take is no code.
+        let again = |e| if known.iter().all(Option::is_none) { Err(e) } else { self.make(backend, of, &names, &[]) };
+        let made = made.or_else(again)?;
+        for (key, made) in keys.iter().zip(&made) {
+            if let Some(code) = &made.code {
+                store.put(key.number, &key.record(code));
+            }
+        }
+        Ok(made)
+    }
+
+    /// Loads kernels of one back end. Where there are no names there is no store.
+    fn make(&self, backend: Backend, of: &[usize], names: &[String], known: &[Option<&[u8]>]) -> Result<Vec<Made>> {
+        let plain: Vec<String> = (names.len()..of.len()).map(|i| format!("kernel{i}")).collect();
+        let names = names.iter().chain(&plain);
+        let wanted: Vec<Wanted<'_>> = of
+            .iter()
+            .zip(names)
+            .enumerate()
+            .map(|(n, (&i, name))| Wanted {
+                kernel: &self.kernels[i],
+                name,
+                known: known.get(n).copied().flatten(),
+                keep: plain.is_empty(),
+            })
+            .collect();
+        match backend {
+            #[cfg(feature = "llvm")]
+            Backend::Llvm => crate::llvm::jit::load(&wanted, &self.addresses, self.cache.verify),
+            _ => cranelift::jit::load(&wanted, &self.addresses, self.cache.verify),
+        }
+    }
+
+    /// The processor as a back end sees it.
+    fn processor(&self, backend: Backend) -> Result<String> {
+        match backend {
+            #[cfg(feature = "llvm")]
+            Backend::Llvm => crate::llvm::jit::describe(),
+            _ => cranelift::isa::describe(self.cache.verify),
+        }
     }
 }
 

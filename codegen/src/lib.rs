@@ -7,5 +7,7 @@ pub mod jit;
 #[cfg(feature = "llvm")]
 pub mod llvm;
 pub mod lower;
+pub mod object;
+pub mod stored;
 mod symbols;
 pub mod target;

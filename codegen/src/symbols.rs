@@ -39,6 +39,26 @@ pub(crate) fn callee(op: ScalarOp, from: DType) -> Option<(String, Prototype)> {
     }
 }
 
+/// Functions of the run-time library that do what functions of C do, by the names in C, where LLVM calls them on
+/// processors without an instruction.
+pub(crate) const C_FUNCTIONS: [(&str, &str); 10] = [
+    ("ceilf", "tc_ceil_f32"),
+    ("ceil", "tc_ceil_f64"),
+    ("floorf", "tc_floor_f32"),
+    ("floor", "tc_floor_f64"),
+    ("truncf", "tc_trunc_f32"),
+    ("trunc", "tc_trunc_f64"),
+    ("roundevenf", "tc_round_f32"),
+    ("roundeven", "tc_round_f64"),
+    ("fmaf", "tc_fma_f32"),
+    ("fma", "tc_fma_f64"),
+];
+
+/// What is called instead of a function of C: itself, unless the run-time library has it.
+pub(crate) fn callee_name(name: &str) -> String {
+    C_FUNCTIONS.iter().find(|(c_name, _)| *c_name == name).map_or(name, |(_, own)| own).to_owned()
+}
+
 /// The function that applies `f` to a strip of f32: its address, then the number of elements.
 pub(crate) fn strip(f: MathFn) -> (String, Prototype) {
     (format!("tc_v{}_f32", f.name()), Prototype { param: DType::I64, arity: 2, result: None })

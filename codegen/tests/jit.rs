@@ -6,6 +6,7 @@ mod common;
 use tensorc_abi::DType;
 use tensorc_codegen::cranelift::dump;
 use tensorc_codegen::jit::{Backend, KernelCache, compile_kernels};
+use tensorc_codegen::target::Target;
 use tensorc_ir::diag::Code;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, Operand, Space};
@@ -94,7 +95,7 @@ fn unexpanded_mathematics_and_huge_arrays_are_refused() {
 
 #[test]
 fn the_code_of_a_kernel_can_be_read() {
-    let code = dump(&map("k", DType::F32, ScalarOp::Add, 1.0)).unwrap();
+    let code = dump(&map("k", DType::F32, ScalarOp::Add, 1.0), Target::native().unwrap()).unwrap();
     assert_eq!(code.clif.matches("fadd").count(), 2, "two chunks of four lanes:\n{}", code.clif);
     assert!(code.assembly.contains("addps") || !cfg!(target_arch = "x86_64"), "{}", code.assembly);
     assert!(code.bytes > 0);
@@ -113,7 +114,7 @@ fn a_maximum_by_comparison_is_one_instruction() {
         Ok::<(), ()>(())
     })
     .unwrap();
-    let code = dump(&b.finish()).unwrap();
+    let code = dump(&b.finish(), Target::native().unwrap()).unwrap();
     assert!(code.assembly.contains("maxps") || !cfg!(target_arch = "x86_64"), "{}", code.assembly);
 }
 

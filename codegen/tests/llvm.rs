@@ -94,7 +94,7 @@ fn objects_for_every_target() {
 
 #[test]
 fn vectors_are_as_wide_as_the_level() {
-    let text = |name: &str| assembly(&square(256), &name.parse().unwrap()).unwrap();
+    let text = |name: &str| assembly(&[("square".into(), &square(256))], &name.parse().unwrap()).unwrap();
     assert!(text("x86_64-v4").contains("vfmadd") && text("x86_64-v4").contains("zmm"));
     assert!(text("x86_64-v3").contains("vfmadd") && text("x86_64-v3").contains("ymm"));
     assert!(!text("x86_64-v3").contains("zmm"));

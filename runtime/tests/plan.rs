@@ -286,7 +286,7 @@ fn an_arena_that_cannot_be_allocated_is_an_error() {
     plan.arena_bytes = 1 << 61;
     let executable = executable(plan, vec![]);
     let error = Context::new(executable, &Pool::new(1).unwrap()).unwrap_err();
-    assert_eq!(error, tensorc_runtime::RunError::Alloc(AllocError { bytes: 1 << 61, purpose: "arena" }));
+    assert_eq!(error, RunError::Alloc(AllocError { bytes: 1 << 61, purpose: "arena" }));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! A [`Request`] names the shapes; every combination of extents of the dynamic dimensions becomes a *variant*, a
 //! plan of its own. `variants` compiles them, `weights` lays their weights into one block, `image` writes their
-//! plans as tables, and Cranelift's object writer puts these beside the kernels. `header`, `bindings` and
+//! plans as tables, and `tensorc_codegen::object` puts these beside the kernels. `header`, `bindings` and
 //! `describe` describe the result, `link` makes libraries and programs with the linker of the C compiler.
 
 pub mod bindings;
@@ -16,12 +16,14 @@ mod weights;
 use std::collections::BTreeMap;
 
 use tensorc_abi::image::step;
-use tensorc_codegen::cranelift::{ObjectModel, emit_object};
+use tensorc_codegen::object::{ObjectModel, emit_object, kernel_name};
 use tensorc_codegen::target::Target;
+use tensorc_ir::Module;
 use tensorc_ir::kir::Kernel;
 use tensorc_runtime::artifact::Manifest;
 
-use crate::{Backend, Error, Model};
+use self::variants::Variant;
+use crate::{Error, Model};
 
 /// What to compile a model for.
 #[derive(Clone, Debug)]
@@ -48,19 +50,19 @@ pub struct Artifact {
     /// The file of weights, if they are not embedded.
     pub weights: Option<Vec<u8>>,
     pub manifest: Manifest,
+    /// What was compiled, for people: the optimized graph and the plan of every variant, named by its extents, and the
+    /// kernels of all, as the object names them.
+    pub module: Module,
 }
 
 /// Compiles a model ahead of time.
 ///
 /// # Errors
 /// The request does not fit the model; shapes in it depend on values; it calls functions of this process, or
-/// changes states; the target has no code; the compiler's back end is not Cranelift.
+/// changes states; the compiler's back end has no code for the target.
 pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
     let compiler = model.compiler();
     check_name(&request.name)?;
-    if compiler.options().backend != Backend::Cranelift {
-        return Err(Error::Artifact("ahead of time, code is made by Cranelift alone: choose that back end".into()));
-    }
     let variants = variants::compile(model, request)?;
     compiler.progress("pack weights");
     let block = weights::Block::new(compiler, &variants)?;
@@ -78,12 +80,30 @@ pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
         program: request.program,
         manifest: &|code| describe::with_code(&manifest, code).to_section(),
     };
-    let object = emit_object(&object, request.target)?;
+    let (backend, threads) = (compiler.options().backend, compiler.pool().threads());
+    let object = emit_object(&object, backend, request.target, threads)?;
     // As the object has it: with the bytes of code.
     let manifest = Manifest::of_elf(&object).map_err(|e| Error::Internal(format!("the manifest of an object: {e}")))?;
     let header = header::write(&manifest);
     let weights = (!request.embed_weights).then(|| block.file());
-    Ok(Artifact { object, header, weights, manifest })
+    let module = module(request, variants, kernels, &numbers);
+    Ok(Artifact { object, header, weights, manifest, module })
+}
+
+fn module(request: &Request, variants: Vec<Variant>, mut kernels: Vec<Kernel>, numbers: &[Vec<u32>]) -> Module {
+    let mut module = Module { name: request.name.clone(), ..Module::default() };
+    for (mut variant, numbers) in variants.into_iter().zip(numbers) {
+        let named = request.ranges.keys().zip(&variant.extents).map(|(name, extent)| format!("_{name}_{extent}"));
+        let name: String = std::iter::once(request.name.clone()).chain(named).collect();
+        variant.graph.name = name.as_str().into();
+        variant.plan.name = name;
+        variant.plan.kernels = numbers.iter().map(|n| kernel_name(&request.name, *n as usize)).collect();
+        module.graphs.push(variant.graph);
+        module.plans.push(variant.plan);
+    }
+    kernels.iter_mut().enumerate().for_each(|(i, kernel)| kernel.name = kernel_name(&request.name, i));
+    module.kernels = kernels;
+    module
 }
 
 fn check_name(name: &str) -> Result<(), Error> {
@@ -95,7 +115,7 @@ fn check_name(name: &str) -> Result<(), Error> {
 }
 
 /// The different kernels of all variants, and for each variant the number of each of its kernels.
-fn unique_kernels(variants: &[variants::Variant]) -> (Vec<Kernel>, Vec<Vec<u32>>) {
+fn unique_kernels(variants: &[Variant]) -> (Vec<Kernel>, Vec<Vec<u32>>) {
     let mut numbers: std::collections::HashMap<Kernel, u32> = std::collections::HashMap::new();
     let mut kernels = vec![];
     let mut number = |kernel: &Kernel| {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tensorc_abi::{Plan, StepOp};
 use tensorc_ir::TensorData;
+use tensorc_ir::graph::Graph;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::lowered::Lowered;
 use tensorc_passes::infer::{bind, infer_graph};
@@ -21,6 +22,8 @@ const MOST: u64 = 1024;
 pub struct Variant {
     /// Extents of the dynamic dimensions, in the order of the request's names.
     pub extents: Vec<u64>,
+    /// As it is optimized.
+    pub graph: Graph,
     pub plan: Plan,
     pub kernels: Vec<Kernel>,
     pub constants: Vec<TensorData>,
@@ -80,7 +83,8 @@ fn variant(model: &Model, request: &Request, extents: &[u64]) -> Result<Variant,
     if split(&graph, compiler.registry(), static_bytes)?.is_some() {
         return Err(Error::Staged { model: name });
     }
-    let Lowered { plan, kernels, constants, .. } = lowered(compiler, graph, &mut Report::default())?;
+    let (graph, lowered) = lowered(compiler, graph, &mut Report::default())?;
+    let Lowered { plan, kernels, constants, .. } = lowered;
     verify(&plan).map_err(|error| LoadError::Plan { plan: plan.name.clone(), error })?;
     if !plan.states.is_empty() {
         return Err(Error::Artifact(format!("model `{name}` changes states, which an artifact does not")));
@@ -93,5 +97,5 @@ fn variant(model: &Model, request: &Request, extents: &[u64]) -> Result<Variant,
         let why = format!("operator `{operator}` at `{node}` is a function of this process, which an artifact lacks");
         return Err(Error::Artifact(why));
     }
-    Ok(Variant { extents: extents.to_vec(), plan, kernels, constants })
+    Ok(Variant { extents: extents.to_vec(), graph, plan, kernels, constants })
 }

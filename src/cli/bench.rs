@@ -8,9 +8,9 @@ use clap::Args;
 use serde_json::json;
 use tensorc::abi::{ConvPass, Plan, StepOp};
 use tensorc::runtime::{TensorMut, TensorRef};
-use tensorc::{Session, Tensor};
+use tensorc::{Options, Session, Tensor};
 
-use super::{CompileArgs, Failure, InputArgs, arrays, npz, print};
+use super::{CacheArgs, CompileArgs, Failure, InputArgs, arrays, npz, print, warn};
 
 #[derive(Args)]
 pub struct BenchArgs {
@@ -18,6 +18,8 @@ pub struct BenchArgs {
     inputs: InputArgs,
     #[command(flatten)]
     compile: CompileArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// Timed runs
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
@@ -37,7 +39,8 @@ const WARM_UP: Duration = Duration::from_millis(500);
 
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let start = Instant::now();
-    let compiler = args.compile.compiler(None)?;
+    let compiler =
+        args.compile.compiler_with(None, Options { code_cache: args.cache.folder(), ..Options::default() })?;
     let model = args.inputs.model.load(&compiler)?;
     let loaded = start.elapsed();
     let inputs = arrays::inputs(&model, &args.inputs)?;
@@ -48,6 +51,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let mut session = model.compile(&types)?;
     let compile = loaded + start.elapsed();
     super::progress::clear();
+    warn(&compiler);
     let start = Instant::now();
     let outputs = session.run(&ordered)?;
     let first = start.elapsed();

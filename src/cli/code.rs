@@ -35,42 +35,50 @@ impl Form {
         }
     }
 
-    /// The code of kernels, a paragraph each.
+    /// The code of kernels, a paragraph each; assembly of LLVM's in one piece that assemblers read.
     ///
     /// # Errors
     /// A kernel has no code, or the build does not have the back end.
     pub fn text(self, kernels: &[Kernel], backend: Backend, target: Target) -> Result<String> {
         let backend = self.backend(backend);
         backend.check()?;
+        let together = |kernel: &&Kernel| self == Form::Asm && backend.of(kernel) == Backend::Llvm;
+        let (together, apart): (Vec<&Kernel>, Vec<&Kernel>) = kernels.iter().partition(together);
         let mut out = String::new();
-        for kernel in kernels {
+        for kernel in apart {
             out += &format!("; kernel {}\n", kernel.name);
-            out += &self.kernel(kernel, backend.of(kernel), target)?;
+            out += &self.kernel(kernel, target)?;
             out.push('\n');
+        }
+        if !together.is_empty() {
+            out += &assembly(&together, target)?;
         }
         Ok(out)
     }
 
-    #[cfg(feature = "llvm")]
-    fn kernel(self, kernel: &Kernel, backend: Backend, target: Target) -> Result<String> {
-        match (self, backend) {
-            (Form::Llvm, _) => tensorc_codegen::llvm::ir_text(kernel, &target, true),
-            (Form::Asm, Backend::Llvm) => tensorc_codegen::llvm::assembly(kernel, &target),
-            _ => self.of_cranelift(kernel, target),
+    fn kernel(self, kernel: &Kernel, target: Target) -> Result<String> {
+        #[cfg(feature = "llvm")]
+        if self == Form::Llvm {
+            return tensorc_codegen::llvm::ir_text(kernel, &target, true);
         }
-    }
-
-    #[cfg(not(feature = "llvm"))]
-    fn kernel(self, kernel: &Kernel, _: Backend, target: Target) -> Result<String> {
-        self.of_cranelift(kernel, target)
-    }
-
-    fn of_cranelift(self, kernel: &Kernel, target: Target) -> Result<String> {
-        if target != Target::native()? {
-            let why = format!("Cranelift's code is shown for this machine only, not for {target}");
-            return Err(tensorc::ir::diag::Diagnostic::new(tensorc::ir::diag::Code::Unsupported, why));
-        }
-        let code = tensorc_codegen::cranelift::dump(kernel)?;
+        let code = tensorc_codegen::cranelift::dump(kernel, target)?;
         Ok(if self == Form::Clif { code.clif } else { code.assembly })
     }
+}
+
+/// Assembly by LLVM, of kernels that may have equal names.
+#[cfg(feature = "llvm")]
+fn assembly(kernels: &[&Kernel], target: Target) -> Result<String> {
+    let mut names = std::collections::BTreeSet::new();
+    let mut named = vec![];
+    for (i, kernel) in kernels.iter().enumerate() {
+        let name = &kernel.name;
+        named.push((if names.insert(name) { name.clone() } else { format!("{name}.{i}") }, *kernel));
+    }
+    tensorc_codegen::llvm::assembly(&named, &target)
+}
+
+#[cfg(not(feature = "llvm"))]
+fn assembly(_: &[&Kernel], _: Target) -> Result<String> {
+    Ok(String::new())
 }

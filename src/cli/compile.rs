@@ -4,17 +4,20 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use tensorc::Target;
 use tensorc::aot::link::{Product, Tools, link};
 use tensorc::aot::{Request, bindings, compile};
+use tensorc::ir::Module;
+use tensorc::ir::text::{PrintOptions, print_module};
+use tensorc::{Backend, Target};
 
+use super::code::Form;
 use super::{CompileArgs, Failure, ModelArgs, Usage, arrays, print};
 
 #[derive(Args)]
 pub struct AheadArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Where to write: OUT.o, OUT.a, OUT.so or OUT, with OUT.h, OUT.json and OUT.weights beside it
+    /// Where to write: OUT.o, OUT.a, OUT.so, OUT, OUT.ir, OUT.kir or OUT.s, with OUT.h, OUT.json and OUT.weights beside
     #[arg(short, long, value_name = "OUT")]
     out: PathBuf,
     /// What to write; several with commas
@@ -56,6 +59,12 @@ enum Emit {
     Header,
     /// Rust bindings, OUT.rs
     Rust,
+    /// The optimized graph of every variant
+    Ir,
+    /// The plans and kernels
+    Kir,
+    /// Assembly of the kernels
+    Asm,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -67,7 +76,7 @@ enum Weights {
 }
 
 pub fn run(args: &AheadArgs) -> Result<(), Failure> {
-    let compiler = args.compile.compiler(None)?;
+    let compiler = args.compile.compiler()?;
     let target: Target = args.target.parse().map_err(|e| Usage(format!("--target: {e}")))?;
     let model = args.model.load(&compiler)?;
     let (ranges, shapes): (Vec<String>, Vec<String>) = args.shapes.iter().cloned().partition(|s| s.contains(".."));
@@ -102,6 +111,11 @@ pub fn run(args: &AheadArgs) -> Result<(), Failure> {
                 written.push(write("o", &artifact.object)?);
                 continue;
             }
+            Emit::Ir | Emit::Kir | Emit::Asm => {
+                let (extension, text) = listing(*emit, &artifact.module, args.compile.backend()?, target)?;
+                written.push(write(extension, text.as_bytes())?);
+                continue;
+            }
             Emit::StaticLib => ("a", Product::StaticLibrary),
             Emit::SharedLib => ("so", Product::SharedLibrary),
             Emit::Exe => ("", Product::Program),
@@ -118,6 +132,17 @@ pub fn run(args: &AheadArgs) -> Result<(), Failure> {
     print(&text)
 }
 
+/// A text of what was compiled, and the extension of its file.
+fn listing(emit: Emit, module: &Module, backend: Backend, target: Target) -> Result<(&'static str, String), Failure> {
+    let options = PrintOptions { elide: true, ..PrintOptions::default() };
+    let text = match emit {
+        Emit::Asm => return Ok(("s", Form::Asm.text(&module.kernels, backend, target)?)),
+        Emit::Kir => Module { graphs: vec![], ..module.clone() },
+        _ => Module { kernels: vec![], plans: vec![], ..module.clone() },
+    };
+    Ok((if emit == Emit::Kir { "kir" } else { "ir" }, print_module(&text, &options)))
+}
+
 /// A name in C from the name of a file.
 fn identifier(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -130,7 +155,7 @@ fn with_extension(out: &Path, extension: &str) -> PathBuf {
     if extension.is_empty() || out.extension().is_some_and(|e| e == extension) {
         return out.to_owned();
     }
-    let known = ["o", "a", "so", "h", "rs", "json", "weights"];
+    let known = ["o", "a", "so", "h", "rs", "json", "weights", "ir", "kir", "s"];
     let base = if out.extension().is_some_and(|e| known.iter().any(|k| e == *k)) {
         out.with_extension("")
     } else {

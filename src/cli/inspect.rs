@@ -48,7 +48,7 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
         };
     }
     let shapes = arrays::shapes(&args.shapes)?;
-    let compiler = args.compile.compiler(None)?;
+    let compiler = args.compile.compiler()?;
     let graph = args.model.load(&compiler)?.graph().clone();
     let model = Contents::of(&graph, &compiler);
     let mut bound = graph.clone();

@@ -20,10 +20,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
-use tensorc::passes::Device;
 use tensorc::passes::cost::Machine;
 use tensorc::passes::fuse::By;
-use tensorc::runtime::Profiler;
 use tensorc::runtime::gpu::Driver;
 use tensorc::runtime::{Device as Place, DeviceKind};
 use tensorc::{Backend, Compiler, Model, Options};
@@ -95,33 +93,28 @@ impl CompileArgs {
         Backend::from_name(&self.backend).ok_or_else(unknown)
     }
 
-    /// The GPU that `--device` names, or, where code for one is only looked at, the interpreted one.
-    fn driver(&self) -> Result<Arc<dyn Driver>, Failure> {
+    /// The GPU that `--device` names, if it does.
+    fn driver(&self) -> Result<Option<Arc<dyn Driver>>, Failure> {
         let named = |e: &dyn std::fmt::Display| Usage(format!("--device: {e}"));
         match self.device.as_str() {
-            "cpu" | "interpreted" => Ok(tensorc::gpu::interpreted(Place::accelerator(0))),
+            "cpu" => Ok(None),
+            "interpreted" => Ok(Some(tensorc::gpu::interpreted(Place::accelerator(0)))),
             name => match name.parse::<Place>().map_err(|e| named(&e))? {
-                Place { kind: DeviceKind::Accelerator, id } => Ok(tensorc::gpu::cuda(id)?),
+                Place { kind: DeviceKind::Accelerator, id } => Ok(Some(tensorc::gpu::cuda(id)?)),
                 other => Err(named(&format!("nothing runs on {other}; write cpu, gpu or interpreted")).into()),
             },
         }
     }
 
-    fn compiler(&self, profiler: Option<Profiler>) -> Result<Compiler, Failure> {
-        let device = if self.device == "cpu" { Device::Cpu } else { Device::Gpu };
-        self.compiler_for(device, None, profiler)
+    fn compiler(&self) -> Result<Compiler, Failure> {
+        self.compiler_with(None, Options::default())
     }
 
-    /// A compiler whose kernels are written for a device and the back end of a form of code.
-    fn compiler_for(
-        &self,
-        device: Device,
-        code: Option<code::Form>,
-        profiler: Option<Profiler>,
-    ) -> Result<Compiler, Failure> {
-        let mut options = Options { threads: self.threads.map(usize::from), profiler, ..Options::default() };
-        if device == Device::Gpu {
-            options.gpu = Some(self.driver()?);
+    /// A compiler with some options chosen otherwise, whose kernels are written for the back end of a form of code.
+    fn compiler_with(&self, code: Option<code::Form>, options: Options) -> Result<Compiler, Failure> {
+        let mut options = Options { threads: self.threads.map(usize::from), ..options };
+        if options.gpu.is_none() {
+            options.gpu = self.driver()?;
         }
         options.passes.reassociate = !self.exact;
         options.passes.approximate = self.fast_math;
@@ -143,6 +136,29 @@ impl CompileArgs {
         }
         options.progress = Some(progress::phase);
         Ok(Compiler::new(options)?)
+    }
+}
+
+/// Where code is kept for later runs of the program.
+#[derive(Args, Clone)]
+pub struct CacheArgs {
+    /// Keep machine code in a folder for later runs (default: $TENSORC_CODE_CACHE, or nowhere)
+    #[arg(long, value_name = "DIR")]
+    code_cache: Option<PathBuf>,
+}
+
+impl CacheArgs {
+    fn folder(&self) -> Option<PathBuf> {
+        let set = || std::env::var_os("TENSORC_CODE_CACHE").filter(|path| !path.is_empty()).map(PathBuf::from);
+        self.code_cache.clone().or_else(set)
+    }
+}
+
+/// Says on standard error what did not stop the command.
+fn warn(compiler: &Compiler) {
+    if let Some(failure) = compiler.code_cache_failure() {
+        progress::clear();
+        eprintln!("tensorc: warning: {failure}");
     }
 }
 

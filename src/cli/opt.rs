@@ -16,10 +16,8 @@ use tensorc::ir::verify::{Stage, verify_graph, verify_kernel, verify_plan};
 use tensorc::ir::{DenseType, Module};
 use tensorc::passes::cost;
 use tensorc::passes::pipeline::known_names;
-use tensorc::passes::{
-    Device, Pass, PassCx, Phase, Pipeline, PrintWhen, Rewrite, Timing, Unit, phase_passes, plan_memory,
-};
-use tensorc::{Compiler, Target, binding};
+use tensorc::passes::{Pass, PassCx, Phase, Pipeline, PrintWhen, Rewrite, Timing, Unit, phase_passes, plan_memory};
+use tensorc::{Compiler, Options, Target, binding};
 use tensorc_codegen::lower::lower_with;
 use tensorc_codegen::target::Capability;
 
@@ -107,7 +105,7 @@ const PLAN_MEMORY: &str = "plan-memory";
 
 pub fn run(args: &OptArgs) -> Result<(), Failure> {
     let Some(file) = args.file.as_ref().filter(|_| !args.print_cost_model) else {
-        let compiler = args.compile.compiler(None)?;
+        let compiler = args.compile.compiler()?;
         return print(&compiler.options().passes.machine.to_text());
     };
     let work = Work::new(args)?;
@@ -122,8 +120,8 @@ pub fn run(args: &OptArgs) -> Result<(), Failure> {
     };
     let target = if gpu.is_some() { "native" } else { &args.target };
     let target = target.parse::<Target>().map_err(|e| named(&e))?;
-    let device = if gpu.is_some() { Device::Gpu } else { Device::Cpu };
-    let compiler = args.compile.compiler_for(device, work.code, None)?;
+    let driver = gpu.is_some().then(|| tensorc::gpu::interpreted(tensorc::runtime::Device::accelerator(0)));
+    let compiler = args.compile.compiler_with(work.code, Options { gpu: driver, ..Options::default() })?;
     let mut module = read(&compiler, file, args.params.as_deref())?;
     if work.plan && !work.lower && !module.graphs.is_empty() {
         return Err(usage(format!("`{PLAN_MEMORY}` plans what `{LOWER}` made: write `{LOWER},{PLAN_MEMORY}`")).into());

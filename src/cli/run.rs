@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tensorc::Tensor;
 use tensorc::runtime::Profiler;
+use tensorc::{Options, Tensor};
 
-use super::{CompileArgs, Failure, InputArgs, arrays, npz, print};
+use super::{CacheArgs, CompileArgs, Failure, InputArgs, arrays, npz, print, warn};
 
 #[derive(Args)]
 pub struct RunArgs {
@@ -14,6 +14,8 @@ pub struct RunArgs {
     inputs: InputArgs,
     #[command(flatten)]
     compile: CompileArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
     /// Save the outputs, named by graph output
     #[arg(long, value_name = "NPZ")]
     output: Option<PathBuf>,
@@ -27,7 +29,8 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     if args.trace.is_some() {
         profiler.start();
     }
-    let compiler = args.compile.compiler(Some(profiler.clone()))?;
+    let options = Options { profiler: Some(profiler.clone()), code_cache: args.cache.folder(), ..Options::default() };
+    let compiler = args.compile.compiler_with(None, options)?;
     let model = args.inputs.model.load(&compiler)?;
     let inputs = arrays::inputs(&model, &args.inputs)?;
     if inputs.random {
@@ -37,6 +40,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     let named: Vec<(&str, Tensor)> = inputs.arrays.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
     let outputs = model.run(&named)?;
+    warn(&compiler);
     if let Some(path) = &args.trace {
         profiler.stop();
         profiler.recording().save_trace(path)?;

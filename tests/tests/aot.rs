@@ -12,9 +12,13 @@ use std::process::{Command, Output};
 
 use tensorc::aot::link::{Product, Tools, link};
 use tensorc::aot::{self, Artifact, Request};
+use tensorc::ir::kir::Kernel;
+use tensorc::ir::text::{PrintOptions, parse_module, print_module};
+use tensorc::ir::verify::verify_plan;
 use tensorc::{Compiler, Model, Options, Tensor};
 use tensorc_codegen::target::Target;
 
+use crate::support::backend::options;
 use crate::support::cache::visible;
 use crate::support::examples;
 
@@ -31,7 +35,7 @@ fn request(name: &str, target: &str) -> Request {
 
 /// The digit classifier, for batches of up to four.
 fn digits(target: &str) -> (Model, Artifact) {
-    let compiler = Compiler::new(Options { threads: Some(2), ..Options::default() }).unwrap();
+    let compiler = Compiler::new(Options { threads: Some(2), ..options() }).unwrap();
     let model = compiler.load(examples().join("digits/digits.onnx")).unwrap();
     let ranges = BTreeMap::from([("batch".to_owned(), (1, 4))]);
     let artifact = aot::compile(&model, &Request { ranges, ..request("digits", target) }).unwrap();
@@ -91,6 +95,52 @@ fn equal_requests_give_equal_bytes_without_paths() {
     assert!(first.manifest.kernels.iter().all(|k| k.code_bytes > 0), "{:?}", first.manifest.kernels);
     let here = env!("CARGO_MANIFEST_DIR").as_bytes();
     assert!(!first.object.windows(here.len()).any(|w| w == here), "the object has a path of this machine in it");
+}
+
+#[test]
+fn every_target_has_code_and_calls_the_run_time_library_alone() {
+    for target in Target::NAMES {
+        let (_, artifact) = digits(target);
+        let (_, again) = digits(target);
+        assert!(artifact.object == again.object, "{target}: other bytes the second time");
+        assert!(artifact.manifest.kernels.iter().all(|k| k.code_bytes > 0), "{target}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &artifact.object).unwrap();
+        if !exists("nm") {
+            println!("skipped: there is no `nm`");
+            return;
+        }
+        let output = checked(Command::new("nm").arg(file.path()));
+        let symbols = String::from_utf8(output.stdout).unwrap();
+        for line in symbols.lines() {
+            let mut words = line.split_whitespace().rev();
+            let (name, kind) = (words.next().unwrap(), words.next().unwrap());
+            match kind {
+                "U" => assert!(name.starts_with("tc_") || name.starts_with("mem"), "{target}: calls {name}"),
+                "T" => assert!(name.starts_with("digits_") && !name.contains("kernel"), "{target}: exports {name}"),
+                _ => assert_eq!(kind, kind.to_lowercase(), "{target}: exports {name}"),
+            }
+        }
+        let kernels = symbols.lines().filter(|line| line.contains(" t digits_kernel")).count();
+        assert_eq!(kernels, artifact.manifest.kernels.len(), "{target}");
+    }
+}
+
+#[test]
+fn the_module_says_what_was_compiled() {
+    let (_, artifact) = digits("native");
+    let module = &artifact.module;
+    let names: Vec<&str> = module.plans.iter().map(|plan| plan.name.as_str()).collect();
+    assert_eq!(names, ["digits_batch_1", "digits_batch_2", "digits_batch_3", "digits_batch_4"]);
+    assert_eq!(module.kernels.len(), artifact.manifest.kernels.len());
+    for plan in &module.plans {
+        let find = |name: &String| module.kernels.iter().find(|k| k.name == *name).cloned();
+        let kernels: Option<Vec<Kernel>> = plan.kernels.iter().map(find).collect();
+        verify_plan(plan, Some(&kernels.unwrap())).unwrap();
+    }
+    let text = print_module(module, &PrintOptions::exact());
+    let read = parse_module(&text, &tensorc::ops::registry().unwrap()).unwrap();
+    assert_eq!(print_module(&read, &PrintOptions::exact()), text);
 }
 
 #[test]

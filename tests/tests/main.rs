@@ -7,6 +7,7 @@
 
 mod aot;
 mod autograd;
+mod code_cache;
 mod differential;
 mod executor;
 mod gpu;

@@ -45,9 +45,9 @@ const LONG_FUNCTIONS: [(&str, &str, &str); 1] =
 
 /// Literals that read like operators: file, literal and what it is.
 const NOT_OPERATORS: [(&str, &str, &str); 7] = [
-    ("codegen/src/llvm/jit.rs", "ceil", "a function of libm"),
-    ("codegen/src/llvm/jit.rs", "floor", "a function of libm"),
-    ("codegen/src/llvm/jit.rs", "trunc", "a function of libm"),
+    ("codegen/src/symbols.rs", "ceil", "a function of libm"),
+    ("codegen/src/symbols.rs", "floor", "a function of libm"),
+    ("codegen/src/symbols.rs", "trunc", "a function of libm"),
     ("codegen/src/emit/map.rs", "tile", "a loop index"),
     ("passes/src/cost/mod.rs", "concat", "a primitive"),
     ("passes/src/cost/mod.rs", "attention", "a class of clusters"),

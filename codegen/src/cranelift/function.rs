@@ -6,7 +6,7 @@ use cranelift_codegen::Context;
 use cranelift_codegen::ir::{AbiParam, FuncRef, Signature, types};
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
-use cranelift_module::{Linkage, Module, ModuleError};
+use cranelift_module::{FuncId, Linkage, Module, ModuleError};
 use tensorc_ir::diag::{Diagnostic, Result};
 use tensorc_ir::kir::Kernel;
 
@@ -22,16 +22,10 @@ pub(super) fn build(
     ctx: &mut Context,
     builder_ctx: &mut FunctionBuilderContext,
 ) -> Result<()> {
-    let call_conv = module.isa().default_call_conv();
-    let mut own = Signature::new(call_conv);
-    own.params = vec![AbiParam::new(types::I64); 2];
-    ctx.func.signature = own;
-    let mut externals: BTreeMap<String, FuncRef> = BTreeMap::new();
-    for (name, prototype) in symbols::needed(kernel) {
-        let signature = signature(prototype, call_conv);
-        let id = module.declare_function(&name, Linkage::Import, &signature).map_err(module_error)?;
-        externals.insert(name, module.declare_func_in_func(id, &mut ctx.func));
-    }
+    ctx.func.signature = kernel_signature(module);
+    let callees = declare_callees(module, kernel)?.into_iter();
+    let externals: BTreeMap<String, FuncRef> =
+        callees.map(|(name, id)| (name, module.declare_func_in_func(id, &mut ctx.func))).collect();
     let result = {
         let builder = FunctionBuilder::new(&mut ctx.func, builder_ctx);
         let mut translation = Gen::new(builder, kernel, &externals, has_vectors(module.isa()));
@@ -46,6 +40,25 @@ pub(super) fn build(
         *builder_ctx = FunctionBuilderContext::new();
     }
     result
+}
+
+/// The signature of [`tensorc_abi::KernelFn`].
+pub(super) fn kernel_signature(module: &impl Module) -> Signature {
+    let mut own = Signature::new(module.isa().default_call_conv());
+    own.params = vec![AbiParam::new(types::I64); 2];
+    own
+}
+
+/// The functions of the run-time library that the kernel calls, by name.
+pub(super) fn declare_callees(module: &mut impl Module, kernel: &Kernel) -> Result<BTreeMap<String, FuncId>> {
+    let call_conv = module.isa().default_call_conv();
+    let mut callees = BTreeMap::new();
+    for (name, prototype) in symbols::needed(kernel) {
+        let signature = signature(prototype, call_conv);
+        let id = module.declare_function(&name, Linkage::Import, &signature).map_err(module_error)?;
+        callees.insert(name, id);
+    }
+    Ok(callees)
 }
 
 /// The signature of a library function.

@@ -38,6 +38,14 @@ pub(super) fn isa(target: Target, usage: Use, verify: bool) -> Result<OwnedTarge
     builder.finish(settings::Flags::new(flags)).map_err(|e| internal(format!("Cranelift: {e}")))
 }
 
+/// All that decides what code Cranelift makes in memory on this machine.
+pub(crate) fn describe(verify: bool) -> Result<String> {
+    let isa = isa(Target::native()?, Use::Jit, verify)?;
+    let own: Vec<String> = isa.isa_flags().iter().map(ToString::to_string).collect();
+    let (version, triple, shared) = (cranelift_jit::VERSION, isa.triple(), isa.flags());
+    Ok(format!("Cranelift {version} {triple}\n{shared}{}", own.join(" ")))
+}
+
 fn builder(target: Target) -> Result<Builder> {
     let unsupported = |why: &dyn std::fmt::Display| {
         Diagnostic::new(Code::Unsupported, format!("no code for the target {target}: {why}"))

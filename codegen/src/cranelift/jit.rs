@@ -8,16 +8,16 @@ use std::sync::Arc;
 use cranelift_codegen::Context;
 use cranelift_frontend::FunctionBuilderContext;
 use cranelift_jit::{JITBuilder, JITModule};
-use cranelift_module::{FuncId, Linkage, Module};
+use cranelift_module::{FuncId, Linkage, Module, ModuleReloc};
 use tensorc_abi::KernelFn;
 use tensorc_ir::diag::Result;
-use tensorc_ir::kir::Kernel;
 
-use super::function::{build, module_error};
+use super::function::{build, declare_callees, kernel_signature, module_error};
 use super::isa::{Use, isa};
 use super::kernel::internal;
 use super::libcalls;
-use crate::jit::{Entry, in_kernel, panicked};
+use super::piece::Piece;
+use crate::jit::{Entry, Made, Wanted, in_kernel, panicked};
 use crate::target::Target;
 
 /// Code of one or more kernels; the memory is returned when the last user is gone.
@@ -37,73 +37,66 @@ impl Drop for CodeMemory {
     }
 }
 
-/// Compiles kernels into one piece of memory. `addresses` holds the library functions they call.
-pub(crate) fn compile(kernels: &[&Kernel], addresses: &BTreeMap<String, usize>, verify: bool) -> Result<Vec<Entry>> {
+/// Brings kernels into one piece of memory: from their known code, or compiled. `addresses` holds the library
+/// functions they call.
+pub(crate) fn load(wanted: &[Wanted<'_>], addresses: &BTreeMap<String, usize>, verify: bool) -> Result<Vec<Made>> {
     let isa = isa(Target::native()?, Use::Jit, verify)?;
     let mut builder = JITBuilder::with_isa(isa, Box::new(libcalls::name));
     for (name, address) in addresses {
         builder.symbol(name.as_str(), *address as *const u8);
     }
     let mut module = JITModule::new(builder);
-    let mut ids = Vec::with_capacity(kernels.len());
+    let mut placed = Vec::with_capacity(wanted.len());
     let mut ctx = module.make_context();
     let mut builder_ctx = FunctionBuilderContext::new();
-    for (n, kernel) in kernels.iter().enumerate() {
-        let define = || define_kernel(&mut module, kernel, n, &mut ctx, &mut builder_ctx);
+    for wanted in wanted {
+        let place = || place(&mut module, wanted, &mut ctx, &mut builder_ctx);
         // The compiler crates assert their own invariants.
-        let id = catch_unwind(AssertUnwindSafe(define)).unwrap_or_else(|_| Err(panicked()));
-        ids.push(id.map_err(|d| d.note(in_kernel(kernel)))?);
+        let done = catch_unwind(AssertUnwindSafe(place)).unwrap_or_else(|_| Err(panicked()));
+        placed.push(done.map_err(|d| d.note(in_kernel(wanted.kernel)))?);
     }
     module.finalize_definitions().map_err(module_error)?;
-    let functions: Vec<KernelFn> = ids
+    let functions: Vec<(KernelFn, Option<Vec<u8>>)> = placed
         .into_iter()
-        .map(|id| {
+        .map(|(id, code)| {
             let address = module.get_finalized_function(id);
-            // SAFETY: the function was defined with exactly this signature and the C convention.
-            unsafe { std::mem::transmute::<*const u8, KernelFn>(address) }
+            // SAFETY: the function was defined with exactly this signature and the C convention, here or before its
+            // code was stored.
+            (unsafe { std::mem::transmute::<*const u8, KernelFn>(address) }, code)
         })
         .collect();
-    let code: Arc<dyn Any + Send + Sync> = Arc::new(CodeMemory(Some(module)));
-    Ok(functions.into_iter().map(|function| Entry { function, code: code.clone() }).collect())
+    let memory: Arc<dyn Any + Send + Sync> = Arc::new(CodeMemory(Some(module)));
+    let made = |(function, code)| Made { entry: Entry { function, code: memory.clone() }, code };
+    Ok(functions.into_iter().map(made).collect())
 }
 
-fn define_kernel(
+/// Defines a kernel; returns its code in the form of a store, if it had none and is to have one.
+fn place(
     module: &mut JITModule,
-    kernel: &Kernel,
-    n: usize,
+    wanted: &Wanted<'_>,
     ctx: &mut Context,
     builder_ctx: &mut FunctionBuilderContext,
-) -> Result<FuncId> {
-    module.clear_context(ctx);
-    build(module, kernel, ctx, builder_ctx)?;
-    let name = format!("kernel{n}");
-    let id = module.declare_function(&name, Linkage::Local, &ctx.func.signature).map_err(module_error)?;
-    module.define_function(id, ctx).map_err(module_error)?;
-    Ok(id)
-}
-
-/// Text of a kernel's code, for people and text tests.
-#[derive(Clone, Debug)]
-pub struct Dump {
-    /// Cranelift's intermediate language.
-    pub clif: String,
-    /// Machine code as lines of assembly, labelled by block.
-    pub assembly: String,
-    /// Bytes of machine code and constants.
-    pub bytes: usize,
-}
-
-/// The code that the kernel gets on this machine, checked by Cranelift's verifier.
-pub fn dump(kernel: &Kernel) -> Result<Dump> {
-    let isa = isa(Target::native()?, Use::Jit, true)?;
-    let builder = JITBuilder::with_isa(isa.clone(), Box::new(libcalls::name));
-    let mut module = JITModule::new(builder);
-    let mut ctx = module.make_context();
-    build(&mut module, kernel, &mut ctx, &mut FunctionBuilderContext::new()).map_err(|d| d.note(in_kernel(kernel)))?;
-    let clif = ctx.func.display().to_string();
-    ctx.set_disasm(true);
-    let code = ctx.compile(&*isa, &mut Default::default());
-    let code = code.map_err(|e| internal(format!("Cranelift: {:?}", e.inner)).note(in_kernel(kernel)))?;
-    let assembly = code.vcode.clone().unwrap_or_default();
-    Ok(Dump { clif, assembly, bytes: code.buffer.data().len() })
+) -> Result<(FuncId, Option<Vec<u8>>)> {
+    let signature = kernel_signature(module);
+    let id = module.declare_function(wanted.name, Linkage::Local, &signature).map_err(module_error)?;
+    let known = match wanted.known {
+        Some(bytes) => Piece::from_bytes(bytes, &declare_callees(module, wanted.kernel)?),
+        None => None,
+    };
+    let is_new = known.is_none();
+    let piece = match known {
+        Some(piece) => piece,
+        None => {
+            module.clear_context(ctx);
+            build(module, wanted.kernel, ctx, builder_ctx)?;
+            let compiled = ctx.compile(module.isa(), &mut Default::default());
+            compiled.map_err(|e| internal(format!("Cranelift: {:?}", e.inner)))?;
+            let buffer = &ctx.compiled_code().ok_or_else(|| internal("Cranelift has no code"))?.buffer;
+            let (align, code) = (buffer.alignment.into(), buffer.data().to_vec());
+            let relocs = buffer.relocs().iter().map(|r| ModuleReloc::from_mach_reloc(r, &ctx.func, id)).collect();
+            Piece { align, code, relocs }
+        }
+    };
+    module.define_function_bytes(id, piece.align, &piece.code, &piece.relocs).map_err(module_error)?;
+    Ok((id, if is_new && wanted.keep { piece.to_bytes(module) } else { None }))
 }

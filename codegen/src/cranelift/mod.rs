@@ -6,18 +6,22 @@
 //! bit-equal to [`tensorc_ir::scalar::ScalarOp::eval`], except for the payload of NaNs.
 
 mod bare;
+mod dump;
 mod function;
+mod graft;
 mod half;
 mod index;
-mod isa;
+pub(crate) mod isa;
 pub(crate) mod jit;
 mod kernel;
 pub(crate) mod libcalls;
 mod memory;
 mod object;
+mod piece;
 mod scalar;
 mod vector;
 
 pub use bare::emit_kernels;
-pub use jit::{Dump, dump};
-pub use object::{ObjectModel, emit_object, entry_points};
+pub use dump::{Dump, dump};
+pub(crate) use object::emit_object;
+pub use object::{ObjectModel, entry_points, kernel_name};

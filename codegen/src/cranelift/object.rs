@@ -13,10 +13,12 @@ use tensorc_abi::image::LIBRARIES;
 use tensorc_ir::diag::{Diagnostic, Result};
 use tensorc_ir::kir::Kernel;
 
-use super::function::{build, module_error};
+use super::function::{build, kernel_signature, module_error};
+use super::graft::Graft;
 use super::isa::{Use, isa};
 use super::kernel::internal;
 use super::libcalls;
+use crate::symbols;
 use crate::target::Target;
 
 /// What a model's object holds.
@@ -34,6 +36,11 @@ pub struct ObjectModel<'m> {
     pub program: bool,
     /// Makes what `tensorc inspect` shows, in a section that is not loaded, of the bytes of code of each kernel.
     pub manifest: &'m dyn Fn(&[u64]) -> Vec<u8>,
+}
+
+/// What a kernel of a model is called in objects.
+pub fn kernel_name(model: &str, number: usize) -> String {
+    format!("{model}_kernel{number}")
 }
 
 /// Alignment of weights, in bytes.
@@ -70,18 +77,27 @@ pub fn entry_points() -> impl Iterator<Item = &'static str> {
     ENTRIES.iter().map(|entry| entry.suffix)
 }
 
-/// Makes the object of a model. Equal models give equal bytes.
-///
-/// # Errors
-/// The target has no code, or a kernel none on it.
-pub fn emit_object(model: &ObjectModel<'_>, target: Target) -> Result<Vec<u8>> {
+/// Makes the object of a model. `objects` holds, for each kernel that another back end compiled for the target, an
+/// object that defines it alone, as [`kernel_name`].
+pub(crate) fn emit_object(model: &ObjectModel<'_>, objects: &[Option<Vec<u8>>], target: Target) -> Result<Vec<u8>> {
     let isa = isa(target, Use::Object, cfg!(debug_assertions))?;
     let builder = ObjectBuilder::new(isa, model.name, Box::new(libcalls::name));
     let mut builder = builder.map_err(module_error)?;
     // So that what a program does not use is left out.
     builder.per_function_section(true).per_data_object_section(true).unwind_info(false);
-    let mut emitter =
-        Emitter { module: ObjectModule::new(builder), model, context: FunctionBuilderContext::new(), code: vec![] };
+    let names: Vec<String> = (0..model.kernels.len()).map(|i| kernel_name(model.name, i)).collect();
+    let mut emitter = Emitter {
+        module: ObjectModule::new(builder),
+        model,
+        names: &names,
+        grafts: objects
+            .iter()
+            .zip(&names)
+            .map(|(o, name)| o.as_ref().map(|o| Graft::new(name, o)).transpose())
+            .collect::<Result<_>>()?,
+        context: FunctionBuilderContext::new(),
+        code: vec![],
+    };
     let record = emitter.record()?;
     for entry in &ENTRIES {
         let (name, callee) = (format!("{}{}", model.name, entry.suffix), format!("tc_rt{}", entry.suffix));
@@ -91,7 +107,9 @@ pub fn emit_object(model: &ObjectModel<'_>, target: Target) -> Result<Vec<u8>> {
         emitter.forward("main", "tc_rt_main", record, &[types::I32, POINTER], Some(types::I32))?;
     }
     let manifest = (model.manifest)(&emitter.code);
+    let grafts = emitter.grafts;
     let mut product = emitter.module.finish();
+    grafts.iter().flatten().try_for_each(|graft| graft.copy(&mut product.object, &symbols::callee_name))?;
     let section = product.object.add_section(vec![], MANIFEST_SECTION.into(), SectionKind::Other);
     product.object.append_section_data(section, &manifest, 1);
     product.emit().map_err(|e| internal(format!("object file: {e}")))
@@ -100,6 +118,10 @@ pub fn emit_object(model: &ObjectModel<'_>, target: Target) -> Result<Vec<u8>> {
 struct Emitter<'m> {
     module: ObjectModule,
     model: &'m ObjectModel<'m>,
+    /// Of kernels.
+    names: &'m [String],
+    /// Kernels of another back end.
+    grafts: Vec<Option<Graft<'m>>>,
     context: FunctionBuilderContext,
     /// Bytes of code of each kernel.
     code: Vec<u64>,
@@ -121,10 +143,14 @@ impl Emitter<'_> {
     }
 
     fn kernel(&mut self, number: usize, kernel: &Kernel) -> Result<FuncId> {
+        let (name, signature) = (&self.names[number], kernel_signature(&self.module));
+        if let Some(Some(graft)) = self.grafts.get(number) {
+            self.code.push(graft.code_bytes()?);
+            return self.module.declare_function(name, Linkage::Import, &signature).map_err(module_error);
+        }
         let mut ctx = self.module.make_context();
         build(&mut self.module, kernel, &mut ctx, &mut self.context)?;
-        let name = format!("{}_kernel{number}", self.model.name);
-        let id = self.module.declare_function(&name, Linkage::Local, &ctx.func.signature).map_err(module_error)?;
+        let id = self.module.declare_function(name, Linkage::Local, &signature).map_err(module_error)?;
         self.module.define_function(id, &mut ctx).map_err(module_error)?;
         self.code.push(ctx.compiled_code().map_or(0, |code| code.code_buffer().len() as u64));
         Ok(id)

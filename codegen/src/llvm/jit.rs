@@ -1,6 +1,5 @@
 //! Objects in executable memory of this process.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::mem::ManuallyDrop;
@@ -17,49 +16,46 @@ use inkwell::llvm_sys::orc2::{
     LLVMJITEvaluatedSymbol, LLVMJITSymbolFlags, LLVMJITSymbolGenericFlags, LLVMOrcAbsoluteSymbols,
     LLVMOrcCSymbolMapPair, LLVMOrcJITDylibDefine, LLVMOrcJITTargetMachineBuilderCreateFromTargetMachine,
 };
+use inkwell::support::get_llvm_version;
 use tensorc_abi::KernelFn;
 use tensorc_ir::diag::Result;
-use tensorc_ir::kir::Kernel;
 
 use super::ir::internal;
-use super::machine::Processor;
+use super::machine::{Processor, cpu};
 use super::module::object;
-use crate::jit::Entry;
+use crate::jit::{Entry, Made, Wanted};
+use crate::symbols::C_FUNCTIONS;
 use crate::target::Target;
 
-/// What LLVM calls on processors without an instruction, by its names in C, and the functions of the run-time
-/// library that are called instead.
-pub(crate) const LIBCALLS: [(&str, &str); 10] = [
-    ("ceilf", "tc_ceil_f32"),
-    ("ceil", "tc_ceil_f64"),
-    ("floorf", "tc_floor_f32"),
-    ("floor", "tc_floor_f64"),
-    ("truncf", "tc_trunc_f32"),
-    ("trunc", "tc_trunc_f64"),
-    ("roundevenf", "tc_round_f32"),
-    ("roundeven", "tc_round_f64"),
-    ("fmaf", "tc_fma_f32"),
-    ("fma", "tc_fma_f64"),
-];
-
-/// Compiles kernels into one piece of memory. `addresses` holds the library functions they call.
-pub(crate) fn compile(kernels: &[&Kernel], addresses: &BTreeMap<String, usize>, verify: bool) -> Result<Vec<Entry>> {
+/// Brings kernels into memory: from their known objects, or compiled. `addresses` holds the library functions they
+/// call.
+pub(crate) fn load(wanted: &[Wanted<'_>], addresses: &BTreeMap<String, usize>, verify: bool) -> Result<Vec<Made>> {
     let processor = Processor::new(Target::native()?)?;
-    let names: Vec<String> = (0..kernels.len()).map(|i| format!("kernel{i}")).collect();
-    let named: Vec<(&str, &Kernel)> = names.iter().map(String::as_str).zip(kernels.iter().copied()).collect();
-    let bytes = object(&named, &processor, verify)?;
-    let loaded = Loaded::new(processor, &bytes, addresses)?;
-    let mut functions = Vec::with_capacity(names.len());
-    for name in &names {
-        let address = loaded.address(name)?;
-        // SAFETY: the object defines the function with exactly this signature and the C convention.
-        functions.push(unsafe { std::mem::transmute::<*const u8, KernelFn>(address) });
+    let new = |w: &Wanted<'_>| w.known.is_none().then(|| object(w.name, w.kernel, &processor, verify)).transpose();
+    let new: Vec<Option<Vec<u8>>> = wanted.iter().map(new).collect::<Result<_>>()?;
+    let objects = wanted.iter().zip(&new).filter_map(|(w, new)| w.known.or(new.as_deref()));
+    let loaded = Arc::new(Loaded::new(processor, objects, addresses)?);
+    let mut made = Vec::with_capacity(wanted.len());
+    for (wanted, new) in wanted.iter().zip(new) {
+        let address = loaded.address(wanted.name)?;
+        // SAFETY: the object defines the function with exactly this signature and the C convention, also if it was
+        // stored.
+        let function = unsafe { std::mem::transmute::<*const u8, KernelFn>(address) };
+        let entry = Entry { function, code: loaded.clone() };
+        made.push(Made { entry, code: new.filter(|_| wanted.keep) });
     }
-    let code: Arc<dyn Any + Send + Sync> = Arc::new(loaded);
-    Ok(functions.into_iter().map(|function| Entry { function, code: code.clone() }).collect())
+    Ok(made)
 }
 
-/// An object that is loaded; its memory is returned when this is dropped.
+/// All that decides what code LLVM makes on this machine.
+pub(crate) fn describe() -> Result<String> {
+    let (major, minor, patch) = get_llvm_version();
+    let target = Target::native()?;
+    let (cpu, features) = cpu(target);
+    Ok(format!("LLVM {major}.{minor}.{patch} {} {cpu} {features}", target.triple()))
+}
+
+/// Objects that are loaded; their memory is returned when this is dropped.
 struct Loaded(LLVMOrcLLJITRef);
 
 // SAFETY: after construction the handle is only used by `drop`, which has exclusive access. The code itself is
@@ -69,7 +65,11 @@ unsafe impl Send for Loaded {}
 unsafe impl Sync for Loaded {}
 
 impl Loaded {
-    fn new(processor: Processor, bytes: &[u8], addresses: &BTreeMap<String, usize>) -> Result<Loaded> {
+    fn new<'o>(
+        processor: Processor,
+        objects: impl Iterator<Item = &'o [u8]>,
+        addresses: &BTreeMap<String, usize>,
+    ) -> Result<Loaded> {
         let mut handle = std::ptr::null_mut();
         // The builder is told of the processor, since to ask it again would take long.
         let machine = ManuallyDrop::new(processor.machine);
@@ -83,23 +83,25 @@ impl Loaded {
         })?;
         let loaded = Loaded(handle);
         loaded.define(addresses)?;
-        // SAFETY: the bytes are copied; the name ends in 0; the handle is alive and takes the buffer over.
-        check(unsafe {
-            let copy =
-                LLVMCreateMemoryBufferWithMemoryRangeCopy(bytes.as_ptr().cast(), bytes.len(), c"kernels".as_ptr());
-            LLVMOrcLLJITAddObjectFile(loaded.0, LLVMOrcLLJITGetMainJITDylib(loaded.0), copy)
-        })?;
+        for bytes in objects {
+            // SAFETY: the bytes are copied; the name ends in 0; the handle is alive and takes the buffer over.
+            check(unsafe {
+                let name = c"kernel".as_ptr();
+                let copy = LLVMCreateMemoryBufferWithMemoryRangeCopy(bytes.as_ptr().cast(), bytes.len(), name);
+                LLVMOrcLLJITAddObjectFile(loaded.0, LLVMOrcLLJITGetMainJITDylib(loaded.0), copy)
+            })?;
+        }
         Ok(loaded)
     }
 
-    /// Gives the object the addresses of the functions it may call.
+    /// Gives objects the addresses of the functions they may call.
     fn define(&self, addresses: &BTreeMap<String, usize>) -> Result<()> {
         let exported = LLVMJITSymbolGenericFlags::LLVMJITSymbolGenericFlagsExported as u8
             | LLVMJITSymbolGenericFlags::LLVMJITSymbolGenericFlagsCallable as u8;
         let known = addresses.iter().map(|(name, address)| (name.as_str(), *address));
-        let libcalls = LIBCALLS.iter().filter_map(|(c_name, name)| Some((*c_name, *addresses.get(*name)?)));
+        let in_c = C_FUNCTIONS.iter().filter_map(|(c_name, name)| Some((*c_name, *addresses.get(*name)?)));
         let mut pairs = vec![];
-        for (name, address) in known.chain(libcalls) {
+        for (name, address) in known.chain(in_c) {
             let name = c_string(name)?;
             // SAFETY: the handle is alive and the name ends in 0.
             let name = unsafe { LLVMOrcLLJITMangleAndIntern(self.0, name.as_ptr()) };

@@ -40,7 +40,7 @@ fn host() -> &'static (String, String) {
 }
 
 /// The name of the processor and its features beyond those the name implies.
-fn cpu(target: Target) -> (String, String) {
+pub(super) fn cpu(target: Target) -> (String, String) {
     let fixed = |cpu: &str, features: &str| (cpu.to_owned(), features.to_owned());
     match (target.arch(), target.level()) {
         (_, Level::Native) => host().clone(),

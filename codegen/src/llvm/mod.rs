@@ -17,5 +17,6 @@ mod module;
 mod nvptx;
 mod scalar;
 
+pub(crate) use module::objects;
 pub use module::{assembly, emit_object, ir_text};
 pub use nvptx::ptx;

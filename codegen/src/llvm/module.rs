@@ -25,7 +25,16 @@ use crate::target::Target;
 pub fn emit_object(kernels: &[(String, Kernel)], target: &Target) -> Result<Vec<u8>> {
     let processor = Processor::new(*target)?;
     let named: Vec<(&str, &Kernel)> = kernels.iter().map(|(n, k)| (n.as_str(), k)).collect();
-    object(&named, &processor, true)
+    generate(&named, &processor, true, FileType::Object)
+}
+
+/// An object for each kernel, with an exported function of the name given.
+///
+/// # Errors
+/// As [`emit_object`].
+pub(crate) fn objects(kernels: &[(String, &Kernel)], target: Target) -> Result<Vec<Vec<u8>>> {
+    let processor = Processor::new(target)?;
+    kernels.iter().map(|(name, kernel)| object(name, kernel, &processor, cfg!(debug_assertions))).collect()
 }
 
 /// The LLVM IR of a kernel for a target, as it is translated, or optimized.
@@ -42,19 +51,20 @@ pub fn ir_text(kernel: &Kernel, target: &Target, optimized: bool) -> Result<Stri
     Ok(module.print_to_string().to_string())
 }
 
-/// The machine code of a kernel as assembly.
+/// The machine code of kernels as assembly, with an exported function of each name given.
 ///
 /// # Errors
 /// As [`emit_object`].
-pub fn assembly(kernel: &Kernel, target: &Target) -> Result<String> {
+pub fn assembly(kernels: &[(String, &Kernel)], target: &Target) -> Result<String> {
     let processor = Processor::new(*target)?;
-    let bytes = generate(&[(&kernel.name, kernel)], &processor, true, FileType::Assembly)?;
+    let named: Vec<(&str, &Kernel)> = kernels.iter().map(|(n, k)| (n.as_str(), *k)).collect();
+    let bytes = generate(&named, &processor, true, FileType::Assembly)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// An object with a function for each kernel.
-pub(super) fn object(kernels: &[(&str, &Kernel)], processor: &Processor, verify: bool) -> Result<Vec<u8>> {
-    generate(kernels, processor, verify, FileType::Object)
+/// An object of one kernel as an exported function.
+pub(super) fn object(name: &str, kernel: &Kernel, processor: &Processor, verify: bool) -> Result<Vec<u8>> {
+    generate(&[(name, kernel)], processor, verify, FileType::Object)
 }
 
 fn generate(kernels: &[(&str, &Kernel)], processor: &Processor, verify: bool, file: FileType) -> Result<Vec<u8>> {
