@@ -63,6 +63,9 @@ pub struct Artifact {
 pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
     let compiler = model.compiler();
     check_name(&request.name)?;
+    if compiler.options().gpu.is_some() {
+        return Err(Error::Artifact("ahead of time, code is made for processors alone, not for a GPU".into()));
+    }
     let variants = variants::compile(model, request)?;
     compiler.progress("pack weights");
     let block = weights::Block::new(compiler, &variants)?;

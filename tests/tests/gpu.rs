@@ -209,3 +209,10 @@ fn the_assembler_takes_every_kernel() {
         visible(&format!("gpu: {} kernels for {name}: no spills, {most} registers at most", all.len()));
     }
 }
+
+#[test]
+fn a_gpu_that_is_not_there_is_an_error() {
+    let error = tensorc::gpu::cuda(999).map(drop).unwrap_err().to_string();
+    let known = ["this build has no driver for CUDA", "no CUDA driver is installed here", "numbered from 0"];
+    assert!(error.starts_with("gpu:999: ") && known.iter().any(|text| error.contains(text)), "{error}");
+}
