@@ -85,17 +85,13 @@ pub enum ConvLayout {
     Blocked,
 }
 
-/// What is computed of a convolution, and from which two operands.
+/// What is computed of a convolution, and from which two operands. Images of compiled models hold the position: new
+/// ones come last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 pub enum ConvPass {
     /// y of x and filters in the packed form of the kernel library ([`crate::Packing::Conv`]).
     Packed,
-    /// y of x and packed filters of 3×3 taps by minimal filtering F(2×2, 3×3), over blocked channels of one group
-    /// with strides and dilations of 1. The products that are added up are not those of the sum above.
-    Winograd2,
-    /// The same by F(4×4, 3×3).
-    Winograd4,
     /// y of x and filters `[g·oc, ic, kh, kw]`.
     Forward,
     /// The gradient of x, of that of y and the filters `[g·oc, ic, kh, kw]`. The sum runs over
@@ -103,6 +99,11 @@ pub enum ConvPass {
     DataGradient,
     /// The gradient of the filters, of x and that of y. The sum runs over ascending n, p, q.
     FilterGradient,
+    /// y of x and packed filters of 3×3 taps by minimal filtering F(2×2, 3×3), over blocked channels of one group
+    /// with strides and dilations of 1. The products that are added up are not those of the sum above.
+    Winograd2,
+    /// The same by F(4×4, 3×3).
+    Winograd4,
 }
 
 impl ConvPass {
@@ -122,11 +123,11 @@ impl ConvPass {
 
     pub const ALL: [ConvPass; 6] = [
         ConvPass::Packed,
-        ConvPass::Winograd2,
-        ConvPass::Winograd4,
         ConvPass::Forward,
         ConvPass::DataGradient,
         ConvPass::FilterGradient,
+        ConvPass::Winograd2,
+        ConvPass::Winograd4,
     ];
 }
 
