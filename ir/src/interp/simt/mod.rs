@@ -17,11 +17,11 @@ use tensorc_abi::DType;
 pub use counts::{Access, Counts, Traffic};
 
 use crate::diag::{Code, Diagnostic, Result};
-use crate::index::Index;
+use crate::index::{Atom, Index};
 use crate::kir::{Buf, BufInfo, Kernel, LoopKind, Operand, Space, Stmt, Var, WARP};
 use crate::scalar::{Scalar, ScalarOp};
 use shadow::{Cell, Moment};
-use values::{Lanes, Mask};
+use values::{Lanes, Mask, Places};
 
 /// Runs a kernel for a GPU on the bytes of its buffer parameters.
 ///
@@ -77,7 +77,7 @@ struct Shared {
     pending: Vec<bool>,
 }
 
-/// An array of every thread: all of thread 0, all of thread 1, …
+/// An array of every thread: the first elements of all, the second ones, …
 #[derive(Clone, Debug, Default)]
 struct Local {
     values: Vec<Scalar>,
@@ -165,14 +165,23 @@ impl Machine<'_> {
             || matches!(o, Operand::Var(v) if matches!(self.vars[v.0 as usize], Lanes::One(_)))
     }
 
-    fn index(&self, index: &Index, thread: usize) -> i64 {
-        index.eval(&|v| self.vars[v as usize].of(thread).as_i64())
+    /// The value of an index in every thread; what it is in those that do not execute is of no meaning.
+    fn places(&self, index: &Index) -> Places {
+        let terms = index.terms.iter().map(|(atom, factor)| self.atom(atom).map(|x| x.wrapping_mul(*factor)));
+        terms.fold(Places::One(index.constant), |sum, term| sum.join(term, i64::wrapping_add))
     }
 
-    fn index_is_one(&self, index: &Index) -> bool {
-        let mut one = true;
-        index.visit_vars(&mut |v| one &= matches!(self.vars[v as usize], Lanes::One(_)));
-        one
+    fn atom(&self, atom: &Atom) -> Places {
+        match atom {
+            Atom::Var(v) => match &self.vars[*v as usize] {
+                Lanes::One(value) => Places::One(value.as_i64()),
+                Lanes::Each(values) => Places::Each(values.iter().map(|value| value.bits as i64).collect()),
+            },
+            Atom::Div(x, d) => self.places(x).map(|x| x.div_euclid(*d)),
+            Atom::Mod(x, d) => self.places(x).map(|x| x.rem_euclid(*d)),
+            Atom::Min(a, b) => self.places(a).join(self.places(b), i64::min),
+            Atom::Max(a, b) => self.places(a).join(self.places(b), i64::max),
+        }
     }
 
     /// A value for every thread of a mask, computed once if it is the same for all.
@@ -199,7 +208,10 @@ impl Machine<'_> {
             Stmt::For { var, lo, hi, step, kind, body } => self.for_loop(*var, (lo, hi, *step), *kind, body, mask),
             Stmt::Let { var, op, args } => self.operation(*var, *op, args, mask),
             Stmt::LetIndex { var, index } => {
-                let value = self.each(self.index_is_one(index), mask, |t| Scalar::i64(self.index(index, t)));
+                let value = match self.places(index) {
+                    Places::One(place) => Lanes::One(Scalar::i64(place)),
+                    Places::Each(places) => Lanes::Each(places.into_iter().map(Scalar::i64).collect()),
+                };
                 self.bind(*var, value);
                 Ok(())
             }
@@ -251,9 +263,9 @@ impl Machine<'_> {
         if matches!(kind, LoopKind::Parallel | LoopKind::Grid | LoopKind::Threads) {
             return self.fail("a loop of a launch inside a kernel".into());
         }
-        let Some(first) = mask.threads().next() else { return Ok(()) };
-        if self.index_is_one(lo) && self.index_is_one(hi) {
-            let (lo, hi) = (self.index(lo, first), self.index(hi, first));
+        let (lo, hi) = (self.places(lo), self.places(hi));
+        if let (Places::One(lo), Places::One(hi)) = (&lo, &hi) {
+            let (lo, hi) = (*lo, *hi);
             let mut i = lo;
             while i < hi {
                 if kind == LoopKind::Vector {
@@ -268,7 +280,7 @@ impl Machine<'_> {
             }
             return Ok(());
         }
-        let bounds: Vec<(i64, i64)> = (0..self.threads).map(|t| (self.index(lo, t), self.index(hi, t))).collect();
+        let bounds: Vec<(i64, i64)> = (0..self.threads).map(|t| (lo.of(t), hi.of(t))).collect();
         let mut done = 0;
         loop {
             let at = |t: usize| bounds[t].0 + done * step;
@@ -293,6 +305,12 @@ impl Machine<'_> {
             (ScalarOp::Math(f), Ok(DType::F32)) => return self.fail(format!("{} on f32 is not expanded", f.name())),
             _ => {}
         }
+        if dtypes.iter().all(|d| *d == DType::F32)
+            && let Some(value) = self.floats(op, args)
+        {
+            self.bind(var, value);
+            return Ok(());
+        }
         let one = args.iter().all(|a| self.is_one(*a));
         let value = self.each(one, mask, |t| {
             let args: SmallVec<[Scalar; 3]> = args.iter().map(|a| self.operand(*a, t)).collect();
@@ -300,6 +318,32 @@ impl Machine<'_> {
         });
         self.bind(var, value);
         Ok(())
+    }
+
+    /// The commonest operations on f32, without a step for each thread.
+    fn floats(&self, op: ScalarOp, args: &[Operand]) -> Option<Lanes> {
+        fn all(args: [&Lanes; 3], f: impl Fn(f32, f32, f32) -> f32) -> Option<Lanes> {
+            let len = args.iter().find_map(|a| if let Lanes::Each(v) = a { Some(v.len()) } else { None })?;
+            let x = |a: &Lanes, t: usize| f32::from_bits(a.of(t).bits as u32);
+            let one = |t| Scalar::f32(f(x(args[0], t), x(args[1], t), x(args[2], t)));
+            Some(Lanes::Each((0..len).map(one).collect()))
+        }
+        let constants: SmallVec<[Option<Lanes>; 3]> =
+            args.iter().map(|a| if let Operand::Const(c) = a { Some(Lanes::One(*c)) } else { None }).collect();
+        let zero = Lanes::One(Scalar::f32(0.0));
+        let lanes = |i: usize| match (args.get(i), constants.get(i)) {
+            (Some(Operand::Var(v)), _) => &self.vars[v.0 as usize],
+            (_, Some(Some(constant))) => constant,
+            _ => &zero,
+        };
+        let args = [lanes(0), lanes(1), lanes(2)];
+        match op {
+            ScalarOp::Add => all(args, |a, b, _| a + b),
+            ScalarOp::Sub => all(args, |a, b, _| a - b),
+            ScalarOp::Mul => all(args, |a, b, _| a * b),
+            ScalarOp::Fma => all(args, f32::mul_add),
+            _ => None,
+        }
     }
 
     fn alloc(&mut self, buf: Buf) {
@@ -315,10 +359,9 @@ impl Machine<'_> {
         self.locals[buf.0 as usize] = Local { values: vec![zero; len], written: vec![false; len] };
     }
 
-    /// The position an index stands for, within the buffer with `len` elements from it on.
-    fn element(&self, buf: Buf, index: &Index, len: usize, thread: usize) -> Result<usize> {
+    /// A position, within the buffer with `len` elements from it on.
+    fn element(&self, buf: Buf, at: i64, len: usize, thread: usize) -> Result<usize> {
         let info = self.kernel.buf(buf);
-        let at = self.index(index, thread);
         match at >= 0 && at.saturating_add(len as i64) <= info.len as i64 {
             true => Ok(at as usize),
             false => self.fail(format!(
@@ -356,7 +399,7 @@ impl Machine<'_> {
                 }
             }
             Space::Stack | Space::Register => {
-                let (local, at) = (&self.locals[i], thread * info.len as usize + at);
+                let (local, at) = (&self.locals[i], at * self.threads + thread);
                 let written = local.written.get(at).copied().unwrap_or(false);
                 (if written { local.values[at] } else { Scalar::zero(info.dtype) }, written, false)
             }
@@ -388,7 +431,7 @@ impl Machine<'_> {
                 !cell.write(moment) || shared.pending[at]
             }
             Space::Stack | Space::Register => {
-                let (local, at) = (&mut self.locals[i], thread * info.len as usize + at);
+                let (local, at) = (&mut self.locals[i], at * self.threads + thread);
                 if at >= local.values.len() {
                     return self.fail(format!("`{}` is used before its alloc", info.name));
                 }
@@ -406,28 +449,43 @@ impl Machine<'_> {
             None => mask.clone(),
         };
         let fill = guard.map_or(Scalar::zero(self.kernel.buf(buf).dtype), |(_, fill)| fill);
+        let places = self.places(index);
+        if let (Some(values), true) = (self.private(buf, &places), reading.is_full()) {
+            self.bind(var, Lanes::Each(values.to_vec()));
+            return Ok(());
+        }
         let mut values = vec![fill; self.threads];
         for t in reading.threads() {
-            let at = self.element(buf, index, 1, t)?;
+            let at = self.element(buf, places.of(t), 1, t)?;
             values[t] = self.read(buf, at, t)?;
         }
-        self.count(buf, index, Access::Load, &reading);
+        self.count(buf, index, &places, Access::Load, &reading);
         self.bind(var, Lanes::Each(values));
         Ok(())
     }
 
+    /// One element of an array of the threads' own, of all of them, if all have written it.
+    fn private(&self, buf: Buf, places: &Places) -> Option<&[Scalar]> {
+        let (info, local) = (self.kernel.buf(buf), &self.locals[buf.0 as usize]);
+        let Places::One(at) = places else { return None };
+        let at = usize::try_from(*at).ok().filter(|at| (*at as u64) < info.len)?;
+        let range = at * self.threads..(at + 1) * self.threads;
+        local.written.get(range.clone())?.iter().all(|w| *w).then(|| &local.values[range])
+    }
+
     fn store(&mut self, buf: Buf, index: &Index, value: Operand, mask: &Mask) -> Result<()> {
+        let places = self.places(index);
         for t in mask.threads() {
-            let at = self.element(buf, index, 1, t)?;
+            let at = self.element(buf, places.of(t), 1, t)?;
             self.write(buf, at, self.operand(value, t), t)?;
         }
-        self.count(buf, index, Access::Store, mask);
+        self.count(buf, index, &places, Access::Store, mask);
         Ok(())
     }
 
     /// Counts a load or store. The iterations of a vector loop over neighbouring elements are one access if it is
     /// aligned, counted with the first.
-    fn count(&mut self, buf: Buf, index: &Index, access: Access, mask: &Mask) {
+    fn count(&mut self, buf: Buf, index: &Index, places: &Places, access: Access, mask: &Mask) {
         let info = self.kernel.buf(buf);
         if !matches!(info.space, Space::Global | Space::Shared) {
             return;
@@ -436,7 +494,7 @@ impl Machine<'_> {
         let mut width = size;
         if let Some(v) = self.vector.filter(|v| index.coefficient(v.var) == Some(1)) {
             let whole = v.lanes as u64 * size;
-            let first = |t: usize| (self.index(index, t) - (v.at - v.lo)) as u64 * size;
+            let first = |t: usize| (places.of(t) - (v.at - v.lo)) as u64 * size;
             if whole <= 16 && mask.threads().all(|t| first(t).is_multiple_of(whole)) {
                 if v.at != v.lo {
                     return;
@@ -444,7 +502,7 @@ impl Machine<'_> {
                 width = whole;
             }
         }
-        let address = |t: usize| self.index(index, t) as u64 * size;
+        let address = |t: usize| places.of(t) as u64 * size;
         let accesses: Vec<(usize, (u64, u64))> = mask.threads().map(|t| (t / WARP, (address(t), width))).collect();
         self.count_warps(buf, access, &accesses);
     }

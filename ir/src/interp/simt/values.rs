@@ -18,6 +18,44 @@ impl Lanes {
     }
 }
 
+/// An index for all threads, or one for each.
+#[derive(Clone, Debug)]
+pub(super) enum Places {
+    One(i64),
+    Each(Vec<i64>),
+}
+
+impl Places {
+    pub fn of(&self, thread: usize) -> i64 {
+        match self {
+            Places::One(place) => *place,
+            Places::Each(places) => places[thread],
+        }
+    }
+
+    pub fn map(self, f: impl Fn(i64) -> i64) -> Places {
+        match self {
+            Places::One(place) => Places::One(f(place)),
+            Places::Each(mut places) => {
+                places.iter_mut().for_each(|p| *p = f(*p));
+                Places::Each(places)
+            }
+        }
+    }
+
+    pub fn join(self, other: Places, f: impl Fn(i64, i64) -> i64) -> Places {
+        match (self, other) {
+            (Places::One(a), Places::One(b)) => Places::One(f(a, b)),
+            (Places::One(a), b) => b.map(|b| f(a, b)),
+            (a, Places::One(b)) => a.map(|a| f(a, b)),
+            (Places::Each(mut a), Places::Each(b)) => {
+                a.iter_mut().zip(&b).for_each(|(a, b)| *a = f(*a, *b));
+                Places::Each(a)
+            }
+        }
+    }
+}
+
 /// The threads that execute a statement.
 #[derive(Clone, Debug)]
 pub(super) struct Mask {

@@ -3,7 +3,7 @@
 use tensorc_abi::DType;
 
 use super::counts::Access;
-use super::values::{Lanes, Mask};
+use super::values::{Lanes, Mask, Places};
 use super::{Copied, Machine};
 use crate::diag::Result;
 use crate::kir::{Mma, Operand, Place, Var, WARP, warp_matrix};
@@ -32,24 +32,25 @@ impl Machine<'_> {
         let dtype = self.kernel.buf(mma.a.buf).dtype;
         let Some(depth) = Mma::depth(dtype) else { return self.fail(format!("a product of matrices of {dtype}")) };
         let (in_a, in_b, in_acc) = warp_matrix::elements(dtype);
+        let [at_a, at_b, acc] = [&mma.a, &mma.b, &mma.acc].map(|p| self.places(&p.index));
         for warp in self.warps("a product of matrices", mask)? {
             let (mut a, mut b) = (vec![0f64; 16 * depth], vec![0f64; depth * 8]);
             for lane in 0..WARP {
-                for (i, x) in self.part(&mma.a, in_a, warp + lane)?.into_iter().enumerate() {
+                for (i, x) in self.part(&mma.a, &at_a, in_a, warp + lane)?.into_iter().enumerate() {
                     let (row, column) = warp_matrix::a(dtype, lane, i);
                     a[row * depth + column] = factor(x);
                 }
-                for (i, x) in self.part(&mma.b, in_b, warp + lane)?.into_iter().enumerate() {
+                for (i, x) in self.part(&mma.b, &at_b, in_b, warp + lane)?.into_iter().enumerate() {
                     let (row, column) = warp_matrix::b(dtype, lane, i);
                     b[row * 8 + column] = factor(x);
                 }
             }
             for lane in 0..WARP {
-                for (i, x) in self.part(&mma.acc, in_acc, warp + lane)?.into_iter().enumerate() {
+                for (i, x) in self.part(&mma.acc, &acc, in_acc, warp + lane)?.into_iter().enumerate() {
                     let (row, column) = warp_matrix::acc(lane, i);
                     let terms = (0..depth).map(|k| a[row * depth + k] * b[k * 8 + column]);
                     let sum = x.as_f64() + terms.sum::<f64>();
-                    let at = self.element(mma.acc.buf, &mma.acc.index, in_acc, warp + lane)?;
+                    let at = self.element(mma.acc.buf, acc.of(warp + lane), in_acc, warp + lane)?;
                     self.write(mma.acc.buf, at + i, Scalar::f32(sum as f32), warp + lane)?;
                 }
             }
@@ -59,8 +60,8 @@ impl Machine<'_> {
     }
 
     /// One thread's part of a matrix.
-    fn part(&mut self, place: &Place, len: usize, thread: usize) -> Result<Vec<Scalar>> {
-        let at = self.element(place.buf, &place.index, len, thread)?;
+    fn part(&mut self, place: &Place, places: &Places, len: usize, thread: usize) -> Result<Vec<Scalar>> {
+        let at = self.element(place.buf, places.of(thread), len, thread)?;
         (at..at + len).map(|i| self.read(place.buf, i, thread)).collect()
     }
 
@@ -72,11 +73,13 @@ impl Machine<'_> {
         transposed: bool,
         mask: &Mask,
     ) -> Result<()> {
+        let (sources, targets) = (self.places(&from.index), self.places(&into.index));
         for warp in self.warps("a load of matrices", mask)? {
             for matrix in 0..count {
                 let mut rows = vec![];
                 for row in 0..ROW {
-                    let at = self.element(from.buf, &from.index, ROW, warp + matrix * ROW + row)?;
+                    let at =
+                        self.element(from.buf, sources.of(warp + matrix * ROW + row), ROW, warp + matrix * ROW + row)?;
                     self.check_aligned(from, at, 16)?;
                     rows.push(at);
                 }
@@ -86,7 +89,7 @@ impl Machine<'_> {
                         let (major, minor) = (lane / 4, 2 * (lane % 4) + i);
                         let (row, column) = if transposed { (minor, major) } else { (major, minor) };
                         let value = self.read(from.buf, rows[row] + column, warp + lane)?;
-                        let at = self.element(into.buf, &into.index, 2 * count, warp + lane)?;
+                        let at = self.element(into.buf, targets.of(warp + lane), 2 * count, warp + lane)?;
                         self.write(into.buf, at + 2 * matrix + i, value, warp + lane)?;
                     }
                 }
@@ -118,13 +121,14 @@ impl Machine<'_> {
         let (size, zero) = (info.dtype.size() as u64, Scalar::zero(info.dtype));
         let bytes = len as u64 * size;
         let (mut written, mut read) = (vec![], vec![]);
+        let (sources, targets) = (self.places(&from.index), self.places(&into.index));
         for t in mask.threads() {
-            let to = self.element(into.buf, &into.index, len, t)?;
+            let to = self.element(into.buf, targets.of(t), len, t)?;
             self.check_aligned(into, to, bytes)?;
             written.push((t / WARP, (to as u64 * size, bytes)));
             let mut values = vec![zero; len];
             if cond.is_none_or(|c| self.operand(c, t).as_bool()) {
-                let at = self.element(from.buf, &from.index, len, t)?;
+                let at = self.element(from.buf, sources.of(t), len, t)?;
                 self.check_aligned(from, at, bytes)?;
                 for (i, value) in values.iter_mut().enumerate() {
                     *value = self.read(from.buf, at + i, t)?;
