@@ -8,6 +8,7 @@ use tensorc_frontend::symbol::SymbolError;
 use tensorc_ir::diag::Diagnostic;
 use tensorc_runtime::array::{LaunchError, LendError, ReadError, ViewError};
 use tensorc_runtime::engine::{EngineError, WaitError};
+use tensorc_runtime::gpu::DriverError;
 use tensorc_runtime::plan::{LoadError, RunError};
 use tensorc_runtime::resource::EntropyError;
 use tensorc_runtime::storage::AllocError as StorageError;
@@ -113,9 +114,21 @@ pub enum Error {
     Weight { name: String, source: WeightError },
     /// A compiled plan did not pass the run time's checks: a fault of the compiler.
     #[error("internal error: {0}")]
-    Plan(#[from] LoadError),
+    Plan(LoadError),
+    /// A GPU is not there, or refuses code or memory.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
     #[error("internal error: {0}")]
     Internal(String),
+}
+
+impl From<LoadError> for Error {
+    fn from(error: LoadError) -> Error {
+        match error {
+            LoadError::Driver(error) => Error::Driver(error),
+            other => Error::Plan(other),
+        }
+    }
 }
 
 impl From<ReadError> for Error {

@@ -34,7 +34,7 @@ pub fn cuda(id: u16) -> Result<Arc<dyn Driver>, Error> {
         device,
         message: "this build has no driver for CUDA; build with the feature `cuda`".into(),
     });
-    driver.map(|driver| Arc::new(driver) as Arc<dyn Driver>).map_err(|e| Error::Plan(e.into()))
+    Ok(driver.map(|driver| Arc::new(driver) as Arc<dyn Driver>)?)
 }
 
 /// PTX of kernels for a GPU as one module, whose entries are named after them.
@@ -58,7 +58,7 @@ pub(crate) fn load(driver: &Arc<dyn Driver>, plan: &Plan, kernels: &[Kernel]) ->
             Code::Ptx { text, entries }
         }
     };
-    driver.load(code).map_err(|e| Error::Plan(e.into()))
+    Ok(driver.load(code)?)
 }
 
 fn entries(kernels: &[Kernel]) -> Result<Vec<Entry>, Error> {
