@@ -2,13 +2,12 @@
 //! over outer axes, pooling windows, and contractions no library kernel covers.
 
 use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, LoopKind};
 
 use super::Emitted;
-use super::cluster::{Cluster, Group, Uses, group_axes};
-use super::fold::{Fold, Space, bind_folded, in_place, levels};
+use super::cluster::{Cluster, Group, Uses};
+use super::fold::{Analysis, Fold, Space, bind_folded, in_place, levels, results};
 use super::inline::{Inliner, Lane};
 use super::nest::parallel;
 
@@ -24,20 +23,7 @@ const FEW_OPS: usize = 4;
 
 pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted> {
     let folds = Fold::all(cluster)?;
-    let nodes: Vec<_> = folds.iter().map(Fold::node).collect();
-    let stop = |v: Value| nodes.contains(&v.node);
-    let mut uses = Uses::default();
-    for f in &folds {
-        f.collect(cluster, space, &mut uses, &stop)?;
-    }
-    for (i, v) in cluster.outputs().into_iter().enumerate() {
-        let dims = cluster.ty(v)?.dims;
-        let coords = space.coords_of(&dims)?;
-        uses.collect(cluster, v, &coords, &space.dims, &stop)?;
-        uses.store(v, cluster.output_address(i, &dims, &coords));
-    }
-    let groups = group_axes(&space.dims, &uses, &|a, b| space.is_reduced(a) == space.is_reduced(b));
-    let (reduced, mut kept): (Vec<Group>, Vec<Group>) = groups.into_iter().partition(|g| space.is_reduced(g.axis));
+    let Analysis { uses, mut kept, reduced } = Analysis::of(cluster, space)?;
     let inner = kept.pop();
     let mut e = Inliner::new(cluster, name, &space.dims)?;
     let column = Column { space, folds: &folds, levels: levels(cluster, &folds), reduced };
@@ -121,18 +107,8 @@ impl Column<'_> {
             folds.iter().zip(acc).for_each(|(f, a)| f.finish(e, a, &at));
             bind_folded(e, self.space, self.folds)?;
         }
-        let mut full = vec![];
-        for (i, v) in e.cluster.outputs().into_iter().enumerate() {
-            let dims = e.cluster.ty(v)?.dims;
-            let coords = self.space.coords_of(&dims)?;
-            match self.space.is_full(&dims) {
-                true => full.push((i, v, dims, coords)),
-                false => {
-                    let value = e.value(v, &coords, None)?;
-                    e.store(i, &dims, &coords, value);
-                }
-            }
-        }
+        let (full, single) = results(e.cluster, self.space)?;
+        e.store_values(&single)?;
         if full.is_empty() {
             return Ok(());
         }

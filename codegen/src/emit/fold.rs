@@ -12,7 +12,7 @@ use tensorc_ir::kir::{Buf, Operand, Space as Memory};
 use tensorc_ir::prim::{Contraction, Prim, Reduction};
 use tensorc_ir::scalar::{Scalar, ScalarFn, ScalarOp};
 
-use super::cluster::{Cluster, Uses, internal};
+use super::cluster::{Cluster, Group, Uses, group_axes, internal};
 use super::inline::{Bound, Inliner};
 
 /// The iteration space of a cluster: every element value has these axes, every folded value the
@@ -21,6 +21,61 @@ pub struct Space {
     pub dims: Vec<u64>,
     /// Axes that are folded, ascending.
     pub reduced: Vec<usize>,
+}
+
+/// What one iteration over the space of a folding cluster touches, and the axes that are walked as one.
+pub struct Analysis {
+    pub uses: Uses,
+    pub kept: Vec<Group>,
+    pub reduced: Vec<Group>,
+}
+
+impl Analysis {
+    pub fn of(cluster: &Cluster<'_>, space: &Space) -> Result<Analysis> {
+        let folds = Fold::all(cluster)?;
+        let mut uses = Uses::default();
+        let nodes: Vec<_> = folds.iter().map(Fold::node).collect();
+        let stop = |v: Value| nodes.contains(&v.node);
+        for f in &folds {
+            f.collect(cluster, space, &mut uses, &stop)?;
+        }
+        for (i, v) in cluster.outputs().into_iter().enumerate() {
+            let dims = cluster.ty(v)?.dims;
+            let coords = space.coords_of(&dims)?;
+            uses.collect(cluster, v, &coords, &space.dims, &stop)?;
+            uses.store(v, cluster.output_address(i, &dims, &coords));
+        }
+        let groups = group_axes(&space.dims, &uses, &|a, b| space.is_reduced(a) == space.is_reduced(b));
+        let (reduced, kept) = groups.into_iter().partition(|g| space.is_reduced(g.axis));
+        Ok(Analysis { uses, kept, reduced })
+    }
+}
+
+/// Results of a cluster: position, value, extents and coordinates in the space of its folds.
+pub type Results = Vec<(usize, Value, Vec<u64>, Vec<Index>)>;
+
+/// The results with an element for each element of the space, then those with one for each kept position.
+pub fn results(cluster: &Cluster<'_>, space: &Space) -> Result<(Results, Results)> {
+    let (mut full, mut single) = (vec![], vec![]);
+    for (i, v) in cluster.outputs().into_iter().enumerate() {
+        let dims = cluster.ty(v)?.dims;
+        let coords = space.coords_of(&dims)?;
+        let list = if space.is_full(&dims) { &mut full } else { &mut single };
+        list.push((i, v, dims, coords));
+    }
+    Ok((full, single))
+}
+
+/// The folds of a cluster and what is computed from them.
+pub fn fed_by_folds(cluster: &Cluster<'_>, folds: &[Fold]) -> BTreeSet<NodeId> {
+    let mut fed = BTreeSet::new();
+    for &n in &cluster.order {
+        let is_fold = folds.iter().any(|f| f.node() == n);
+        if is_fold || cluster.body.args(n).iter().any(|a| fed.contains(&a.node)) {
+            fed.insert(n);
+        }
+    }
+    fed
 }
 
 /// One node that folds elements into a value per kept position.

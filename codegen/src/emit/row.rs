@@ -11,8 +11,8 @@ use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::MathFn;
 
 use super::Emitted;
-use super::cluster::{Cluster, Group, Uses, group_axes};
-use super::fold::{Fold, Space, bind_folded, cost, in_place, levels};
+use super::cluster::{Cluster, Group};
+use super::fold::{Analysis, Fold, Space, bind_folded, cost, fed_by_folds, in_place, levels, results};
 use super::inline::{Bound, Inliner, Lane};
 use super::nest::parallel;
 use super::strips;
@@ -22,34 +22,9 @@ const ROW_BUFFER: u64 = 8192;
 /// A value is worth keeping for a later pass if recomputing it takes more operations.
 const RECOMPUTE: usize = 8;
 
-struct Plan {
-    uses: Uses,
-    kept: Vec<Group>,
-    reduced: Vec<Group>,
-}
-
-fn analyse(cluster: &Cluster<'_>, space: &Space) -> Result<Plan> {
-    let folds = Fold::all(cluster)?;
-    let mut uses = Uses::default();
-    let nodes: Vec<_> = folds.iter().map(Fold::node).collect();
-    let stop = |v: Value| nodes.contains(&v.node);
-    for f in &folds {
-        f.collect(cluster, space, &mut uses, &stop)?;
-    }
-    for (i, v) in cluster.outputs().into_iter().enumerate() {
-        let dims = cluster.ty(v)?.dims;
-        let coords = space.coords_of(&dims)?;
-        uses.collect(cluster, v, &coords, &space.dims, &stop)?;
-        uses.store(v, cluster.output_address(i, &dims, &coords));
-    }
-    let groups = group_axes(&space.dims, &uses, &|a, b| space.is_reduced(a) == space.is_reduced(b));
-    let (reduced, kept) = groups.into_iter().partition(|g| space.is_reduced(g.axis));
-    Ok(Plan { uses, kept, reduced })
-}
-
 /// Whether rows are long and contiguous enough for vectors along them.
 pub fn fits(cluster: &Cluster<'_>, space: &Space) -> Result<bool> {
-    let plan = analyse(cluster, space)?;
+    let plan = Analysis::of(cluster, space)?;
     let Some(inner) = plan.reduced.last() else { return Ok(false) };
     let innermost = plan.kept.iter().all(|k| k.axis < inner.axis);
     let contiguous = plan.uses.flats.iter().any(|(_, f)| f.coefficient(inner.axis as u32) == Some(1));
@@ -64,7 +39,7 @@ pub fn fits(cluster: &Cluster<'_>, space: &Space) -> Result<bool> {
 }
 
 pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted> {
-    let plan = analyse(cluster, space)?;
+    let plan = Analysis::of(cluster, space)?;
     let folds = Fold::all(cluster)?;
     let levels = levels(cluster, &folds);
     let mut e = Inliner::new(cluster, name, &space.dims)?;
@@ -130,7 +105,7 @@ fn total_cost(cluster: &Cluster<'_>, v: Value) -> Result<usize> {
 
 struct Row<'a> {
     space: &'a Space,
-    plan: &'a Plan,
+    plan: &'a Analysis,
     folds: &'a [Fold],
     keep: BTreeMap<usize, Vec<Value>>,
 }
@@ -139,7 +114,7 @@ impl Row<'_> {
     fn emit(&self, e: &mut Inliner<'_>, levels: &[Vec<Fold>]) -> Result<()> {
         let varying: Vec<usize> = self.space.reduced.clone();
         // Only what the folds do not feed can be hoisted before they ran.
-        let fed = self.fed_by_folds(e.cluster);
+        let fed = fed_by_folds(e.cluster, self.folds);
         e.hoist_if(&self.plan.uses, &varying, &|v| !fed.contains(&v.node))?;
         let mut row_buffers = BTreeMap::new();
         let applied = e.cluster.apart.keys().map(|n| Value { node: *n, port: 0 });
@@ -191,17 +166,6 @@ impl Row<'_> {
         Ok(())
     }
 
-    fn fed_by_folds(&self, cluster: &Cluster<'_>) -> BTreeSet<tensorc_ir::graph::NodeId> {
-        let mut fed = BTreeSet::new();
-        for &n in &cluster.order {
-            let is_fold = self.folds.iter().any(|f| f.node() == n);
-            if is_fold || cluster.body.args(n).iter().any(|a| fed.contains(&a.node)) {
-                fed.insert(n);
-            }
-        }
-        fed
-    }
-
     fn inner(&self) -> Group {
         self.plan.reduced.last().cloned().unwrap_or(Group { axis: self.space.reduced[0], extent: 1 })
     }
@@ -251,18 +215,8 @@ impl Row<'_> {
 
     /// Stores outputs: those of one element per row here, full ones in a last pass.
     fn store_pass(&self, e: &mut Inliner<'_>, rows: &BTreeMap<Value, Buf>) -> Result<()> {
-        let outputs = e.cluster.outputs();
-        let mut full = vec![];
-        for (i, v) in outputs.iter().enumerate() {
-            let dims = e.cluster.ty(*v)?.dims;
-            let coords = self.space.coords_of(&dims)?;
-            if self.space.is_full(&dims) {
-                full.push((i, *v, dims, coords));
-            } else {
-                let value = e.value(*v, &coords, None)?;
-                e.store(i, &dims, &coords, value);
-            }
-        }
+        let (full, single) = results(e.cluster, self.space)?;
+        e.store_values(&single)?;
         if full.is_empty() {
             return Ok(());
         }

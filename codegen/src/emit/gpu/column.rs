@@ -3,14 +3,13 @@
 
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, LoopKind, WARP};
 
 use super::loops::{below, launch, set_groups};
 use crate::emit::Emitted;
-use crate::emit::cluster::{Cluster, Group, Uses, group_axes};
-use crate::emit::fold::{Fold, Space, bind_folded, in_place, levels};
+use crate::emit::cluster::{Cluster, Group};
+use crate::emit::fold::{Analysis, Fold, Space, bind_folded, in_place, levels, results};
 use crate::emit::inline::Inliner;
 
 /// Threads of a block that does not cut columns.
@@ -31,22 +30,8 @@ struct Column<'a> {
 
 pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted> {
     let folds = Fold::all(cluster)?;
-    let nodes: Vec<_> = folds.iter().map(Fold::node).collect();
-    let stop = |v: Value| nodes.contains(&v.node);
-    let mut uses = Uses::default();
-    for f in &folds {
-        f.collect(cluster, space, &mut uses, &stop)?;
-    }
-    let mut full = false;
-    for (i, v) in cluster.outputs().into_iter().enumerate() {
-        let dims = cluster.ty(v)?.dims;
-        let coords = space.coords_of(&dims)?;
-        uses.collect(cluster, v, &coords, &space.dims, &stop)?;
-        uses.store(v, cluster.output_address(i, &dims, &coords));
-        full |= space.is_full(&dims);
-    }
-    let groups = group_axes(&space.dims, &uses, &|a, b| space.is_reduced(a) == space.is_reduced(b));
-    let (reduced, kept): (Vec<Group>, Vec<Group>) = groups.into_iter().partition(|g| space.is_reduced(g.axis));
+    let Analysis { uses, kept, reduced } = Analysis::of(cluster, space)?;
+    let full = !results(cluster, space)?.0.is_empty();
     let columns: u64 = kept.iter().map(|g| g.extent).product();
     let levels = levels(cluster, &folds);
     let mut e = Inliner::new(cluster, name, &space.dims)?;
@@ -148,18 +133,8 @@ impl Column<'_> {
 
     /// Stores outputs: those of one element per column here, full ones in a last loop.
     fn store(&self, e: &mut Inliner<'_>) -> Result<()> {
-        let mut full = vec![];
-        for (i, v) in e.cluster.outputs().into_iter().enumerate() {
-            let dims = e.cluster.ty(v)?.dims;
-            let coords = self.space.coords_of(&dims)?;
-            match self.space.is_full(&dims) {
-                true => full.push((i, v, dims, coords)),
-                false => {
-                    let value = e.value(v, &coords, None)?;
-                    e.store(i, &dims, &coords, value);
-                }
-            }
-        }
+        let (full, single) = results(e.cluster, self.space)?;
+        e.store_values(&single)?;
         if full.is_empty() {
             return Ok(());
         }

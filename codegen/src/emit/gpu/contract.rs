@@ -11,10 +11,10 @@ use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, LoopKind, Operand, Space as Memory, Stmt};
 use tensorc_ir::prim::{Contraction, Prim};
-use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+use tensorc_ir::scalar::{Scalar, ScalarOp};
 use tensorc_ir::views::strides_in_result;
 
-use super::loops::{below, launch, set_groups};
+use super::loops::{below, inside, launch, set_groups};
 use super::matrix;
 use crate::emit::Emitted;
 use crate::emit::cluster::{Cluster, Group, Uses, group_axes};
@@ -314,18 +314,7 @@ impl Product<'_> {
             below(e, &i, length * depth, each * THREADS, |e| {
                 let position = e.b.let_index("m", first.add(&at));
                 let place = e.b.let_index("n", k.add(&term));
-                let mut inside = None;
-                for (index, bound, step) in [(&position, extent, length), (&place, terms, depth)] {
-                    if !bound.is_multiple_of(step) {
-                        let index = e.b.index_value(index.clone());
-                        let bound = Operand::Const(Scalar::i64(bound as i64));
-                        let test = e.b.op(ScalarOp::Cmp(CmpOp::Lt), &[index, bound]);
-                        inside = Some(match inside {
-                            Some(other) => e.b.op(ScalarOp::And, &[other, test]),
-                            None => test,
-                        });
-                    }
-                }
+                let inside = inside(e, &[(&position, extent, length), (&place, terms, depth)]);
                 set_groups(e, groups, &position, extent);
                 set_groups(e, &self.axes.terms, &place, terms);
                 let guard = e.guard(index, &dims, inside);

@@ -41,6 +41,25 @@ pub fn below(
     e.when(inside, body)
 }
 
+/// Whether positions lie below their bounds, as a bool; `None` if steps of the given sizes divide all bounds, so that they
+/// always do.
+pub fn inside(e: &mut Inliner<'_>, positions: &[(&Index, u64, u64)]) -> Option<Operand> {
+    let mut inside = None;
+    for (index, bound, step) in positions {
+        if bound.is_multiple_of(*step) {
+            continue;
+        }
+        let index = e.b.index_value((*index).clone());
+        let bound = Operand::Const(Scalar::i64(*bound as i64));
+        let test = e.b.op(ScalarOp::Cmp(CmpOp::Lt), &[index, bound]);
+        inside = Some(match inside {
+            Some(other) => e.b.op(ScalarOp::And, &[other, test]),
+            None => test,
+        });
+    }
+    inside
+}
+
 /// Sets the axes of groups to the digits of a counter below `total`; the last group changes fastest.
 pub fn set_groups(e: &mut Inliner<'_>, groups: &[Group], counter: &Index, total: u64) {
     let limits = move |_: u32| -> Interval { (0, (total as i64 - 1).max(0)) };

@@ -9,10 +9,10 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::NodeKind;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, LoopKind, Mma, Operand, Place, Space as Memory, Stmt, WARP};
-use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+use tensorc_ir::scalar::{Scalar, ScalarOp};
 
 use super::contract::{Product, total};
-use super::loops::{below, launch, set_groups};
+use super::loops::{below, inside, launch, set_groups};
 use crate::emit::cluster::{Cluster, Group, Uses};
 use crate::emit::inline::Inliner;
 
@@ -270,18 +270,7 @@ impl Matrices<'_> {
             _ => (&axes.columns, &self.product.contraction.rhs),
         };
         let (extent, terms) = (total(groups), total(&axes.terms));
-        let mut inside = None;
-        for (index, bound, step) in [(position, extent, side.length), (term, terms, DEPTH)] {
-            if !bound.is_multiple_of(step) {
-                let index = e.b.index_value(index.clone());
-                let bound = Operand::Const(Scalar::i64(bound as i64));
-                let test = e.b.op(ScalarOp::Cmp(CmpOp::Lt), &[index, bound]);
-                inside = Some(match inside {
-                    Some(other) => e.b.op(ScalarOp::And, &[other, test]),
-                    None => test,
-                });
-            }
-        }
+        let inside = inside(e, &[(position, extent, side.length), (term, terms, DEPTH)]);
         set_groups(e, groups, position, extent);
         set_groups(e, &axes.terms, term, terms);
         let v = self.product.operands[side.operand];

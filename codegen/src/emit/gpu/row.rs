@@ -16,8 +16,8 @@ use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 use super::loops::{below, launch, set_groups};
 use super::vector_width;
 use crate::emit::Emitted;
-use crate::emit::cluster::{Cluster, Group, Uses, group_axes};
-use crate::emit::fold::{Fold, Space, bind_folded, in_place, levels};
+use crate::emit::cluster::{Cluster, Uses};
+use crate::emit::fold::{Analysis, Fold, Space, bind_folded, fed_by_folds, in_place, levels, results};
 use crate::emit::inline::{Bound, Inliner};
 
 const LANES: u64 = WARP as u64;
@@ -34,34 +34,9 @@ const HELD: u64 = 8;
 /// Values of one element that stay in registers, at most.
 const HELD_VALUES: usize = 3;
 
-struct Plan {
-    uses: Uses,
-    kept: Vec<Group>,
-    reduced: Vec<Group>,
-}
-
-fn analyse(cluster: &Cluster<'_>, space: &Space) -> Result<Plan> {
-    let folds = Fold::all(cluster)?;
-    let nodes: Vec<_> = folds.iter().map(Fold::node).collect();
-    let stop = |v: Value| nodes.contains(&v.node);
-    let mut uses = Uses::default();
-    for f in &folds {
-        f.collect(cluster, space, &mut uses, &stop)?;
-    }
-    for (i, v) in cluster.outputs().into_iter().enumerate() {
-        let dims = cluster.ty(v)?.dims;
-        let coords = space.coords_of(&dims)?;
-        uses.collect(cluster, v, &coords, &space.dims, &stop)?;
-        uses.store(v, cluster.output_address(i, &dims, &coords));
-    }
-    let groups = group_axes(&space.dims, &uses, &|a, b| space.is_reduced(a) == space.is_reduced(b));
-    let (reduced, kept) = groups.into_iter().partition(|g| space.is_reduced(g.axis));
-    Ok(Plan { uses, kept, reduced })
-}
-
 /// Whether rows are contiguous and long enough for the threads of a warp.
 pub fn fits(cluster: &Cluster<'_>, space: &Space) -> Result<bool> {
-    let plan = analyse(cluster, space)?;
+    let plan = Analysis::of(cluster, space)?;
     let Some(inner) = plan.reduced.last() else { return Ok(false) };
     let innermost = plan.kept.iter().all(|k| k.axis < inner.axis);
     let contiguous = plan.uses.flats.iter().any(|(_, f)| f.coefficient(inner.axis as u32) == Some(1));
@@ -93,7 +68,7 @@ impl Schedule {
 
 struct Row<'a> {
     space: &'a Space,
-    plan: &'a Plan,
+    plan: &'a Analysis,
     folds: &'a [Fold],
     schedule: Schedule,
     /// Values that stay in registers, by the pass that computes them.
@@ -101,7 +76,7 @@ struct Row<'a> {
 }
 
 pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted> {
-    let plan = analyse(cluster, space)?;
+    let plan = Analysis::of(cluster, space)?;
     let folds = Fold::all(cluster)?;
     let levels = levels(cluster, &folds);
     let mut e = Inliner::new(cluster, name, &space.dims)?;
@@ -332,15 +307,7 @@ impl Row<'_> {
         pass: usize,
         registers: &BTreeMap<Value, Buf>,
     ) -> Result<()> {
-        let (mut full, mut single) = (vec![], vec![]);
-        for (i, v) in e.cluster.outputs().into_iter().enumerate() {
-            let dims = e.cluster.ty(v)?.dims;
-            let coords = self.space.coords_of(&dims)?;
-            match self.space.is_full(&dims) {
-                true => full.push((i, v, dims, coords)),
-                false => single.push((i, v, dims, coords)),
-            }
-        }
+        let (full, single) = results(e.cluster, self.space)?;
         if !single.is_empty() {
             let zero = Operand::Const(Scalar::i64(0));
             let lane = e.b.index_value(lane.clone());
@@ -370,15 +337,4 @@ fn fold_warp(e: &mut Inliner<'_>, f: &Fold, acc: &[Buf]) {
         f.combine_values(e, acc, &zero, &others);
         distance /= 2;
     }
-}
-
-fn fed_by_folds(cluster: &Cluster<'_>, folds: &[Fold]) -> BTreeSet<tensorc_ir::graph::NodeId> {
-    let mut fed = BTreeSet::new();
-    for &n in &cluster.order {
-        let is_fold = folds.iter().any(|f| f.node() == n);
-        if is_fold || cluster.body.args(n).iter().any(|a| fed.contains(&a.node)) {
-            fed.insert(n);
-        }
-    }
-    fed
 }
