@@ -18,7 +18,7 @@ pub fn write(manifest: &Manifest) -> String {
     let _ = write!(
         rs,
         "/// The model `{name}`, compiled ahead of time for `{target}`.\n\
-         #[allow(dead_code, unreachable_pub, unused_imports)]\n\
+         #[allow(dead_code, unreachable_pub, unused_imports, reason = \"a program uses a part\")]\n\
          pub mod {module} {{\n",
         name = manifest.name,
         target = manifest.target,
