@@ -6,7 +6,7 @@ use inkwell::values::{InstructionOpcode as Op, PointerValue};
 use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind, Mma, Operand, Place, Space, Stmt, Var, warp_matrix};
+use tensorc_ir::kir::{Buf, LoopKind, Mma, Operand, Place, Stmt, Var, warp_matrix};
 
 use super::ir::{Value, internal, unsupported};
 use super::kernel::{Bind, Gen};
@@ -42,10 +42,9 @@ impl<'c> Gen<'c, '_, '_> {
         self.block(body)
     }
 
-    /// Shared buffers lie one behind the other in the dynamic shared memory.
+    /// Shared buffers lie in the dynamic shared memory.
     pub(super) fn alloc_shared(&mut self, buf: Buf) -> Result<()> {
-        let before = self.kernel.buffers[..buf.0 as usize].iter().filter(|b| b.space == Space::Shared);
-        let offset: u64 = before.map(|b| (b.len * b.dtype.size() as u64).next_multiple_of(16)).sum();
+        let offset = self.kernel.shared_offset(buf);
         let base = match self.ir.module.get_global(SHARED_MEMORY) {
             Some(global) => global,
             None => {

@@ -215,9 +215,20 @@ impl Kernel {
         let [Stmt::For { kind: LoopKind::Grid, hi: blocks, body, .. }] = &self.body[..] else { return None };
         let Some(Stmt::For { kind: LoopKind::Threads, hi: threads, .. }) = body.last() else { return None };
         let extent = |i: &Index| i.as_constant().and_then(|n| u64::try_from(n).ok());
-        let shared = self.buffers.iter().filter(|b| b.space == Space::Shared);
-        let shared_bytes = shared.map(|b| (b.len * b.dtype.size() as u64).next_multiple_of(16)).sum();
+        let shared_bytes = self.shared_before(self.buffers.len());
         Some(Launch { blocks: extent(blocks)?, threads: u32::try_from(extent(threads)?).ok()?, shared_bytes })
+    }
+
+    /// The first byte of a shared buffer: they lie one behind the other in the shared memory of a block, each aligned to
+    /// 16 bytes.
+    pub fn shared_offset(&self, buf: Buf) -> u64 {
+        self.shared_before(buf.0 as usize)
+    }
+
+    /// Bytes of the shared ones among the first `count` buffers.
+    fn shared_before(&self, count: usize) -> u64 {
+        let shared = self.buffers.iter().take(count).filter(|b| b.space == Space::Shared);
+        shared.map(|b| (b.len * b.dtype.size() as u64).next_multiple_of(16)).sum()
     }
 
     pub fn is_parallel(&self) -> bool {

@@ -57,7 +57,6 @@ pub fn run_launch(kernel: &Kernel, buffers: &mut [Vec<u8>]) -> Result<Counts> {
         vector: None,
         counts: Counts::default(),
     };
-    machine.lay_out_shared();
     let [Stmt::For { var, body, .. }] = &kernel.body[..] else { return fail("is not for a GPU".into()) };
     for block in 0..launch.blocks {
         machine.bind(*var, Lanes::One(Scalar::i64(block as i64)));
@@ -121,16 +120,6 @@ struct Machine<'a> {
 impl Machine<'_> {
     fn fail<T>(&self, why: String) -> Result<T> {
         Err(Diagnostic::new(Code::Verify, format!("kernel {}: {why}", self.kernel.name)))
-    }
-
-    fn lay_out_shared(&mut self) {
-        let mut base = 0;
-        for (info, shared) in self.kernel.buffers.iter().zip(&mut self.shared) {
-            if info.space == Space::Shared {
-                shared.base = base;
-                base += (info.len * info.dtype.size() as u64).next_multiple_of(16);
-            }
-        }
     }
 
     fn run_block(&mut self, block: u32, body: &[Stmt]) -> Result<()> {
@@ -350,7 +339,7 @@ impl Machine<'_> {
         let info = self.kernel.buf(buf);
         let (len, zero) = (info.len as usize, Scalar::zero(info.dtype));
         if info.space == Space::Shared {
-            let base = self.shared[buf.0 as usize].base;
+            let base = self.kernel.shared_offset(buf);
             let (cells, pending) = (vec![Cell::default(); len], vec![false; len]);
             self.shared[buf.0 as usize] = Shared { base, values: vec![zero; len], cells, pending };
             return;
