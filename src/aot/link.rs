@@ -83,7 +83,8 @@ pub fn link(
         command.arg("rcsD").arg(&made).arg(&object);
     } else {
         command = Command::new(linker(target, tools));
-        command.args(["-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,defs"]);
+        // Constants may share pages with code: a program is some pages smaller than if each began one of its own.
+        command.args(["-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,defs", "-Wl,-z,noseparate-code"]);
         if product == Product::SharedLibrary {
             let own = "tc_rt_status_text; tc_rt_threads_start; tc_rt_threads_stop";
             let script = format!("{{ global: {name}_*; {own}; local: *; }};\n");
