@@ -19,6 +19,9 @@ use super::strips;
 
 /// Longest row kept in thread-private memory, in elements.
 const ROW_BUFFER: u64 = 8192;
+/// Elements from which on a row has [`LONG_LANES`] partial results.
+const LONG: u64 = 256;
+const LONG_LANES: u64 = 32;
 /// A value is worth keeping for a later pass if recomputing it takes more operations.
 const RECOMPUTE: usize = 8;
 
@@ -170,10 +173,24 @@ impl Row<'_> {
         self.plan.reduced.last().cloned().unwrap_or(Group { axis: self.space.reduced[0], extent: 1 })
     }
 
+    /// Partial results of a pass: enough to overlap the latency of additions where a long row is folded as it lies
+    /// in memory, unless more elements would be left over.
+    fn fold_lanes(&self, e: &Inliner<'_>, folds: &[Fold]) -> Result<u64> {
+        let extent = self.inner().extent;
+        let lanes = e.cluster.lanes(extent);
+        let [fold] = folds else { return Ok(lanes) };
+        let mut operands = 0;
+        for v in e.cluster.body.args(fold.node()) {
+            operands += total_cost(e.cluster, v)?;
+        }
+        let long = extent >= LONG && extent % LONG_LANES < 16;
+        Ok(if lanes == 16 && long && operands == 0 { LONG_LANES } else { lanes })
+    }
+
     fn fold_pass(&self, e: &mut Inliner<'_>, pass: usize, folds: &[Fold], rows: &BTreeMap<Value, Buf>) -> Result<()> {
         let roots: Vec<Value> = folds.iter().flat_map(|f| e.cluster.body.args(f.node())).collect();
         self.apply_strips(e, &roots, rows)?;
-        let lanes = e.cluster.lanes(self.inner().extent);
+        let lanes = self.fold_lanes(e, folds)?;
         let acc: Vec<_> = folds.iter().map(|f| f.alloc(e, lanes)).collect();
         let rest: Vec<_> = folds.iter().map(|f| f.alloc(e, 1)).collect();
         let has_tail = !self.inner().extent.is_multiple_of(lanes);
