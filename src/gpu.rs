@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use tensorc_abi::{BufferId, Home, Plan, StepOp};
+use tensorc_codegen::emit::Style;
 use tensorc_codegen::target::{Capability, entry_names};
+use tensorc_ir::DType;
 use tensorc_ir::diag::{Code as ErrorCode, Diagnostic};
 use tensorc_ir::interp::run_launch;
-use tensorc_ir::kir::Kernel;
+use tensorc_ir::kir::{Kernel, TensorMap};
 use tensorc_ir::verify::verify_kernel;
 use tensorc_runtime::Device;
-use tensorc_runtime::gpu::{Code, CodeForm, Driver, Entry, Function, HostDriver, HostKernel};
+use tensorc_runtime::gpu::{Code, CodeForm, Driver, Entry, Function, HostDriver, HostKernel, Matrix};
 
 #[cfg(not(feature = "llvm"))]
 use crate::Backend;
@@ -18,7 +20,25 @@ use crate::Error;
 /// A GPU whose kernels the interpreter executes, with every access checked: races, bounds, barriers and reads of what was
 /// never written are errors of the run. Slow; for tests of models where there is no GPU.
 pub fn interpreted(device: Device) -> Arc<dyn Driver> {
-    Arc::new(HostDriver::new(device))
+    interpreted_as(device, Capability::Sm80)
+}
+
+/// As [`interpreted`], with the instructions of a generation of GPUs.
+pub fn interpreted_as(device: Device, capability: Capability) -> Arc<dyn Driver> {
+    let number = match capability {
+        Capability::Sm80 => 80,
+        Capability::Sm90a => 90,
+    };
+    Arc::new(HostDriver::new(device).of_capability(number))
+}
+
+/// How kernels are written for a GPU.
+pub(crate) fn style(driver: &dyn Driver) -> Style {
+    let (CodeForm::Host { capability } | CodeForm::Ptx { capability }) = driver.form();
+    match capability_of(capability) {
+        Ok(Capability::Sm90a) => Style::Hopper,
+        _ => Style::Gpu,
+    }
 }
 
 /// NVIDIA's GPU of a number.
@@ -49,7 +69,7 @@ pub fn ptx(kernels: &[Kernel], capability: Capability) -> Result<String, Error> 
 pub(crate) fn load(driver: &Arc<dyn Driver>, plan: &Plan, kernels: &[Kernel]) -> Result<Vec<Function>, Error> {
     let entries = entries(kernels)?;
     let code = match driver.form() {
-        CodeForm::Host => {
+        CodeForm::Host { .. } => {
             kernels.iter().try_for_each(verify_kernel)?;
             Code::Host(entries.into_iter().zip(kernels.iter().map(host_kernel)).collect())
         }
@@ -67,9 +87,16 @@ fn entries(kernels: &[Kernel]) -> Result<Vec<Entry>, Error> {
             Diagnostic::new(ErrorCode::Internal, format!("kernel `{}` is not for a GPU", kernel.name))
         })?;
         let shared_bytes = launch.shared_bytes as u32;
-        Ok(Entry { name, blocks: launch.blocks, threads: launch.threads, shared_bytes })
+        let matrices = kernel.tensor_maps().iter().map(|map| matrix(kernel, map)).collect();
+        Ok(Entry { name, blocks: launch.blocks, threads: launch.threads, shared_bytes, matrices })
     };
     kernels.iter().zip(entry_names(kernels)).map(entry).collect()
+}
+
+fn matrix(kernel: &Kernel, map: &TensorMap) -> Matrix {
+    let TensorMap { buf, rows, columns, stride, box_rows } = *map;
+    let bf16 = kernel.buf(buf).dtype == DType::BF16;
+    Matrix { argument: buf.0, bf16, rows, columns, stride, box_rows }
 }
 
 fn host_kernel(kernel: &Kernel) -> HostKernel {
