@@ -183,18 +183,18 @@ impl Tiles<'_> {
     ) -> Result<()> {
         let tiles = self.down * self.across;
         let range = (block.clone(), Index::constant(tiles as i64), blocks as i64);
-        e.looped("tile", range, LoopKind::Serial, |e, tile| {
+        e.looped("item", range, LoopKind::Serial, |e, item| {
             let limits = move |_: u32| (0, tiles as i64 - 1);
             let near = (1..=NEAR).rev().find(|n| self.down.is_multiple_of(*n)).unwrap_or(1) as i64;
             let of_near = near * self.across as i64;
-            let within = e.b.let_index("within", tile.modulo(of_near, &limits));
+            let within = e.b.let_index("within", item.modulo(of_near, &limits));
             let inner = move |_: u32| (0, of_near - 1);
-            let row = tile.floor_div(of_near, &limits).scale(near).add(&within.modulo(near, &inner));
+            let row = item.floor_div(of_near, &limits).scale(near).add(&within.modulo(near, &inner));
             let first = [
                 e.b.let_index("rows", row.scale(ROWS as i64)),
                 e.b.let_index("columns", within.floor_div(near, &inner).scale(self.sides[1].length as i64)),
             ];
-            let turn = e.b.let_index("turn", tile.floor_div(blocks as i64, &limits));
+            let turn = e.b.let_index("turn", item.floor_div(blocks as i64, &limits));
             body(e, first, turn)
         })
     }
@@ -206,7 +206,7 @@ impl Tiles<'_> {
         let before = e.b.let_index("before", turn.scale(self.steps as i64).add(step));
         [
             e.b.let_index("slot", before.modulo(STAGES as i64, &limits)),
-            e.b.let_index("round", before.floor_div(STAGES as i64, &limits)),
+            e.b.let_index("lap", before.floor_div(STAGES as i64, &limits)),
         ]
     }
 
@@ -219,10 +219,10 @@ impl Tiles<'_> {
         e.when(is_first, |e| {
             self.in_turn(e, block, blocks, |e, first, turn| {
                 e.looped("k", range(self.steps), LoopKind::Serial, |e, k| {
-                    let [slot, round] = self.slot(e, &turn, &k);
+                    let [slot, lap] = self.slot(e, &turn, &k);
                     e.b.push(Stmt::AwaitBarrier {
                         barrier: Place::new(self.empty, slot.clone()),
-                        phase: round.offset(-1),
+                        phase: lap.offset(-1),
                     });
                     let bytes = self.sides.iter().map(|s| s.elements() * 2).sum::<u64>() as u32;
                     e.b.push(Stmt::Arrive { barrier: Place::new(self.full, slot.clone()), bytes });
@@ -267,8 +267,8 @@ impl Tiles<'_> {
             Ok(())
         })?;
         let product = |e: &mut Inliner<'_>, step: &Index| {
-            let [slot, round] = self.slot(e, &turn, step);
-            e.b.push(Stmt::AwaitBarrier { barrier: Place::new(self.full, slot.clone()), phase: round });
+            let [slot, lap] = self.slot(e, &turn, step);
+            e.b.push(Stmt::AwaitBarrier { barrier: Place::new(self.full, slot.clone()), phase: lap });
             let half = group.scale((GROUP_ROWS as u64 * DEPTH) as i64);
             let [a, b] = [0, 1].map(|i| slot.scale(self.sides[i].elements() as i64));
             let (a, b) = (self.sides[0].operand(a.add(&half)), self.sides[1].operand(b));

@@ -51,9 +51,9 @@ impl Machine<'_> {
         let mut values = Vec::with_capacity(map.box_rows as usize * PANEL);
         let mut rows = vec![];
         for r in 0..map.box_rows as usize {
-            let y = row + r as i64;
+            let y = row.saturating_add(r as i64);
             let inside_row = (0..map.rows as i64).contains(&y);
-            let present = |c: usize| inside_row && (0..map.columns as i64).contains(&(column + c as i64));
+            let present = |c: usize| inside_row && (0..map.columns as i64).contains(&column.saturating_add(c as i64));
             let address = |c: usize| (y * map.stride as i64 + column + c as i64) as usize;
             for c in 0..PANEL {
                 let value = match present(c) {

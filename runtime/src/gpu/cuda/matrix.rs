@@ -13,8 +13,10 @@ const ELEMENT: u32 = 2;
 
 /// The matrix at an address as kernels take it.
 ///
+/// Drivers that load code with such parameters have the call.
+///
 /// # Errors
-/// The driver is too old to know of the copy engine, or refuses the matrix; the message says why.
+/// The driver refuses the matrix; the message says why.
 pub(super) fn encode(matrix: &Matrix, address: *mut u8) -> Result<sys::CUtensorMap, String> {
     use sys::CUtensorMapDataType::{CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16};
     let element = if matrix.bf16 { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 } else { CU_TENSOR_MAP_DATA_TYPE_FLOAT16 };
