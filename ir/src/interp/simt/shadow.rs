@@ -99,7 +99,7 @@ pub(super) struct Cell {
     write: Trace,
     /// Of the last read since then, and of earlier ones that its actor has not been told of.
     read: Trace,
-    others: Option<Box<Vec<Trace>>>,
+    others: Vec<Trace>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -157,21 +157,19 @@ impl Cell {
             }
             _ => {
                 if old.conflicts(at) {
-                    self.others.get_or_insert_default().push(old);
+                    self.others.push(old);
                 }
                 new
             }
         };
-        if let Some(others) = &mut self.others {
-            others.retain(|other| other.conflicts(at));
-        }
+        self.others.retain(|other| other.conflicts(at));
         true
     }
 
     /// Notes a write; false if it races with another access.
     pub fn write(&mut self, at: Moment<'_>) -> bool {
-        let unordered = |others: &[Trace]| others.iter().any(|other| other.conflicts(at));
-        if self.write.conflicts(at) || self.read.conflicts(at) || self.others.as_ref().is_some_and(|o| unordered(o)) {
+        let mut earlier = [self.write, self.read].into_iter().chain(self.others.iter().copied());
+        if earlier.any(|trace| trace.conflicts(at)) {
             return false;
         }
         *self = Cell { write: Trace::of(at), ..Cell::default() };
