@@ -153,3 +153,33 @@ fn module(_: &[Kernel], _: &[Entry], _: &[bool], _: Capability) -> Result<String
     Backend::Llvm.check()?;
     Ok(String::new())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the copy engine must know of a matrix goes with the kernel, once for all copies of one form.
+    #[test]
+    fn entries_tell_of_matrices() {
+        let copy = |at: u32| {
+            format!("copy_tile %a[{at}], %w rows 120 columns 160 stride 168 box 64 at %b * 64, 0 signals %full[0]")
+        };
+        let text = format!(
+            "kernel @k(%x: bf16[8], %w: f16[20160]) {{ grid %b in 0..2 {{
+               %a = alloc tile f16[8192]  %full = alloc barrier i64[1]
+               threads %t in 0..128 {{
+                 init_barriers %full arrivals 1
+                 barrier
+                 roles {{ warps 0..4 registers 64 {{ {} {} }} }}
+               }} }} }}",
+            copy(0),
+            copy(4096)
+        );
+        let registry = tensorc_ops::registry().unwrap();
+        let kernels = tensorc_ir::text::parse_module(&text, &registry).unwrap().kernels;
+        verify_kernel(&kernels[0]).unwrap();
+        let entry = entries(&kernels).unwrap().swap_remove(0);
+        let matrix = Matrix { argument: 1, bf16: false, rows: 120, columns: 160, stride: 168, box_rows: 64 };
+        assert_eq!((entry.matrices, entry.threads, entry.shared_bytes), (vec![matrix], 128, 16400));
+    }
+}

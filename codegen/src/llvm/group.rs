@@ -15,8 +15,9 @@ use tensorc_ir::kir::{Buf, GroupMma, PANEL, Place, Role, Stmt, TILE_ALIGNMENT, T
 use super::ir::{Value, internal, unsupported};
 use super::kernel::Gen;
 
-/// Registers of a multiprocessor.
+/// Registers of a multiprocessor, and most of a thread.
 const REGISTERS: u32 = 64 << 10;
+const MOST: u32 = 255;
 /// Bits of a matrix descriptor: the permutation of pieces within 128 bytes; distances stand above the address.
 const PERMUTED: u64 = 1 << 62;
 const LEADING: u32 = 16;
@@ -165,7 +166,7 @@ impl<'c> Gen<'c, '_, '_> {
     /// Each role is a branch by the number of the thread. Registers go from those that fetch to those that multiply.
     fn roles(&mut self, roles: &[Role]) -> Result<()> {
         let threads = self.kernel.launch().map_or(1, |launch| launch.threads);
-        let given = REGISTERS / threads / 8 * 8;
+        let given = (REGISTERS / threads).min(MOST) / 8 * 8;
         let thread = self.ir.intrinsic("llvm.nvvm.read.ptx.sreg.tid.x", &[], &[])?;
         let join = self.new_block("join");
         for (i, role) in roles.iter().enumerate() {

@@ -209,7 +209,7 @@ pub enum Stmt {
         barrier: Place,
         bytes: u32,
     },
-    /// Waits until the phase of this number is over; those below 0 always are. The next one must not be over.
+    /// Waits until the phase of this number is over, as phase -1 always is. The next one must not be over.
     AwaitBarrier {
         barrier: Place,
         phase: Index,
