@@ -19,7 +19,7 @@ use tensorc_runtime::{Pool, Profiler};
 
 use crate::code_cache::CodeFolder;
 use crate::symbol::{Inference, inference};
-use crate::{Error, Model};
+use crate::{Error, Model, gpu};
 
 /// Category of the phases of compilation in profiles.
 pub(crate) const COMPILE: &str = "compile";
@@ -136,7 +136,7 @@ impl Compiler {
         let joins = if self.0.options.copies { Joins::Copied } else { Joins::InPlace };
         let style = match self.0.options.passes.device {
             Device::Cpu => self.0.options.backend.style(),
-            Device::Gpu => Style::Gpu,
+            Device::Gpu => self.0.options.gpu.as_deref().map_or(Style::Gpu, gpu::style),
         };
         Choices { joins, style }
     }

@@ -13,11 +13,19 @@ use crate::{AlignedBuffer, Device};
 #[derive(Debug)]
 pub struct HostDriver {
     device: Device,
+    /// As in [`CodeForm::Host`].
+    capability: u32,
 }
 
 impl HostDriver {
     pub fn new(device: Device) -> HostDriver {
-        HostDriver { device }
+        HostDriver { device, capability: 80 }
+    }
+
+    /// It does what a GPU of this compute capability does.
+    pub fn of_capability(mut self, capability: u32) -> HostDriver {
+        self.capability = capability;
+        self
     }
 
     fn error(&self, message: impl std::fmt::Display) -> DriverError {
@@ -51,7 +59,7 @@ impl Driver for HostDriver {
     }
 
     fn form(&self) -> CodeForm {
-        CodeForm::Host
+        CodeForm::Host { capability: self.capability }
     }
 
     fn load(&self, code: Code) -> Result<Vec<Function>, DriverError> {
@@ -116,7 +124,7 @@ mod tests {
     use crate::gpu::Entry;
 
     fn double() -> (Entry, HostKernel) {
-        let entry = Entry { name: "double".into(), blocks: 1, threads: 32, shared_bytes: 0 };
+        let entry = Entry { name: "double".into(), blocks: 1, threads: 32, shared_bytes: 0, matrices: vec![] };
         let run = |buffers: &mut [Vec<u8>]| {
             if buffers[0][0] == 99 {
                 return Err("99 is too much".into());

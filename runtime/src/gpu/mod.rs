@@ -32,8 +32,8 @@ pub struct DriverError {
 pub enum CodeForm {
     /// PTX for a compute capability, written as ten times its major and once its minor number: 80, 90.
     Ptx { capability: u32 },
-    /// Functions of this process.
-    Host,
+    /// Functions of this process, which do what a GPU of a compute capability does.
+    Host { capability: u32 },
 }
 
 /// How a kernel is launched.
@@ -45,6 +45,24 @@ pub struct Entry {
     pub threads: u32,
     /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
+    /// Matrices in the arguments that the copy engine is told of, behind the arguments.
+    pub matrices: Vec<Matrix>,
+}
+
+/// An argument as a matrix of elements of 16 bits, of which kernels copy boxes to shared memory, each row of a box 128 bytes, with
+/// pieces of 16 bytes permuted by row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    /// Position among the arguments.
+    pub argument: u32,
+    /// Whether elements are bf16 rather than f16.
+    pub bf16: bool,
+    pub rows: u64,
+    pub columns: u64,
+    /// Elements from one row to the next: a multiple of 8.
+    pub stride: u64,
+    /// Rows of a box.
+    pub box_rows: u32,
 }
 
 /// A function of copies of a kernel's buffers, which it changes.

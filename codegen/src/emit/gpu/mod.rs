@@ -2,7 +2,7 @@
 //!
 //! They write the same clusters as those for processors, with the same [`Inliner`]: `map` for element-wise ones, `row` for
 //! folds along memory, `column` for folds across it, `contract` for products and convolutions, `matrix` for those that matrix units
-//! compute. `loops` opens the loops of a launch; `parallel` makes a launch of
+//! compute, `tiles` for those that groups of warps do. `loops` opens the loops of a launch; `parallel` makes a launch of
 //! any other kernel.
 
 mod column;
@@ -12,10 +12,10 @@ mod map;
 mod matrix;
 mod parallel;
 mod row;
+mod tiles;
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph};
-use tensorc_ir::scalar::MathLibrary;
 
 use super::cluster::{self, Cluster};
 use super::fold::Space;
@@ -26,14 +26,8 @@ use super::{Emitted, Math, Style};
 pub use parallel::launched;
 
 /// Emits a cluster as one kernel, with parameters as [`super::emit`] gives them.
-pub fn emit(
-    class: FusionClass,
-    body: &Graph,
-    name: &str,
-    library: &dyn MathLibrary,
-    layouts: &Layouts,
-) -> Result<Emitted> {
-    let cluster = Cluster::new(body, Math { library, style: Style::Wide }, layouts)?;
+pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Emitted> {
+    let cluster = Cluster::new(body, Math { style: Style::Wide, ..math }, layouts)?;
     let space = match class {
         FusionClass::Map => return map::emit(&cluster, name),
         FusionClass::Attention => return Err(cluster::internal("attention is not one cluster on a GPU")),
@@ -43,7 +37,7 @@ pub fn emit(
     match class {
         FusionClass::Reduce if row::fits(&cluster, &space)? => row::emit(&cluster, &space, name),
         FusionClass::Reduce => column::emit(&cluster, &space, name),
-        _ => match contract::emit(&cluster, &space, name)? {
+        _ => match contract::emit(&cluster, &space, name, math.style == Style::Hopper)? {
             Some(emitted) => Ok(emitted),
             None => column::emit(&cluster, &space, name),
         },

@@ -4,6 +4,7 @@
 //! context, its primary one, which threads enter before every call. Modules are kept by the text of their PTX, since
 //! the driver takes long to translate it.
 
+mod matrix;
 mod stream;
 
 use std::collections::BTreeMap;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{result, sys};
 
+use super::matrix::encode;
 use super::{Kernel, Shared, text};
 use crate::device::stream::{Callback, Event, Stream, StreamError, Transfer, Work};
 use crate::gpu::{DriverError, Function, LaunchStream};
@@ -208,11 +209,20 @@ impl LaunchStream for CudaStream {
             return self.note(self.error(format!("kernel `{}` is another device's", entry.name)));
         };
         let mut addresses = arguments.to_vec();
+        let encoded = entry.matrices.iter().map(|m| {
+            let address = arguments.get(m.argument as usize).ok_or("a matrix in no argument")?;
+            encode(m, *address)
+        });
+        let mut maps = match encoded.collect::<Result<Vec<_>, String>>() {
+            Ok(maps) => maps,
+            Err(message) => return self.note(self.error(format!("kernel `{}`: {message}", entry.name))),
+        };
         let mut parameters: Vec<*mut c_void> =
             addresses.iter_mut().map(|a| std::ptr::from_mut(a).cast::<c_void>()).collect();
+        parameters.extend(maps.iter_mut().map(|map| std::ptr::from_mut(map).cast::<c_void>()));
         let blocks = u32::try_from(entry.blocks).unwrap_or(u32::MAX);
         let what = || format!("kernel `{}`", entry.name);
-        // SAFETY: the function is loaded in this context and takes these addresses, which the caller answers for; the driver
+        // SAFETY: the function is loaded in this context and takes these addresses and matrices, which the caller answers for; the driver
         // copies the parameters before it returns.
         self.call(&what, || unsafe {
             let (grid, block) = ((blocks, 1, 1), (entry.threads, 1, 1));
