@@ -15,7 +15,7 @@ use tensorc_ir::scalar::{Scalar, ScalarOp};
 use tensorc_ir::views::strides_in_result;
 
 use super::loops::{below, inside, launch, set_groups};
-use super::{matrix, tiles};
+use super::{groups, matrix};
 use crate::emit::Emitted;
 use crate::emit::cluster::{Cluster, Group, Uses, group_axes};
 use crate::emit::fold::{Fold, Space, accumulator};
@@ -73,8 +73,8 @@ pub(super) fn total(groups: &[Group]) -> u64 {
     groups.iter().map(|g| g.extent).product()
 }
 
-/// A kernel for a contraction with what surrounds it, by `groups` of warps if it may be; `None` if it is too small for tiles.
-pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str, groups: bool) -> Result<Option<Emitted>> {
+/// A kernel for a contraction with what surrounds it, by groups of warps if `by_groups`; `None` if it is too small for tiles.
+pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str, by_groups: bool) -> Result<Option<Emitted>> {
     let folds = Fold::all(cluster)?;
     let [fold @ Fold::Contract(node, c, _)] = &folds[..] else { return Ok(None) };
     let mut uses = Uses::default();
@@ -101,9 +101,9 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str, groups: bool) -> R
         stored,
     };
     let mut e = Inliner::new(cluster, name, &space.dims)?;
-    let matrices = if groups { tiles::matrices(cluster, &product, &uses)? } else { None };
+    let matrices = if by_groups { groups::matrices(cluster, &product, &uses)? } else { None };
     match matrices {
-        Some(matrices) => tiles::emit(&mut e, &product, matrices)?,
+        Some(matrices) => groups::emit(&mut e, &product, matrices)?,
         None if matrix::multiplies(cluster, &product)? => matrix::emit(&mut e, &product, &uses)?,
         None => product.emit(&mut e, &uses)?,
     }

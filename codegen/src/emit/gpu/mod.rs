@@ -2,7 +2,7 @@
 //!
 //! They write the same clusters as those for processors, with the same [`Inliner`]: `map` for element-wise ones, `row` for
 //! folds along memory, `column` for folds across it, `contract` for products and convolutions, `matrix` for those that matrix units
-//! compute, `tiles` for those that groups of warps do. `loops` opens the loops of a launch; `parallel` makes a launch of
+//! compute, `groups` for those that groups of warps do. `loops` opens the loops of a launch; `parallel` makes a launch of
 //! any other kernel.
 
 mod column;
@@ -12,7 +12,7 @@ mod map;
 mod matrix;
 mod parallel;
 mod row;
-mod tiles;
+mod groups;
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph};
