@@ -138,7 +138,8 @@ impl Compiler {
             Device::Cpu => self.0.options.backend.style(),
             Device::Gpu => Style::Gpu,
         };
-        Choices { joins, style }
+        let passes = &self.0.options.passes;
+        Choices { joins, style, tf32: passes.tf32 && passes.reassociate }
     }
 
     pub(crate) fn kernels(&self) -> &KernelCache {

@@ -32,6 +32,9 @@ pub struct Options {
     pub reassociate: bool,
     /// Allow rewrites that contract, or ignore NaN, infinities, overflow and signs of zero.
     pub approximate: bool,
+    /// Allow products of f32 to round their operands to 10 bits of fraction (tf32), as matrix units of GPUs do; only where
+    /// `reassociate` is.
+    pub tf32: bool,
     /// Rewrite primitives into cheaper ones.
     pub rewrite: bool,
     /// What kernels run on.
@@ -54,6 +57,7 @@ impl Default for Options {
             static_bytes: 1 << 20,
             reassociate: true,
             approximate: false,
+            tf32: false,
             rewrite: true,
             device: Device::Cpu,
             fuse: By::default(),

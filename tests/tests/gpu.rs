@@ -45,7 +45,7 @@ const PROGRAMS: [(&str, &str, &str); 15] = [
 ];
 
 /// The same of floating-point numbers alone.
-const FLOAT_PROGRAMS: [(&str, &str, &str); 10] = [
+const FLOAT_PROGRAMS: [(&str, &str, &str); 13] = [
     ("gelu", "%x: T[5, 33]", "%y = gelu(%x)"),
     ("softmax", "%x: T[4, 77]", "%y = softmax(%x)"),
     ("long softmax", "%x: T[2, 2050]", "%y = softmax(%x)"),
@@ -63,6 +63,13 @@ const FLOAT_PROGRAMS: [(&str, &str, &str); 10] = [
         "%t = transpose(%z) {perm = [0, 1, 3, 2]} %y = matmul(%x, %t)",
     ),
     ("product and softmax", "%x: T[20, 16], %w: T[16, 40]", "%p = matmul(%x, %w) %y = softmax(%p)"),
+    ("product of columns", "%x: T[40, 72], %w: T[40, 136]", "%t = transpose(%x) {perm = [1, 0]} %y = matmul(%t, %w)"),
+    ("awkward product", "%x: T[2, 33, 41], %w: T[2, 41, 27]", "%y = matmul(%x, %w)"),
+    (
+        "deep convolution",
+        "%x: T[2, 6, 9, 10], %w: T[24, 6, 3, 3], %b: T[24]",
+        "%c = conv(%x, %w, %b) {pads = [1, 1, 1, 1]} %y = relu(%c)",
+    ),
     (
         "convolution",
         "%x: T[2, 5, 11, 9], %w: T[7, 5, 3, 3], %b: T[7]",
@@ -73,26 +80,33 @@ const FLOAT_PROGRAMS: [(&str, &str, &str); 10] = [
 struct Case {
     name: String,
     graph: Graph,
+    /// Whether products of f32 may round their operands.
+    tf32: bool,
 }
 
-fn compiler(gpu: bool) -> Compiler {
+fn compiler(gpu: bool, tf32: bool) -> Compiler {
     let gpu = gpu.then(|| tensorc::gpu::interpreted(Place::accelerator(0)));
-    Compiler::new(Options { gpu, threads: Some(1), ..Options::default() }).unwrap()
+    let mut options = Options { gpu, threads: Some(1), ..Options::default() };
+    options.passes.tf32 = tf32;
+    Compiler::new(options).unwrap()
 }
 
-/// Every program with every element type it has.
+/// Every program with every element type it has, and those of f32 with products once more in tf32.
 fn cases(compiler: &Compiler) -> Vec<Case> {
     let floats = [DType::F32, DType::F16, DType::BF16];
     let all = [&floats[..], &[DType::F64, DType::I32, DType::I64, DType::I8]].concat();
     let every = PROGRAMS.iter().flat_map(|p| all.iter().map(move |d| (p, *d)));
     let float = FLOAT_PROGRAMS.iter().flat_map(|p| floats.iter().map(move |d| (p, *d)));
-    let case = |((name, inputs, body), dtype): (&(&str, &str, &str), DType)| {
+    let product = |(_, _, body): &&(&str, &str, &str)| body.contains("matmul") || body.contains("conv");
+    let rounded = FLOAT_PROGRAMS.iter().filter(product).map(|p| (p, DType::F32, true));
+    let case = |((name, inputs, body), dtype, tf32): (&(&str, &str, &str), DType, bool)| {
         let inputs = inputs.replace('T', dtype.name());
         let text = format!("tensorc-ir 1\ngraph @main({inputs}) {{\n  {body}\n  return %y\n}}\n");
         let module = parse_module(&text, compiler.registry()).unwrap_or_else(|e| panic!("{name}: {e}"));
-        Case { name: format!("{name} of {dtype}"), graph: module.graphs.into_iter().next().unwrap() }
+        let name = format!("{name} of {}", if tf32 { "tf32" } else { dtype.name() });
+        Case { name, graph: module.graphs.into_iter().next().unwrap(), tf32 }
     };
-    every.chain(float).map(case).collect()
+    every.chain(float).map(|(p, d)| (p, d, false)).chain(rounded).map(case).collect()
 }
 
 /// The kernels of a graph.
@@ -102,14 +116,15 @@ fn kernels(compiler: &Compiler, case: &Case) -> Vec<Kernel> {
     let mut graph = case.graph.clone();
     let mut cx = PassCx::new(compiler.registry()).with_options(options);
     Pipeline::to(Phase::Fuse).run(&mut graph, &mut cx).unwrap_or_else(|e| panic!("{}: {e}", case.name));
-    let choices = Choices { style: Style::Gpu, ..Choices::default() };
+    let choices = Choices { style: Style::Gpu, tf32: case.tf32, ..Choices::default() };
     let lowered = lower_with(&graph, compiler.registry().math(), choices);
     lowered.unwrap_or_else(|e| panic!("{}: {e}", case.name)).kernels
 }
 
 /// Largest error of a sum or function, relative to the largest element.
-fn tolerance(dtype: DType) -> f64 {
+fn tolerance(dtype: DType, tf32: bool) -> f64 {
     match dtype {
+        DType::F32 if tf32 => 1e-3,
         DType::F16 => 2e-3,
         DType::BF16 => 1.6e-2,
         DType::F64 => 1e-12,
@@ -119,7 +134,7 @@ fn tolerance(dtype: DType) -> f64 {
 
 #[test]
 fn every_emitter_agrees_with_the_interpreter() {
-    let (gpu, reference) = (compiler(true), compiler(false));
+    let (gpu, rounding, reference) = (compiler(true, false), compiler(true, true), compiler(false, false));
     let mut compared = 0;
     for case in cases(&gpu) {
         let mut rng = Rng::new(compared);
@@ -136,13 +151,14 @@ fn every_emitter_agrees_with_the_interpreter() {
         let names: Vec<String> = case.graph.inputs().iter().map(|n| case.graph.node(*n).name.to_string()).collect();
         let given: Vec<(&str, tensorc::Tensor)> =
             names.iter().map(String::as_str).zip(inputs.iter().map(tensor)).collect();
-        let outputs = gpu.model(case.graph.clone()).run(&given);
+        let compiler = if case.tf32 { &rounding } else { &gpu };
+        let outputs = compiler.model(case.graph.clone()).run(&given);
         let outputs = outputs.unwrap_or_else(|e| panic!("{}: {e}", case.name));
         for (expected, (_, found)) in expected.iter().zip(&outputs) {
             let found = data(found);
             assert_eq!(expected.ty, found.ty, "{}", case.name);
             let largest = expected.iter().map(|x| x.as_f64().abs()).fold(1e-30, f64::max);
-            let allowed = if found.dtype().is_float() { tolerance(found.dtype()) * largest } else { 0.0 };
+            let allowed = if found.dtype().is_float() { tolerance(found.dtype(), case.tf32) * largest } else { 0.0 };
             for (i, (a, b)) in expected.iter().zip(found.iter()).enumerate() {
                 let (a, b) = (a.as_f64(), b.as_f64());
                 assert!((a - b).abs() <= allowed, "{}, element {i}: {a} expected, {b} found", case.name);
@@ -183,7 +199,7 @@ fn the_assembler_takes_every_kernel() {
         return;
     }
     let Some(ptxas) = ptxas() else { return };
-    let compiler = compiler(true);
+    let compiler = compiler(true, false);
     let all: Vec<Kernel> = cases(&compiler).iter().flat_map(|case| kernels(&compiler, case)).collect();
     let scratch = tempfile::tempdir().unwrap();
     for capability in Capability::ALL {

@@ -38,11 +38,13 @@ pub enum Style {
     Gpu,
 }
 
-/// The library functions, and how kernels use them.
+/// The library functions, and how kernels compute.
 #[derive(Clone, Copy)]
 pub struct Math<'a> {
     pub library: &'a dyn MathLibrary,
     pub style: Style,
+    /// Whether matrix units may multiply f32, rounded to 10 bits of fraction.
+    pub tf32: bool,
 }
 
 /// A kernel and what its launcher needs to know.
@@ -56,7 +58,7 @@ pub struct Emitted {
 /// `layouts` says.
 pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Emitted> {
     if math.style == Style::Gpu {
-        return gpu::emit(class, body, name, math.library, layouts);
+        return gpu::emit(class, body, name, math, layouts);
     }
     let body = strips::split_calls(body, math.library)?;
     let mut cluster = Cluster::new(&body, math, layouts)?;

@@ -37,11 +37,13 @@ pub enum Joins {
     Copied,
 }
 
-/// Choices of lowering that change no bit of the results.
+/// Choices of lowering. But for [`Choices::tf32`], they change no bit of what a processor computes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Choices {
     pub joins: Joins,
     pub style: Style,
+    /// Matrix units of a GPU may multiply f32, rounded to 10 bits of fraction.
+    pub tf32: bool,
 }
 
 /// Lowers a graph of clusters, concatenations, kernels, views, constants and inputs.
@@ -53,7 +55,7 @@ pub fn lower(graph: &Graph, math: &dyn MathLibrary) -> Result<Lowered> {
 pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, choices: Choices) -> Result<Lowered> {
     let mut lowering = Lowering {
         graph,
-        math: Math { library: math, style: choices.style },
+        math: Math { library: math, style: choices.style, tf32: choices.tf32 },
         out: Lowered::default(),
         values: BTreeMap::new(),
         constants: BTreeMap::new(),

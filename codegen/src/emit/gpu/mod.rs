@@ -15,7 +15,6 @@ mod row;
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph};
-use tensorc_ir::scalar::MathLibrary;
 
 use super::cluster::{self, Cluster};
 use super::fold::Space;
@@ -26,14 +25,8 @@ use super::{Emitted, Math, Style};
 pub use parallel::launched;
 
 /// Emits a cluster as one kernel, with parameters as [`super::emit`] gives them.
-pub fn emit(
-    class: FusionClass,
-    body: &Graph,
-    name: &str,
-    library: &dyn MathLibrary,
-    layouts: &Layouts,
-) -> Result<Emitted> {
-    let cluster = Cluster::new(body, Math { library, style: Style::Wide }, layouts)?;
+pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Emitted> {
+    let cluster = Cluster::new(body, Math { style: Style::Wide, ..math }, layouts)?;
     let space = match class {
         FusionClass::Map => return map::emit(&cluster, name),
         FusionClass::Attention => return Err(cluster::internal("attention is not one cluster on a GPU")),
