@@ -302,7 +302,7 @@ impl Lowering<'_> {
             return Ok(());
         }
         let flops = flops(&fused.body)?;
-        if fused.class == FusionClass::Attention {
+        if fused.class == FusionClass::Attention && self.math.style != Style::Gpu {
             return self.attention(node, fused, flops);
         }
         if fused.class == FusionClass::Contract
@@ -424,7 +424,8 @@ impl Lowering<'_> {
         let internal = || Diagnostic::new(Code::Internal, "an attention cluster is not what the library computes");
         let graph = self.graph;
         let body = &fused.body;
-        let found = body.order().into_iter().find_map(|n| attention_at(body, n)).ok_or_else(internal)?;
+        let found = body.order().into_iter().find_map(|n| attention_at(body, n));
+        let found = found.filter(|found| found.dtype == DType::F32).ok_or_else(internal)?;
         let inputs = graph.args(node);
         let mut operand = |v: Value| {
             let position = body.inputs().iter().position(|n| *n == v.node).ok_or_else(internal)?;

@@ -8,11 +8,12 @@ use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::NodeKind;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind, Mma, Operand, Place, Space as Memory, Stmt, WARP, warp_matrix};
+use tensorc_ir::kir::{Buf, LoopKind, Operand, Place, Space as Memory, Stmt, WARP};
 use tensorc_ir::scalar::{Scalar, ScalarOp};
 
 use super::contract::{Product, total};
-use super::loops::{below, inside, launch, set_groups};
+use super::fragments::{COLUMNS, ROWS, Role, Tile, multiply, piece, terms};
+use super::loops::{below, inside, launch, range, set_groups};
 use crate::emit::cluster::{Cluster, Group, Uses};
 use crate::emit::inline::Inliner;
 
@@ -21,11 +22,6 @@ const WARPS: [u64; 2] = [2, 4];
 const THREADS: u64 = WARPS[0] * WARPS[1] * WARP as u64;
 /// Bytes of the terms of a step.
 const STEP: u64 = 64;
-/// Rows and columns of one product of matrices.
-const ROWS: u64 = 16;
-const COLUMNS: u64 = 8;
-/// Bytes that are copied at once.
-const PIECE: u64 = 16;
 /// Elements behind each row of a tile of neighbouring rows or columns, so that what is loaded at a time lies in different
 /// banks: 16 bytes more for loads of matrices, a quarter of the banks for loads of words.
 const PAD: u64 = 8;
@@ -60,11 +56,6 @@ impl Side {
         self.length * depth(self.dtype) / row * stride
     }
 
-    /// Whether loads of matrices bring the tile into registers, rather than loads of single elements.
-    fn in_matrices(self) -> bool {
-        self.along_terms || self.dtype.size() == 2
-    }
-
     /// Where in a tile the element of a row or column `at` and a term is.
     fn place(self, at: &Index, term: &Index) -> Index {
         let stride = self.row().1 as i64;
@@ -75,16 +66,6 @@ impl Side {
 /// Terms of a step.
 fn depth(dtype: DType) -> u64 {
     STEP / dtype.size() as u64
-}
-
-/// Terms of one product of matrices.
-fn terms(dtype: DType) -> u64 {
-    Mma::depth(dtype).unwrap_or(1) as u64
-}
-
-/// Elements that are copied at once.
-fn piece(dtype: DType) -> u64 {
-    PIECE / dtype.size() as u64
 }
 
 /// Whether matrix units multiply the operands, which is worth it from a size on.
@@ -111,10 +92,6 @@ struct Own {
     across: Index,
     /// First row and column of the tile.
     first: [Index; 2],
-}
-
-fn range(n: u64) -> (Index, Index, i64) {
-    (Index::default(), Index::constant(n as i64), 1)
 }
 
 /// Emits the loops of a product that [`multiplies`].
@@ -319,94 +296,28 @@ impl Matrices<'_> {
     /// Multiplies the tiles that begin at the given places.
     fn multiply(&self, e: &mut Inliner<'_>, own: &Own, shared: &[Buf], at: [&Index; 2], sums: Buf) -> Result<()> {
         let [rows, columns] = self.warp_tile();
-        let (tall, wide) = (rows / ROWS, columns / COLUMNS);
+        let counts = [rows / ROWS, columns / COLUMNS];
         let first = [own.down.scale(rows as i64), own.across.scale(columns as i64)];
-        let (of_a, of_b, of_acc) = warp_matrix::elements(self.dtype);
+        let tiles = [(0, Role::Left), (1, Role::Right)].map(|(i, role)| Tile {
+            role,
+            dtype: self.dtype,
+            from: Place::new(shared[i], at[i].clone()),
+            stride: self.sides[i].row().1,
+            along_terms: self.sides[i].along_terms,
+            paired: false,
+        });
         e.looped("kk", range(depth(self.dtype) / terms(self.dtype)), LoopKind::Unroll, |e, kk| {
-            let a = e.alloc("a", self.dtype, tall * of_a as u64, Memory::Register);
-            let b = e.alloc("b", self.dtype, wide * of_b as u64, Memory::Register);
             let term = kk.scale(terms(self.dtype) as i64);
-            for (i, (registers, count)) in [(a, tall), (b, wide)].into_iter().enumerate() {
-                let from = (Place::new(shared[i], at[i].clone()), &first[i], &term);
-                match self.sides[i].in_matrices() {
-                    true => self.load_matrices(e, own, i, from, (registers, count))?,
-                    false => self.load_words(e, own, i, from, (registers, count))?,
-                }
-            }
-            e.looped("i", range(tall), LoopKind::Unroll, |e, i| {
-                e.looped("j", range(wide), LoopKind::Unroll, |e, j| {
-                    let acc = i.scale(wide as i64).add(&j).scale(of_acc as i64);
-                    let (a, b) = (Place::new(a, i.scale(of_a as i64)), Place::new(b, j.scale(of_b as i64)));
-                    e.b.push(Stmt::Mma(Box::new(Mma { a, b, acc: Place::new(sums, acc) })));
-                    Ok(())
-                })
-            })
-        })
-    }
-
-    /// Loads the operands of `count` products side by side, four matrices at a time: those of one left operand, or of two
-    /// right ones. `from`: the tile, and the first row or column and term in it.
-    fn load_matrices(
-        &self,
-        e: &mut Inliner<'_>,
-        own: &Own,
-        operand: usize,
-        (tile, first, term): (Place, &Index, &Index),
-        (registers, count): (Buf, u64),
-    ) -> Result<()> {
-        let (side, lanes) = (self.sides[operand], |_: u32| (0, WARP as i64 - 1));
-        let half = (terms(self.dtype) / 2) as i64;
-        // Threads of eight give the rows of a matrix, which are rows or columns of the tile, or terms.
-        let bit = |n: i64| own.lane.floor_div(n, &lanes).modulo(2, &lanes);
-        let (low, eight, sixteen) = (own.lane.modulo(8, &lanes), bit(8), bit(16));
-        // Of a left operand the second matrix lies below the first, of a right one behind it.
-        let (across, deep) = if operand == 0 { (&eight, &sixteen) } else { (&sixteen, &eight) };
-        let (across, deep) = (across.scale(8), deep.scale(half));
-        let (across, deep) = match side.along_terms {
-            true => (across.add(&low), deep),
-            false => (across, deep.add(&low)),
-        };
-        let (across, deep) = (e.b.let_index("across", across), e.b.let_index("deep", deep));
-        let (each, loads) = if operand == 0 { (ROWS, count) } else { (2 * COLUMNS, count / 2) };
-        let loaded = 4 * (4 / self.dtype.size() as i64);
-        e.looped("i", range(loads), LoopKind::Unroll, |e, i| {
-            let place = side.place(&first.add(&i.scale(each as i64)).add(&across), &term.add(&deep));
-            let from = Place::new(tile.buf, tile.index.add(&place));
-            let into = Place::new(registers, i.scale(loaded));
-            e.b.push(Stmt::LoadMatrix { into, from, count: 4, transposed: !side.along_terms });
-            Ok(())
-        })
-    }
-
-    /// As [`Matrices::load_matrices`], of f32 whose neighbours are rows or columns: element by element.
-    fn load_words(
-        &self,
-        e: &mut Inliner<'_>,
-        own: &Own,
-        operand: usize,
-        (tile, first, term): (Place, &Index, &Index),
-        (registers, count): (Buf, u64),
-    ) -> Result<()> {
-        let (side, lanes) = (self.sides[operand], |_: u32| (0, WARP as i64 - 1));
-        let (group, quad) = (own.lane.floor_div(4, &lanes), own.lane.modulo(4, &lanes));
-        let (group, quad) = (e.b.let_index("group", group), e.b.let_index("quad", quad));
-        let (each, own) = match operand {
-            0 => (ROWS, warp_matrix::elements(self.dtype).0),
-            _ => (COLUMNS, warp_matrix::elements(self.dtype).1),
-        };
-        e.looped("i", range(count), LoopKind::Unroll, |e, i| {
-            for r in 0..own {
-                // What the first thread has says how far the elements of any thread lie apart.
-                let (across, deep) = match operand {
-                    0 => warp_matrix::a(self.dtype, 0, r),
-                    _ => (warp_matrix::b(self.dtype, 0, r).1, warp_matrix::b(self.dtype, 0, r).0),
-                };
-                let at = first.add(&i.scale(each as i64)).add(&group).offset(across as i64);
-                let place = side.place(&at, &term.add(&quad).offset(deep as i64));
-                let value = e.b.load(tile.buf, tile.index.add(&place));
-                e.b.store(registers, i.scale(own as i64).offset(r as i64), value);
-            }
-            Ok(())
+            let mut alloc = |name: &str, i: usize| {
+                Place::new(
+                    e.alloc(name, self.dtype, tiles[i].registers(counts[i]), Memory::Register),
+                    Index::default(),
+                )
+            };
+            let (a, b) = (alloc("a", 0), alloc("b", 1));
+            tiles[0].load(e, &own.lane, (&first[0], &term), (&a, counts[0]))?;
+            tiles[1].load(e, &own.lane, (&first[1], &term), (&b, counts[1]))?;
+            multiply(e, (&a, counts[0]), (&b, counts[1]), sums, self.dtype)
         })
     }
 
