@@ -299,7 +299,7 @@ mod tests {
     fn a_difference_is_named_by_coordinates() {
         let a = TensorData::f32s(&[2, 3], &[0.0; 6]).unwrap();
         let b = TensorData::f32s(&[2, 3], &[0.0, 0.0, 0.0, 0.0, 0.0, 2.0]).unwrap();
-        let message = compare("compiled", &["y".into()], &[a], &[b], true).unwrap_err();
+        let message = compare("compiled", &["y".into()], &[a], &[b], 0.0).unwrap_err();
         assert!(message.contains("`y` differs at [1, 2]: 0 (0x0) before, 2 "), "{message}");
     }
 

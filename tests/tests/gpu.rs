@@ -26,10 +26,16 @@ use crate::support::cache::{Package, fetch, folder, member, visible};
 use crate::support::compare::{data, tensor};
 
 /// Inputs and body of a graph: `T` stands for an element type.
-const PROGRAMS: [(&str, &str, &str); 15] = [
+const PROGRAMS: [(&str, &str, &str); 17] = [
     ("map", "%x: T[3, 5, 7], %b: T[7]", "%s = add(%x, %b) %y = mul(%s, %x)"),
     ("wide map", "%x: T[6, 64], %b: T[64]", "%s = sub(%x, %b) %y = abs(%s)"),
     ("transpose", "%x: T[5, 9, 12]", "%y = transpose(%x) {perm = [2, 0, 1]}"),
+    (
+        "transpose and more",
+        "%x: T[70, 33], %z: T[33, 70], %b: T[70]",
+        "%t = transpose(%x) {perm = [1, 0]} %s = add(%t, %z) %y = mul(%s, %b)",
+    ),
+    ("transposed batch", "%x: T[3, 40, 2, 32]", "%y = transpose(%x) {perm = [0, 2, 3, 1]}"),
     ("one element", "%x: T[1]", "%y = add(%x, %x)"),
     ("row sum", "%x: T[9, 100]", "%a = const i64[1] [1] %y = reduce_sum(%x, %a)"),
     ("long row", "%x: T[2, 3001]", "%a = const i64[1] [1] %y = reduce_max(%x, %a)"),

@@ -1,6 +1,7 @@
 //! Emitters of kernels for a GPU: one element, row or column of a result to a thread, warp or block.
 //!
-//! They write the same clusters as those for processors, with the same [`Inliner`]: `map` for element-wise ones, `row` for
+//! They write the same clusters as those for processors, with the same [`Inliner`]: `map` for element-wise ones, `transpose` for
+//! those of them that read across memory, `row` for
 //! folds along memory, `column` for folds across it, `contract` for products and convolutions, `matrix` for those that matrix units
 //! compute, `attention` for attention. `tiles` and `fragments` multiply tiles in shared memory, by ordinary multiplications and
 //! by matrix units. `loops` opens the loops of a launch; `parallel` makes a launch of
@@ -16,6 +17,7 @@ mod matrix;
 mod parallel;
 mod row;
 mod tiles;
+mod transpose;
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph};
