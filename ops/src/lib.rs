@@ -24,6 +24,7 @@ mod loss;
 mod mxnet;
 mod nest;
 mod norm;
+mod owners;
 mod pool;
 mod random;
 mod recurrent;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Graph;
-use tensorc_ir::op::Registry;
+use tensorc_ir::op::{Grain, Registry};
 
 use crate::cost::Machine;
 use crate::fuse::By;
@@ -74,6 +74,16 @@ pub enum Device {
     #[default]
     Cpu,
     Gpu,
+}
+
+impl Device {
+    /// How finely operators divide the work of kernels of their own.
+    pub fn grain(self) -> Grain {
+        match self {
+            Device::Cpu => Grain::Coarse,
+            Device::Gpu => Grain::Fine,
+        }
+    }
 }
 
 /// How long one run of a pass took.

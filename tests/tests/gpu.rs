@@ -20,13 +20,13 @@ use tensorc_codegen::lower::{Choices, lower_with};
 use tensorc_codegen::target::Capability;
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::testing::Rng;
-use tensorc_ir::{DType, TensorData};
+use tensorc_ir::{DType, DenseType, TensorData};
 
 use crate::support::cache::{Package, fetch, folder, member, visible};
 use crate::support::compare::{data, tensor};
 
 /// Inputs and body of a graph: `T` stands for an element type.
-const PROGRAMS: [(&str, &str, &str); 17] = [
+const PROGRAMS: [(&str, &str, &str); 24] = [
     ("map", "%x: T[3, 5, 7], %b: T[7]", "%s = add(%x, %b) %y = mul(%s, %x)"),
     ("wide map", "%x: T[6, 64], %b: T[64]", "%s = sub(%x, %b) %y = abs(%s)"),
     ("transpose", "%x: T[5, 9, 12]", "%y = transpose(%x) {perm = [2, 0, 1]}"),
@@ -47,6 +47,30 @@ const PROGRAMS: [(&str, &str, &str); 17] = [
     ("vector product", "%x: T[1, 65], %w: T[65, 70]", "%y = matmul(%x, %w)"),
     ("concat", "%x: T[3, 4], %z: T[3, 5]", "%n = neg(%z) %y = concat(%x, %n) {axis = 1}"),
     ("argmax", "%x: T[6, 50]", "%y = argmax(%x) {axis = 1}"),
+    ("gather elements", "%x: T[5, 3]", "%i = const i64[2, 3] [4, -1, 0, 2, 2, 1] %y = gather_elements(%x, %i)"),
+    ("gather tuples", "%x: T[5, 3, 4]", "%i = const i64[2, 2] [4, -1, 0, 2] %y = gather_nd(%x, %i)"),
+    (
+        "scatter elements",
+        "%x: T[50, 3], %u: T[2, 2]",
+        "%i = const i64[2, 2] [4, -1, 4, 2] %y = scatter_elements(%x, %i, %u) {reduction = \"add\"}",
+    ),
+    (
+        "scatter along rows",
+        "%x: T[3, 40], %u: T[3, 5]",
+        "%i = const i64[3, 5] [1, 2, 3, 2, 1, 39, 0, 39, 7, 7, 8, 9, 8, 9, 10] \
+         %y = scatter_elements(%x, %i, %u) {axis = 1}",
+    ),
+    (
+        "scatter slices",
+        "%x: T[9, 20], %u: T[4, 20]",
+        "%i = const i64[4, 1] [3, 8, 3, 0] %y = scatter_nd(%x, %i, %u) {reduction = \"max\"}",
+    ),
+    ("scatter sum", "%u: T[6, 33]", "%i = const i64[6] [2, 0, 2, 4, 4, 4] %y = scatter_sum(%u, %i) {extent = 7}"),
+    (
+        "scatter into a ring",
+        "%x: T[2, 3, 8, 5], %u: T[2, 3, 2, 5]",
+        "%i = const i64[2] [7, 3] %y = tensor_scatter(%x, %u, %i) {mode = \"circular\"}",
+    ),
     ("gather", "%x: T[10, 6]", "%i = const i64[4] [3, -1, 0, 9] %y = gather(%x, %i)"),
 ];
 
@@ -204,6 +228,47 @@ fn every_emitter_agrees_with_the_interpreter() {
         compared += 1;
     }
     visible(&format!("gpu: {compared} programs agree with the interpreter"));
+}
+
+/// Random numbers of a GPU are those of a processor, bit by bit: a draw depends on its key and position alone.
+#[test]
+fn random_numbers_have_the_bits_of_a_processor() {
+    let programs = [
+        "random_uniform(%k) {shape = [50, 3], low = -2.0, high = 3.0}",
+        "random_normal(%k) {shape = [50, 3]}",
+        "random_exponential(%k) {shape = [150], lam = 2.0}",
+        "random_gamma(%k) {shape = [150], alpha = 0.7, beta = 2.0}",
+        "random_poisson(%k) {shape = [150], lam = 30.0}",
+        "random_negative_binomial(%k) {shape = [150], k = 3, p = 0.4}",
+        "bernoulli(%p, %k)",
+        "multinomial(%p, %k) {sample_size = 9}",
+        "dropout_mask(%p, %r, %k)",
+        "shuffle(%p, %k)",
+    ];
+    let (gpu, cpu) = (compiler(true, false), compiler(false, false));
+    for program in programs {
+        let text = format!(
+            "tensorc-ir 1\ngraph @main(%k: u32[2], %p: f32[40, 7]) {{\n  \
+             %r = const f32[] [0.25]\n  %y = {program}\n  return %y\n}}\n"
+        );
+        let module = parse_module(&text, gpu.registry()).unwrap_or_else(|e| panic!("{program}: {e}"));
+        let graph = &module.graphs[0];
+        let given = [
+            TensorData::from_fn(DenseType::new(DType::U32, &[2]), |i| Scalar::from_f64(DType::U32, 77.0 + i as f64)),
+            TensorData::from_fn(DenseType::new(DType::F32, &[40, 7]), |i| Scalar::f32((i % 10) as f32 / 10.0)),
+        ];
+        let inputs: Vec<(&str, tensorc::Tensor)> = ["k", "p"].into_iter().zip(given.iter().map(tensor)).collect();
+        let run = |compiler: &Compiler| {
+            compiler.model(graph.clone()).run(&inputs).unwrap_or_else(|e| panic!("{program}: {e}"))
+        };
+        for ((_, expected), (_, found)) in run(&cpu).iter().zip(&run(&gpu)) {
+            assert_eq!(data_bits(expected), data_bits(found), "{program}");
+        }
+    }
+}
+
+fn data_bits(t: &tensorc::Tensor) -> Vec<u64> {
+    data(t).iter().map(|x| x.bits).collect()
 }
 
 /// The assembler; `None`, after a visible line, where it cannot be had.

@@ -209,7 +209,8 @@ impl Product<'_> {
             self.fetch(e, 0, thread, (&own.rows, &k), shared[0], uses)?;
             self.fetch(e, 1, thread, (&own.columns, &k), shared[1], uses)?;
             e.b.push(Stmt::Barrier);
-            let operand = |i: usize, side, thread| tiles::Operand { from: Place::new(shared[i], Index::default()), side, thread };
+            let operand =
+                |i: usize, side, thread| tiles::Operand { from: Place::new(shared[i], Index::default()), side, thread };
             let operands = [&operand(0, down, &own.y), &operand(1, across, &own.x)];
             tiles::multiply(e, operands, t.terms, (sums, wide))?;
             e.b.push(Stmt::Barrier);

@@ -309,10 +309,7 @@ impl Matrices<'_> {
         e.looped("kk", range(depth(self.dtype) / terms(self.dtype)), LoopKind::Unroll, |e, kk| {
             let term = kk.scale(terms(self.dtype) as i64);
             let mut alloc = |name: &str, i: usize| {
-                Place::new(
-                    e.alloc(name, self.dtype, tiles[i].registers(counts[i]), Memory::Register),
-                    Index::default(),
-                )
+                Place::new(e.alloc(name, self.dtype, tiles[i].registers(counts[i]), Memory::Register), Index::default())
             };
             let (a, b) = (alloc("a", 0), alloc("b", 1));
             tiles[0].load(e, &own.lane, (&first[0], &term), (&a, counts[0]))?;

@@ -250,7 +250,14 @@ impl Flash<'_> {
     }
 
     /// Makes weights of the products in a row, and scales what was summed before.
-    fn weigh(&self, e: &mut Inliner<'_>, own: &Own, row: &Index, key: &Index, (maxima, totals): (Buf, Buf)) -> Result<()> {
+    fn weigh(
+        &self,
+        e: &mut Inliner<'_>,
+        own: &Own,
+        row: &Index,
+        key: &Index,
+        (maxima, totals): (Buf, Buf),
+    ) -> Result<()> {
         let scores = &own.scores;
         let single = |x: f32| Operand::Const(Scalar::f32(x));
         let top = e.alloc("top", DType::F32, 1, Memory::Register);
@@ -364,12 +371,7 @@ impl Flash<'_> {
         })
     }
 
-    fn store(
-        &self,
-        e: &mut Inliner<'_>,
-        (sum, total, inverse): (Operand, Operand, Operand),
-        at: Index,
-    ) -> Result<()> {
+    fn store(&self, e: &mut Inliner<'_>, (sum, total, inverse): (Operand, Operand, Operand), at: Index) -> Result<()> {
         let zero = Operand::Const(Scalar::f32(0.0));
         let mut value = e.b.op(ScalarOp::Mul, &[sum, inverse]);
         if self.found.call.empty_is_zero {

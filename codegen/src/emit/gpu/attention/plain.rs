@@ -63,8 +63,10 @@ impl Plain {
         let [y, x] = numbers(e, &block.thread);
         let passes = (Index::default(), Index::constant(terms as i64), TERMS as i64);
         e.looped("k", passes, LoopKind::Serial, |e, k| {
-            let operand = |(array, side): (Buf, Side), thread| {
-                Operand { from: Place::new(array, k.scale(side.stride() as i64)), side, thread }
+            let operand = |(array, side): (Buf, Side), thread| Operand {
+                from: Place::new(array, k.scale(side.stride() as i64)),
+                side,
+                thread,
             };
             multiply(e, [&operand(left, &y), &operand(right, &x)], TERMS, (sums, DType::F32))
         })
