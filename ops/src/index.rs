@@ -7,14 +7,14 @@ use tensorc_ir::index::Index;
 use tensorc_ir::infer::{InferCtx, normalize_axis};
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand};
 use tensorc_ir::op::{Grain, NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamValue, Params};
+use tensorc_ir::params::ParamValue;
 use tensorc_ir::prim::{Gather, Prim};
 use tensorc_ir::scalar::{CmpOp, ScalarOp};
 use tensorc_ir::{DType, DenseType, Dim};
 
-use crate::def::{Define, INDICES, INTS, NUMBERS, define, prim, rule};
+use crate::def::{Define, INDICES, INTS, define, prim, rule};
 use crate::nest::{Scalars, flat, int, parallel, serial};
-use crate::owners::{Column, Owners, Updates, copied, zeros};
+use crate::owners::{Column, Owners, Updates, copied};
 use crate::rules::{no_longer, partial, rank_in, same, shaped};
 use crate::views::compute_type;
 
@@ -25,7 +25,7 @@ pub fn ops() -> Vec<OpDef> {
         gather_nd(),
         scatter_elements(),
         scatter_nd(),
-        scatter_sum(),
+        crate::scatter_sum::scatter_sum(),
         tensor_scatter(),
         reverse_sequence(),
     ]
@@ -37,7 +37,7 @@ pub fn kernel_prim(k: KernelBuilder) -> Prim {
     Prim::Kernel(kernel.into())
 }
 
-fn axis_of(cx: &NodeCtx<'_>, rank: usize) -> Result<usize, OpError> {
+pub fn axis_of(cx: &NodeCtx<'_>, rank: usize) -> Result<usize, OpError> {
     normalize_axis(cx.params.int("axis").unwrap_or(0), rank)
 }
 
@@ -356,128 +356,6 @@ fn scatter_nd() -> OpDef {
     .param("reduction", ParamValue::Str("none".into()), "none, add, mul, max or min.")
     .gradient(crate::adjoint::of_scatter_nd)
     .onnx("ScatterND", 11)
-}
-
-/// Columns that one iteration of [`scatter_sum`] adds up, a few cache lines.
-const SUMMED_COLUMNS: u64 = 64;
-
-/// Runs `body` for the columns `first..last`, in vectors of `lanes` as far as they fill any.
-fn columns(
-    k: &mut KernelBuilder,
-    (first, last): (&Index, &Index),
-    lanes: i64,
-    mut body: impl FnMut(&mut KernelBuilder, Index),
-) -> Result<(), OpError> {
-    let free = |_: u32| (0, i64::MAX / 8);
-    let whole = first.add(&last.sub(first).floor_div(lanes, &free).scale(lanes));
-    let mut tail = first.clone();
-    if lanes > 1 {
-        k.for_loop("c", (first.clone(), whole.clone(), lanes), LoopKind::Serial, |k, c| {
-            k.for_range("l", lanes as u64, LoopKind::Vector, |k, l| {
-                body(k, c.add(&l));
-                Ok::<(), OpError>(())
-            })
-        })?;
-        tail = whole;
-    }
-    k.for_loop("c", (tail, last.clone(), 1), LoopKind::Serial, |k, c| {
-        body(k, c);
-        Ok(())
-    })
-}
-
-fn scatter_sum() -> OpDef {
-    let compute = crate::def::composite(|b, cx, args| {
-        use crate::views::{Build, OrFail, operand};
-        let (updates, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        let (from, index_ty, out) = (b.ty(updates)?, b.ty(indices)?, &cx.outputs[0]);
-        let axis = axis_of(cx, out.rank()).or_fail(b)?;
-        let (extent, count) = (out.dims[axis], index_ty.len());
-        let outer: u64 = out.dims[..axis].iter().product();
-        let inner: u64 = out.dims[axis + 1..].iter().product();
-        let sums = DenseType::new(compute_type(out.dtype), &out.dims);
-        // Vectors hold elements of one width.
-        let lanes = if from.dtype.size() == 4 && sums.dtype.size() == 4 { 16 } else { 1 };
-        let mut k = KernelBuilder::new("scatter_sum");
-        let bufs = buffers(&mut k, &[("updates", &from), ("indices", &index_ty)], &[("out", &sums)]);
-        let add = |k: &mut KernelBuilder, from: Index, to: Index| {
-            let value = k.load(bufs[0], from);
-            let (old, value) = (k.load(bufs[2], to.clone()), k.cast(value, sums.dtype));
-            let sum = k.bin(ScalarOp::Add, old, value);
-            k.store(bufs[2], to, sum);
-        };
-        let adding = Updates {
-            dims: &[if extent == 0 { 0 } else { count }],
-            position: &|k, _, at| {
-                let index = k.load(bufs[1], at[0].clone());
-                k.position(index, extent)
-            },
-            store: &|k, column, at, to| {
-                add(k, flat(&[&column.outer[..], at, &column.inner].concat(), &[outer, count, inner]), to);
-                Ok(())
-            },
-        };
-        let owners = Owners::new(&[outer], extent, &[inner]);
-        let fine = |k: &mut KernelBuilder| owners.scatter(k, bufs[2], &zeros(&sums), [&[outer], &[inner]], &adding);
-        let coarse = |k: &mut KernelBuilder| {
-            parallel(k, &[outer, inner.div_ceil(SUMMED_COLUMNS)], |k, at| {
-                let free = |_: u32| (0, i64::MAX / 8);
-                let first = at[1].scale(SUMMED_COLUMNS as i64);
-                let last = first.offset(SUMMED_COLUMNS as i64).minimum(&Index::constant(inner as i64), &free);
-                let whole = [outer, extent, inner];
-                k.for_range("z", extent, LoopKind::Serial, |k, row| {
-                    columns(k, (&first, &last), lanes, |k, c| {
-                        let zero = Operand::Const(tensorc_ir::scalar::Scalar::zero(sums.dtype));
-                        k.store(bufs[2], flat(&[at[0].clone(), row.clone(), c], &whole), zero);
-                    })
-                })?;
-                k.for_range("i", if extent == 0 { 0 } else { count }, LoopKind::Serial, |k, i| {
-                    let index = k.load(bufs[1], i.clone());
-                    let row = k.position(index, extent);
-                    columns(k, (&first, &last), lanes, |k, c| {
-                        let from = flat(&[at[0].clone(), i.clone(), c.clone()], &[outer, count, inner]);
-                        add(k, from, flat(&[at[0].clone(), row.clone(), c], &whole));
-                    })
-                })
-            })
-        };
-        let body = if cx.grain == Grain::Fine { fine(&mut k) } else { coarse(&mut k) };
-        body.or_fail(b)?;
-        let sums = b.kernel(k.finish(), &[updates, indices], std::slice::from_ref(&sums))[0];
-        b.converted(sums, out.dtype)
-    });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
-        let (Some(updates), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
-        let rank = (updates.len() + 1).checked_sub(indices.len()).filter(|r| *r > 0);
-        let Some(rank) = rank else { return Err("operand `updates`: its rank is below that of `indices`".into()) };
-        let axis = cx.axis(cx.params.int("axis").unwrap_or(0), rank)?;
-        for (i, n) in indices.iter().enumerate() {
-            cx.unify_dims(*n, updates[axis + i], &format!("operand `updates`, axis {}", axis + i))?;
-        }
-        let extent = Dim::Const(cx.params.int("extent").unwrap_or(0).max(0) as u64);
-        if extent == Dim::Const(0) && !indices.contains(&Dim::Const(0)) {
-            return Err("parameter `extent`: an axis without elements is indexed".into());
-        }
-        cx.set_output_dims(0, [&updates[..axis], &[extent], &updates[axis + indices.len()..]].concat())
-    });
-    define(
-        "scatter_sum",
-        "The adjoint of `gather`: zeros with `extent` positions along `axis`, to which the slices of `updates` are added in order.",
-        compute,
-        infer,
-    )
-    .operand("updates", NUMBERS)
-    .operand("indices", INDICES)
-    .param("axis", ParamValue::Int(0), "")
-    .required("extent", tensorc_ir::params::ParamKind::Int, "Positions along `axis`.")
-    .gradient(|b, cx| {
-        let head = cx.head(b, 0)?;
-        let axis = cx.node.params.int("axis").unwrap_or(0);
-        let back = b.op("gather", &[head, cx.input(1)?], Params::new().with("axis", ParamValue::Int(axis)))?;
-        Ok(vec![Some(back)])
-    })
-    .ulp(1.0)
 }
 
 fn tensor_scatter_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {

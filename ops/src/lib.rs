@@ -35,6 +35,7 @@ mod resize;
 mod rnn;
 mod rules;
 mod sampling;
+mod scatter_sum;
 mod shape;
 mod slicing;
 mod sort;
