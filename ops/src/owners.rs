@@ -37,14 +37,16 @@ pub struct Column {
     pub inner: Vec<Index>,
 }
 
+/// Stores the update at some coordinates to the element of a number.
+pub type Store<'a> = dyn Fn(&mut KernelBuilder, &Column, &[Index], Index) -> Result<(), OpError> + 'a;
+
 /// Where an update is found, and what becomes of the element at its target.
 pub struct Updates<'a> {
     /// Axes that are walked, in order.
     pub dims: &'a [u64],
-    /// The position that an update has.
+    /// The position along the extent that an update has.
     pub position: &'a dyn Fn(&mut KernelBuilder, &Column, &[Index]) -> Index,
-    /// Stores an update, to the element of the given number.
-    pub store: &'a dyn Fn(&mut KernelBuilder, &Column, &[Index], Index) -> Result<(), OpError>,
+    pub store: &'a Store<'a>,
 }
 
 impl Owners {
