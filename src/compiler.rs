@@ -138,7 +138,8 @@ impl Compiler {
             Device::Cpu => self.0.options.backend.style(),
             Device::Gpu => self.0.options.gpu.as_deref().map_or(Style::Gpu, gpu::style),
         };
-        Choices { joins, style }
+        let passes = &self.0.options.passes;
+        Choices { joins, style, tf32: passes.tf32 && passes.reassociate }
     }
 
     pub(crate) fn kernels(&self) -> &KernelCache {

@@ -179,7 +179,7 @@ fn styles_and_back_ends_agree() {
         g.add_output("y", y);
         let input: Vec<u8> = (0..3 * n).flat_map(|i| ((i * 37 % 101) as f32 * 0.07 - 3.5).to_le_bytes()).collect();
         let run = |style, backend| {
-            let math = Math { library: &*common::LIBRARY, style };
+            let math = Math { library: &*common::LIBRARY, style, tf32: false };
             let kernel = emit(FusionClass::Reduce, &g, "k", math, &Layouts::default()).unwrap().kernel;
             let range = [0, kernel.parallel_extent() as i64];
             let list = [kernel];

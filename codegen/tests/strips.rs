@@ -57,7 +57,7 @@ fn bytes(values: impl Iterator<Item = f32>) -> Vec<u8> {
 /// Emits and runs the cluster; the largest deviation from the graph, relative to 1.
 fn check(g: &Graph, class: FusionClass, expected_strips: usize) -> f64 {
     let registry = tensorc_ops::registry().unwrap();
-    let math = Math { library: &*common::LIBRARY, style: Style::Narrow };
+    let math = Math { library: &*common::LIBRARY, style: Style::Narrow, tf32: false };
     let kernel: Kernel = emit(class, g, "k", math, &Layouts::default()).unwrap().kernel;
     tensorc_ir::verify::verify_kernel(&kernel).unwrap();
     assert_eq!(strips(&kernel.body), expected_strips);

@@ -9,7 +9,7 @@ use crate::build::Builder;
 use crate::diag::{Code, Diagnostic, Result};
 use crate::graph::{Graph, NodeId, NodeKind, Value};
 use crate::infer::{ValueOf, scalar_fn};
-use crate::op::{CompositeBody, Compute, Grad, NodeCtx, OpError, OpRef, Registry};
+use crate::op::{CompositeBody, Compute, Grad, Grain, NodeCtx, OpError, OpRef, Registry};
 use crate::params::Params;
 use crate::prim::Prim;
 use crate::tensor::TensorData;
@@ -35,11 +35,12 @@ pub struct OpFacts {
     pub outputs: Vec<DenseType>,
     /// Values of the static operands, by formal position.
     pub values: Vec<Option<TensorData>>,
+    pub grain: Grain,
 }
 
 impl OpFacts {
-    /// The facts of an operator node; an error if a type or the value of a static operand is unknown.
-    pub fn of(graph: &Graph, node: NodeId, value_of: &ValueOf<'_>) -> Result<OpFacts> {
+    /// The facts of an operator node for kernels of a grain; an error if a type or the value of a static operand is unknown.
+    pub fn of(graph: &Graph, node: NodeId, value_of: &ValueOf<'_>, grain: Grain) -> Result<OpFacts> {
         let NodeKind::Op(op) = &graph.node(node).kind else {
             return Err(Diagnostic::new(Code::Internal, "not an operator").at(&graph.node(node).name));
         };
@@ -58,12 +59,13 @@ impl OpFacts {
                 format!("{}: the value of operand `{operand}` must be known when the graph is compiled", def.name);
             return Err(Diagnostic::new(Code::Unresolved, why).at(&name));
         }
-        Ok(OpFacts { def, params, name, operands, inputs, outputs, values })
+        Ok(OpFacts { def, params, name, operands, inputs, outputs, values, grain })
     }
 
     /// The node as its operator sees it.
     pub fn cx(&self) -> NodeCtx<'_> {
-        NodeCtx { params: &self.params, inputs: &self.inputs, outputs: &self.outputs, values: &self.values }
+        let OpFacts { params, inputs, outputs, values, grain, .. } = self;
+        NodeCtx { params, grain: *grain, inputs, outputs, values }
     }
 }
 
@@ -73,15 +75,16 @@ pub fn expand_for_gradient(
     node: NodeId,
     registry: &Registry,
     value_of: &ValueOf<'_>,
+    grain: Grain,
 ) -> Result<Expanded> {
     let through = matches!(&graph.node(node).kind, NodeKind::Op(op) if matches!(op.def.grad, Grad::Through(_)));
     if !through {
-        return expand_node(graph, node, registry, value_of);
+        return expand_node(graph, node, registry, value_of, grain);
     }
-    let facts = OpFacts::of(graph, node, value_of)?;
+    let facts = OpFacts::of(graph, node, value_of, grain)?;
     match &facts.def.grad {
         Grad::Through(body) => composite(graph, node, &facts, body, registry, value_of),
-        _ => expand_node(graph, node, registry, value_of),
+        _ => expand_node(graph, node, registry, value_of, grain),
     }
 }
 
@@ -100,13 +103,19 @@ fn composite(
 
 /// Adds what one operator node computes to the graph. All of the node's types, and the values of
 /// its static operands, must be known.
-pub fn expand_node(graph: &mut Graph, node: NodeId, registry: &Registry, value_of: &ValueOf<'_>) -> Result<Expanded> {
+pub fn expand_node(
+    graph: &mut Graph,
+    node: NodeId,
+    registry: &Registry,
+    value_of: &ValueOf<'_>,
+    grain: Grain,
+) -> Result<Expanded> {
     if let NodeKind::Op(op) = &graph.node(node).kind
         && matches!(op.def.compute, Compute::Host(_))
     {
         return Ok(Expanded::Host);
     }
-    let facts = OpFacts::of(graph, node, value_of)?;
+    let facts = OpFacts::of(graph, node, value_of, grain)?;
     let (cx, OpFacts { def, params, name, operands, inputs, outputs, .. }) = (facts.cx(), &facts);
     let fail = |e: OpError| Diagnostic::new(Code::Unsupported, format!("{}: {}", def.name, e.0)).at(name);
     let prim = match &def.compute {

@@ -31,11 +31,22 @@ impl<S: Into<String>> From<S> for OpError {
 /// A node as its operator sees it when it is lowered: everything is known.
 pub struct NodeCtx<'a> {
     pub params: &'a Params,
+    pub grain: Grain,
     /// By formal position; `None` for an absent optional operand.
     pub inputs: &'a [Option<DenseType>],
     pub outputs: &'a [DenseType],
     /// Values of the operands named in [`OpDef::static_inputs`], by formal position.
     pub values: &'a [Option<TensorData>],
+}
+
+/// How finely kernels that operators bring along divide their work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Grain {
+    /// For the few threads of a processor, which walk memory along.
+    #[default]
+    Coarse,
+    /// For the many threads of a GPU: neighbouring iterations of the parallel loop access neighbouring elements.
+    Fine,
 }
 
 impl NodeCtx<'_> {

@@ -257,6 +257,35 @@ fn matrices_are_loaded_as_operands() {
     }
 }
 
+/// A matrix of 16×8 elements of 32 bits comes out of shared memory as the operand of a product in tf32.
+#[test]
+fn matrices_of_words_are_loaded_as_operands() {
+    let program = |form: &str| {
+        block(
+            "%x: f32[128], %y: mut f32[128]",
+            "%s = alloc shared f32[128]",
+            32,
+            &format!(
+                "unroll %i in 0..4 {{ %v = load %x[%t * 4 + %i] store %s[%t * 4 + %i], %v }}
+                 barrier
+                 %a = alloc register f32[4]
+                 load_matrix %a[0], %s[mod(%t, 16) * 8 + floordiv(%t, 16) * 4] count 4 {form}
+                 unroll %i in 0..4 {{ %v = load %a[%i] store %y[%t * 4 + %i], %v }}"
+            ),
+        )
+    };
+    let mut buffers = [f32s((0..128).map(|i| i as f32)), f32s([0.0; 128])];
+    run(&kernel(&program("")), &mut buffers);
+    let found = read(&buffers[1]);
+    for lane in 0..32 {
+        for i in 0..4 {
+            let (row, column) = warp_matrix::a(DType::F32, lane, i);
+            assert_eq!(found[lane * 4 + i], (row * 8 + column) as f32, "thread {lane}, element {i}");
+        }
+    }
+    refused(&program("transposed"), "matrices of f32 cannot be transposed");
+}
+
 #[test]
 fn copies_are_seen_when_they_are_awaited() {
     let shared = "%s = alloc shared f32[64]";

@@ -6,14 +6,15 @@
 use tensorc_ir::index::Index;
 use tensorc_ir::infer::{InferCtx, normalize_axis};
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand};
-use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamValue, Params};
+use tensorc_ir::op::{Grain, NodeCtx, OpDef, OpError, TypeRule};
+use tensorc_ir::params::ParamValue;
 use tensorc_ir::prim::{Gather, Prim};
 use tensorc_ir::scalar::{CmpOp, ScalarOp};
 use tensorc_ir::{DType, DenseType, Dim};
 
-use crate::def::{Define, INDICES, INTS, NUMBERS, define, prim, rule};
+use crate::def::{Define, INDICES, INTS, define, prim, rule};
 use crate::nest::{Scalars, flat, int, parallel, serial};
+use crate::owners::{Column, Owners, Updates, copied};
 use crate::rules::{no_longer, partial, rank_in, same, shaped};
 use crate::views::compute_type;
 
@@ -24,7 +25,7 @@ pub fn ops() -> Vec<OpDef> {
         gather_nd(),
         scatter_elements(),
         scatter_nd(),
-        scatter_sum(),
+        crate::scatter_sum::scatter_sum(),
         tensor_scatter(),
         reverse_sequence(),
     ]
@@ -36,7 +37,7 @@ pub fn kernel_prim(k: KernelBuilder) -> Prim {
     Prim::Kernel(kernel.into())
 }
 
-fn axis_of(cx: &NodeCtx<'_>, rank: usize) -> Result<usize, OpError> {
+pub fn axis_of(cx: &NodeCtx<'_>, rank: usize) -> Result<usize, OpError> {
     normalize_axis(cx.params.int("axis").unwrap_or(0), rank)
 }
 
@@ -236,6 +237,24 @@ fn scatter_elements() -> OpDef {
         let mut k = KernelBuilder::new("scatter_elements");
         let bufs =
             buffers(&mut k, &[("data", data), ("indices", indices), ("updates", updates)], &[("out", &cx.outputs[0])]);
+        if cx.grain == Grain::Fine {
+            let (dims, tail) = (&indices.dims, axis + 1);
+            let owners = Owners::new(&data.dims[..axis], data.dims[axis], &data.dims[tail..]);
+            let here = |column: &Column, at: &[Index]| flat(&[&column.outer, at, &column.inner].concat(), dims);
+            let updates = Updates {
+                dims: &dims[axis..tail],
+                position: &|k, column, at| {
+                    let index = k.load(bufs[1], here(column, at));
+                    k.position(index, data.dims[axis])
+                },
+                store: &|k, column, at, to| {
+                    let value = k.load(bufs[2], here(column, at));
+                    store_joined(k, bufs[3], to, value, how)
+                },
+            };
+            owners.scatter(&mut k, bufs[3], &copied(bufs[0]), [&dims[..axis], &dims[tail..]], &updates)?;
+            return Ok(kernel_prim(k));
+        }
         // Updates never leave the coordinates before `axis`: those are independent.
         let (outer, inner) = (&data.dims[..axis], data.dims[axis..].iter().product::<u64>());
         parallel(&mut k, outer, |k, lead| {
@@ -299,6 +318,20 @@ fn scatter_nd() -> OpDef {
         let mut k = KernelBuilder::new("scatter_nd");
         let bufs =
             buffers(&mut k, &[("data", data), ("indices", indices), ("updates", updates)], &[("out", &cx.outputs[0])]);
+        if cx.grain == Grain::Fine {
+            let ((indexed, slice), update_dims) = (data.dims.split_at(width), &updates.dims);
+            let owners = Owners::new(&[], indexed.iter().product(), slice);
+            let updates = Updates {
+                dims: tuples,
+                position: &|k, _, tuple| flat(&load_tuple(k, bufs[1], indices, tuple, 0, data), indexed),
+                store: &|k, column, tuple, to| {
+                    let value = k.load(bufs[2], flat(&[tuple, &column.inner].concat(), update_dims));
+                    store_joined(k, bufs[3], to, value, how)
+                },
+            };
+            owners.scatter(&mut k, bufs[3], &copied(bufs[0]), [&[], slice], &updates)?;
+            return Ok(kernel_prim(k));
+        }
         copy(&mut k, bufs[0], bufs[3], &Index::default(), data.len())?;
         serial(&mut k, tuples, &mut |k, tuple| {
             let to = load_tuple(k, bufs[1], indices, tuple, 0, data);
@@ -325,109 +358,6 @@ fn scatter_nd() -> OpDef {
     .onnx("ScatterND", 11)
 }
 
-/// Columns that one iteration of [`scatter_sum`] adds up, a few cache lines.
-const SUMMED_COLUMNS: u64 = 64;
-
-/// Runs `body` for the columns `first..last`, in vectors of `lanes` as far as they fill any.
-fn columns(
-    k: &mut KernelBuilder,
-    (first, last): (&Index, &Index),
-    lanes: i64,
-    mut body: impl FnMut(&mut KernelBuilder, Index),
-) -> Result<(), OpError> {
-    let free = |_: u32| (0, i64::MAX / 8);
-    let whole = first.add(&last.sub(first).floor_div(lanes, &free).scale(lanes));
-    let mut tail = first.clone();
-    if lanes > 1 {
-        k.for_loop("c", (first.clone(), whole.clone(), lanes), LoopKind::Serial, |k, c| {
-            k.for_range("l", lanes as u64, LoopKind::Vector, |k, l| {
-                body(k, c.add(&l));
-                Ok::<(), OpError>(())
-            })
-        })?;
-        tail = whole;
-    }
-    k.for_loop("c", (tail, last.clone(), 1), LoopKind::Serial, |k, c| {
-        body(k, c);
-        Ok(())
-    })
-}
-
-fn scatter_sum() -> OpDef {
-    let compute = crate::def::composite(|b, cx, args| {
-        use crate::views::{Build, OrFail, operand};
-        let (updates, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        let (from, index_ty, out) = (b.ty(updates)?, b.ty(indices)?, &cx.outputs[0]);
-        let axis = axis_of(cx, out.rank()).or_fail(b)?;
-        let (extent, count) = (out.dims[axis], index_ty.len());
-        let outer: u64 = out.dims[..axis].iter().product();
-        let inner: u64 = out.dims[axis + 1..].iter().product();
-        let sums = DenseType::new(compute_type(out.dtype), &out.dims);
-        // Vectors hold elements of one width.
-        let lanes = if from.dtype.size() == 4 && sums.dtype.size() == 4 { 16 } else { 1 };
-        let mut k = KernelBuilder::new("scatter_sum");
-        let bufs = buffers(&mut k, &[("updates", &from), ("indices", &index_ty)], &[("out", &sums)]);
-        let body = parallel(&mut k, &[outer, inner.div_ceil(SUMMED_COLUMNS)], |k, at| {
-            let free = |_: u32| (0, i64::MAX / 8);
-            let first = at[1].scale(SUMMED_COLUMNS as i64);
-            let last = first.offset(SUMMED_COLUMNS as i64).minimum(&Index::constant(inner as i64), &free);
-            let whole = [outer, extent, inner];
-            k.for_range("z", extent, LoopKind::Serial, |k, row| {
-                columns(k, (&first, &last), lanes, |k, c| {
-                    let zero = Operand::Const(tensorc_ir::scalar::Scalar::zero(sums.dtype));
-                    k.store(bufs[2], flat(&[at[0].clone(), row.clone(), c], &whole), zero);
-                })
-            })?;
-            k.for_range("i", if extent == 0 { 0 } else { count }, LoopKind::Serial, |k, i| {
-                let index = k.load(bufs[1], i.clone());
-                let row = k.position(index, extent);
-                columns(k, (&first, &last), lanes, |k, c| {
-                    let value = k.load(bufs[0], flat(&[at[0].clone(), i.clone(), c.clone()], &[outer, count, inner]));
-                    let to = flat(&[at[0].clone(), row.clone(), c], &whole);
-                    let (old, value) = (k.load(bufs[2], to.clone()), k.cast(value, sums.dtype));
-                    let sum = k.bin(ScalarOp::Add, old, value);
-                    k.store(bufs[2], to, sum);
-                })
-            })
-        });
-        body.or_fail(b)?;
-        let sums = b.kernel(k.finish(), &[updates, indices], std::slice::from_ref(&sums))[0];
-        b.converted(sums, out.dtype)
-    });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
-        let (Some(updates), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
-        let rank = (updates.len() + 1).checked_sub(indices.len()).filter(|r| *r > 0);
-        let Some(rank) = rank else { return Err("operand `updates`: its rank is below that of `indices`".into()) };
-        let axis = cx.axis(cx.params.int("axis").unwrap_or(0), rank)?;
-        for (i, n) in indices.iter().enumerate() {
-            cx.unify_dims(*n, updates[axis + i], &format!("operand `updates`, axis {}", axis + i))?;
-        }
-        let extent = Dim::Const(cx.params.int("extent").unwrap_or(0).max(0) as u64);
-        if extent == Dim::Const(0) && !indices.contains(&Dim::Const(0)) {
-            return Err("parameter `extent`: an axis without elements is indexed".into());
-        }
-        cx.set_output_dims(0, [&updates[..axis], &[extent], &updates[axis + indices.len()..]].concat())
-    });
-    define(
-        "scatter_sum",
-        "The adjoint of `gather`: zeros with `extent` positions along `axis`, to which the slices of `updates` are added in order.",
-        compute,
-        infer,
-    )
-    .operand("updates", NUMBERS)
-    .operand("indices", INDICES)
-    .param("axis", ParamValue::Int(0), "")
-    .required("extent", tensorc_ir::params::ParamKind::Int, "Positions along `axis`.")
-    .gradient(|b, cx| {
-        let head = cx.head(b, 0)?;
-        let axis = cx.node.params.int("axis").unwrap_or(0);
-        let back = b.op("gather", &[head, cx.input(1)?], Params::new().with("axis", ParamValue::Int(axis)))?;
-        Ok(vec![Some(back)])
-    })
-    .ulp(1.0)
-}
-
 fn tensor_scatter_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     same(cx, 0, 0)?;
     let Some(cache) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
@@ -444,6 +374,16 @@ fn tensor_scatter_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     shaped(cx, 2, &cache[..1])
 }
 
+/// The position that is written `step` behind `start` along an axis of `extent`.
+fn written(k: &mut KernelBuilder, start: Operand, step: &Index, (extent, circular): (u64, bool)) -> Index {
+    let step = k.index_value(step.clone());
+    let mut at = k.bin(ScalarOp::Add, start, step);
+    if circular {
+        at = k.bin(ScalarOp::Rem, at, int(extent as i64));
+    }
+    k.position(at, extent)
+}
+
 fn tensor_scatter() -> OpDef {
     let compute = prim(|cx| {
         let (cache, update) = (cx.input(0)?, cx.input(1)?);
@@ -455,6 +395,24 @@ fn tensor_scatter() -> OpDef {
         let mut k = KernelBuilder::new("tensor_scatter");
         let bufs = buffers(&mut k, &inputs, &[("out", &cx.outputs[0])]);
         let out = bufs[inputs.len()];
+        if cx.grain == Grain::Fine {
+            let (dims, tail) = (&update.dims, axis + 1);
+            let owners = Owners::new(&cache.dims[..axis], cache.dims[axis], &cache.dims[tail..]);
+            let updates = Updates {
+                dims: &dims[axis..tail],
+                position: &|k, column, at| {
+                    let start = starts.map_or(int(0), |_| k.load_i64(bufs[2], column.outer[0].clone()));
+                    written(k, start, &at[0], (cache.dims[axis], circular))
+                },
+                store: &|k, column, at, to| {
+                    let value = k.load(bufs[1], flat(&[&column.outer, at, &column.inner].concat(), dims));
+                    k.store(out, to, value);
+                    Ok(())
+                },
+            };
+            owners.scatter(&mut k, out, &copied(bufs[0]), [&dims[..axis], &dims[tail..]], &updates)?;
+            return Ok(kernel_prim(k));
+        }
         let per_batch = cache.dims[1..].iter().product::<u64>();
         parallel(&mut k, &cache.dims[..1], |k, batch| {
             copy(k, bufs[0], out, &batch[0].scale(per_batch as i64), per_batch)?;
@@ -465,13 +423,8 @@ fn tensor_scatter() -> OpDef {
             serial(k, &update.dims[1..], &mut |k, tail| {
                 let from = [batch, tail].concat();
                 let value = k.load(bufs[1], flat(&from, &update.dims));
-                let step = k.index_value(from[axis].clone());
-                let mut at = k.bin(ScalarOp::Add, start, step);
-                if circular {
-                    at = k.bin(ScalarOp::Rem, at, int(cache.dims[axis] as i64));
-                }
                 let mut to = from;
-                to[axis] = k.position(at, cache.dims[axis]);
+                to[axis] = written(k, start, &to[axis], (cache.dims[axis], circular));
                 k.store(out, flat(&to, &cache.dims), value);
                 Ok(())
             })

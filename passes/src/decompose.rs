@@ -29,8 +29,9 @@ impl Pass for Decompose {
             }
             changed = true;
             let values = Values::new(cx.registry, cx.options.static_bytes);
+            let grain = cx.options.device.grain();
             for node in ops {
-                let expanded = expand_node(graph, node, cx.registry, &|g, v| values.get(g, v))?;
+                let expanded = expand_node(graph, node, cx.registry, &|g, v| values.get(g, v), grain)?;
                 if let Expanded::Replaced(results) = expanded {
                     for (port, new) in results.into_iter().enumerate() {
                         graph.replace_uses(Value { node, port: port as u16 }, new);

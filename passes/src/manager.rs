@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Graph;
-use tensorc_ir::op::Registry;
+use tensorc_ir::op::{Grain, Registry};
 
 use crate::cost::Machine;
 use crate::fuse::By;
@@ -32,6 +32,9 @@ pub struct Options {
     pub reassociate: bool,
     /// Allow rewrites that contract, or ignore NaN, infinities, overflow and signs of zero.
     pub approximate: bool,
+    /// Allow products of f32 to round their operands to 10 bits of fraction (tf32), as matrix units of GPUs do; only where
+    /// `reassociate` is.
+    pub tf32: bool,
     /// Rewrite primitives into cheaper ones.
     pub rewrite: bool,
     /// What kernels run on.
@@ -54,6 +57,7 @@ impl Default for Options {
             static_bytes: 1 << 20,
             reassociate: true,
             approximate: false,
+            tf32: false,
             rewrite: true,
             device: Device::Cpu,
             fuse: By::default(),
@@ -70,6 +74,16 @@ pub enum Device {
     #[default]
     Cpu,
     Gpu,
+}
+
+impl Device {
+    /// How finely operators divide the work of kernels of their own.
+    pub fn grain(self) -> Grain {
+        match self {
+            Device::Cpu => Grain::Coarse,
+            Device::Gpu => Grain::Fine,
+        }
+    }
 }
 
 /// How long one run of a pass took.

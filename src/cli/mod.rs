@@ -64,6 +64,9 @@ pub struct CompileArgs {
     /// Also rewrite where NaN, infinities, overflow or signs of zero may change, and fuse multiply-adds
     #[arg(long, conflicts_with = "exact")]
     fast_math: bool,
+    /// On a GPU, multiply matrices of f32 rounded to 10 bits of fraction, which matrix units do
+    #[arg(long, conflicts_with = "exact")]
+    tf32: bool,
     /// Leave primitives as the operators decompose to
     #[arg(long)]
     no_rewriting: bool,
@@ -118,6 +121,7 @@ impl CompileArgs {
         }
         options.passes.reassociate = !self.exact;
         options.passes.approximate = self.fast_math;
+        options.passes.tf32 = self.tf32;
         options.passes.rewrite = !self.no_rewriting;
         if let Some(name) = &self.fusion {
             let known = "alternatives, greedy, off";

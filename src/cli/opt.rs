@@ -398,8 +398,8 @@ impl Job<'_> {
             true => Some(self.compiled(&after)?),
             false => None,
         };
-        let exact = self.work.exact;
-        Comparison { compiler: &self.compiler, before: &before, after: &after, compiled, exact }.run(&inputs)
+        let (exact, tf32) = (self.work.exact, self.args.compile.tf32);
+        Comparison { compiler: &self.compiler, before: &before, after: &after, compiled, exact, tf32 }.run(&inputs)
     }
 
     /// Types for the inputs: as stated, as inferred where that says more, small where open.

@@ -29,6 +29,8 @@ const MIXES: [Mix; 3] = [Mix::Plain, Mix::Small, Mix::Extreme];
 
 /// Largest error of a reassociated result, relative to the largest finite element of its tensor.
 const TOLERANCE: f64 = 1e-5;
+/// The same of f16, and of f32 whose products round operands to the fraction of f16 (tf32).
+const F16: f64 = 1.0 / 1024.0;
 
 /// Compares a graph before the passes with one after them.
 pub struct Comparison<'a> {
@@ -39,6 +41,8 @@ pub struct Comparison<'a> {
     pub compiled: Option<Lowered>,
     /// Whether the passes keep every bit. Compiled reductions never do: they fold in lanes.
     pub exact: bool,
+    /// Whether products of f32 round their operands to tf32.
+    pub tf32: bool,
 }
 
 impl Comparison<'_> {
@@ -49,6 +53,11 @@ impl Comparison<'_> {
     pub fn run(self, inputs: &[DenseType]) -> Result<String, Failure> {
         let folds = self.after.node_ids().iter().any(|n| folds(self.after, *n));
         let compiled_exact = self.exact && !folds;
+        let compiled_tolerance = match (compiled_exact, self.tf32) {
+            (true, _) => 0.0,
+            (_, true) => F16,
+            _ => TOLERANCE,
+        };
         let mut compiled = match self.compiled {
             Some(lowered) => {
                 let executable = Compiled::from_lowered(self.compiler, lowered)?.executable;
@@ -67,10 +76,11 @@ impl Comparison<'_> {
                 |graph| eval_step(graph, registry, &given).map(|(outputs, states)| [outputs, states].concat());
             let (expected, found) = (evaluate(self.before)?, evaluate(self.after)?);
             declared(self.after, &found)?;
-            compare("after the passes", &names, &expected, &found, self.exact).map_err(|e| with_run(e, mix))?;
+            let allowed = if self.exact { 0.0 } else { TOLERANCE };
+            compare("after the passes", &names, &expected, &found, allowed).map_err(|e| with_run(e, mix))?;
             if let Some(context) = &mut compiled {
                 let found = execute(self.compiler, context, self.before, &given)?;
-                compare("compiled", &names, &expected, &found, compiled_exact).map_err(|e| with_run(e, mix))?;
+                compare("compiled", &names, &expected, &found, compiled_tolerance).map_err(|e| with_run(e, mix))?;
             }
         }
         let how = |exact| if exact { "bit for bit" } else { "within tolerance" };
@@ -208,13 +218,13 @@ fn compare(
     names: &[String],
     expected: &[TensorData],
     found: &[TensorData],
-    exact: bool,
+    single: f64,
 ) -> Result<(), String> {
     for ((name, a), b) in names.iter().zip(expected).zip(found) {
         if a.ty != b.ty {
             return Err(format!("output `{name}`: {} before, {} {form}", a.ty, b.ty));
         }
-        let tolerance = if exact { 0.0 } else { tolerance(a) };
+        let tolerance = tolerance(a, single);
         let differs = |i: &u64| !agree(a.get(*i), b.get(*i), tolerance);
         if let Some(i) = (0..a.len()).find(differs) {
             let (x, y) = (a.get(i), b.get(i));
@@ -231,11 +241,13 @@ fn compare(
     Ok(())
 }
 
-fn tolerance(reference: &TensorData) -> f64 {
+/// The largest error of an element, given that of an f32 relative to the largest; 0 allows none.
+fn tolerance(reference: &TensorData, single: f64) -> f64 {
     let epsilon = match reference.dtype() {
-        DType::F16 => 1.0 / 1024.0,
+        _ if single == 0.0 => 0.0,
+        DType::F16 => F16.max(single),
         DType::BF16 => 1.0 / 128.0,
-        _ => TOLERANCE,
+        _ => single,
     };
     let largest = reference.iter().map(|s| s.as_f64().abs()).filter(|x| x.is_finite()).fold(0.0, f64::max);
     epsilon * largest
@@ -287,7 +299,7 @@ mod tests {
     fn a_difference_is_named_by_coordinates() {
         let a = TensorData::f32s(&[2, 3], &[0.0; 6]).unwrap();
         let b = TensorData::f32s(&[2, 3], &[0.0, 0.0, 0.0, 0.0, 0.0, 2.0]).unwrap();
-        let message = compare("compiled", &["y".into()], &[a], &[b], true).unwrap_err();
+        let message = compare("compiled", &["y".into()], &[a], &[b], 0.0).unwrap_err();
         assert!(message.contains("`y` differs at [1, 2]: 0 (0x0) before, 2 "), "{message}");
     }
 

@@ -26,6 +26,8 @@ pub struct Cluster<'a> {
     reductions: BTreeMap<NodeId, Arc<Reduction>>,
     layouts: &'a Layouts,
     style: Style,
+    /// As [`Math::tf32`].
+    pub tf32: bool,
     /// Operations by which lanes are counted, where their number decides the order of additions, and the calls
     /// that are not among them.
     counted: Option<(usize, BTreeSet<NodeId>)>,
@@ -63,6 +65,7 @@ impl<'a> Cluster<'a> {
             reductions,
             layouts,
             style: math.style,
+            tf32: math.tf32,
             counted: None,
         })
     }

@@ -46,11 +46,13 @@ impl Style {
     }
 }
 
-/// The library functions, and how kernels use them.
+/// The library functions, and how kernels compute.
 #[derive(Clone, Copy)]
 pub struct Math<'a> {
     pub library: &'a dyn MathLibrary,
     pub style: Style,
+    /// Whether matrix units may multiply f32, rounded to 10 bits of fraction.
+    pub tf32: bool,
 }
 
 /// A kernel and what its launcher needs to know.

@@ -37,11 +37,13 @@ pub enum Joins {
     Copied,
 }
 
-/// Choices of lowering that change no bit of the results.
+/// Choices of lowering. But for [`Choices::tf32`], they change no bit of what a processor computes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Choices {
     pub joins: Joins,
     pub style: Style,
+    /// Matrix units of a GPU may multiply f32, rounded to 10 bits of fraction.
+    pub tf32: bool,
 }
 
 /// Lowers a graph of clusters, concatenations, kernels, views, constants and inputs.
@@ -53,7 +55,7 @@ pub fn lower(graph: &Graph, math: &dyn MathLibrary) -> Result<Lowered> {
 pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, choices: Choices) -> Result<Lowered> {
     let mut lowering = Lowering {
         graph,
-        math: Math { library: math, style: choices.style },
+        math: Math { library: math, style: choices.style, tf32: choices.tf32 },
         out: Lowered::default(),
         values: BTreeMap::new(),
         constants: BTreeMap::new(),
@@ -300,7 +302,7 @@ impl Lowering<'_> {
             return Ok(());
         }
         let flops = flops(&fused.body)?;
-        if fused.class == FusionClass::Attention {
+        if fused.class == FusionClass::Attention && !self.math.style.is_gpu() {
             return self.attention(node, fused, flops);
         }
         if fused.class == FusionClass::Contract
@@ -422,7 +424,8 @@ impl Lowering<'_> {
         let internal = || Diagnostic::new(Code::Internal, "an attention cluster is not what the library computes");
         let graph = self.graph;
         let body = &fused.body;
-        let found = body.order().into_iter().find_map(|n| attention_at(body, n)).ok_or_else(internal)?;
+        let found = body.order().into_iter().find_map(|n| attention_at(body, n));
+        let found = found.filter(|found| found.dtype == DType::F32).ok_or_else(internal)?;
         let inputs = graph.args(node);
         let mut operand = |v: Value| {
             let position = body.inputs().iter().position(|n| *n == v.node).ok_or_else(internal)?;

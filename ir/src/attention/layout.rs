@@ -349,7 +349,7 @@ fn operand(
     space: &mut Space,
     scaled: bool,
 ) -> Option<Operand> {
-    let ty = super::f32_of(graph, value)?;
+    let ty = super::float_of(graph, value)?;
     let mut at = map.to_vec();
     if !in_bounds(&at, &ty.dims, &space.given) {
         return None;
@@ -374,7 +374,7 @@ fn operand(
         }
         members.insert(last.node);
         (reader, last) = (last.node, graph.args(last.node)[0]);
-        let Some(ty) = super::f32_of(graph, last) else { break };
+        let Some(ty) = super::float_of(graph, last) else { break };
         let flat = linearize(&at, &ty.dims).recombine(&space.given[..]);
         if space.can_linearise(&flat) {
             found = Operand { value: last, flat, scale, members: members.clone() };

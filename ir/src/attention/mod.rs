@@ -26,6 +26,8 @@ use pattern::{Matcher, Softmax};
 #[derive(Clone, Debug)]
 pub struct Attended {
     pub call: Attention,
+    /// The type of operands and result; scores and weights of f16 and bf16 are computed in f32.
+    pub dtype: DType,
     /// The operands the kernel reads.
     pub q: Value,
     pub k: Value,
@@ -47,7 +49,7 @@ pub struct Attended {
 /// Most nodes between the two products.
 const MOST: usize = 48;
 
-/// The attention whose second product is `product`, if it is one that the library can compute.
+/// The attention whose second product is `product`, if it is one of f32, f16 or bf16 that one kernel can compute.
 ///
 /// All nodes between its operands and its result are read inside it only.
 pub fn attention_at(graph: &Graph, product: NodeId) -> Option<Attended> {
@@ -55,7 +57,7 @@ pub fn attention_at(graph: &Graph, product: NodeId) -> Option<Attended> {
     let args = graph.args(product);
     [0, 1].into_iter().find_map(|side| {
         let probabilities = args[side];
-        let ty = f32_of(graph, probabilities)?;
+        let ty = float_of(graph, probabilities)?;
         let matcher = Matcher::new(graph, ty.len(), *ty.dims.last()?)?;
         let (softmax, after) = match matcher.softmax(probabilities) {
             Some(found) => (found, None),
@@ -83,8 +85,9 @@ fn prim(graph: &Graph, node: NodeId) -> Option<&Prim> {
     }
 }
 
-fn f32_of(graph: &Graph, v: Value) -> Option<DenseType> {
-    graph.dense(v).ok().filter(|ty| ty.dtype == DType::F32 && !ty.is_empty())
+fn float_of(graph: &Graph, v: Value) -> Option<DenseType> {
+    let taken = |d: DType| matches!(d, DType::F32 | DType::F16 | DType::BF16);
+    graph.dense(v).ok().filter(|ty| taken(ty.dtype) && !ty.is_empty())
 }
 
 /// Contractions that the scores may be made of.
@@ -108,7 +111,7 @@ fn attended(graph: &Graph, second: &Second<'_>, softmax: &Softmax, first: NodeId
     let Prim::Contract(contraction) = prim(graph, first)? else { return None };
     let product = Value { node: first, port: 0 };
     let (scores, keys) = (graph.dense(softmax.scores).ok()?, softmax.keys);
-    let out = f32_of(graph, product)?;
+    let out = float_of(graph, product)?;
     if out.len() != scores.len() || out.dims.last() != Some(&keys) || scores.dims.last() != Some(&keys) {
         return None;
     }
@@ -145,11 +148,17 @@ fn attended(graph: &Graph, second: &Second<'_>, softmax: &Softmax, first: NodeId
         ..form.call
     };
     let result = Value { node: last, port: 0 };
+    let dtype = out.dtype;
+    let same = |v: Value| graph.dense(v).is_ok_and(|ty| ty.dtype == dtype);
+    if ![form.q, form.k, form.v, Value { node: second.node, port: 0 }, result].into_iter().all(same) {
+        return None;
+    }
     let scores = softmax.scores;
     let sealed =
         |n: &NodeId| *n == last || !graph.is_root(*n) && graph.uses(*n).iter().all(|(user, ..)| members.contains(user));
     (scale.is_finite() && members.iter().all(sealed)).then(|| Attended {
         call,
+        dtype,
         q: form.q,
         k: form.k,
         v: form.v,

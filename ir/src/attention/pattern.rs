@@ -4,12 +4,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use crate::DenseType;
 use crate::graph::{Graph, NodeId, NodeKind, Value};
 use crate::index::linearize;
 use crate::prim::{Prim, Reduction, View};
 use crate::scalar::{CmpOp, MathFn, Scalar, ScalarFn, ScalarId, ScalarNode, ScalarOp};
 use crate::views::{identity_map, keeps_linear_order, without_unit_vars};
+use crate::{DType, DenseType};
 
 /// A softmax of the rows of a value.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ impl<'g> Matcher<'g> {
     /// The softmax that `v` is.
     pub fn softmax(&self, v: Value) -> Option<Softmax> {
         self.passed.take();
-        let mut p = self.resolve(v);
+        let mut p = self.rounded(self.resolve(v));
         let unguarded = self.without_guard(p);
         let empty_is_zero = unguarded.is_some();
         p = unguarded.unwrap_or(p);
@@ -120,6 +120,14 @@ impl<'g> Matcher<'g> {
         }
         let (keys, shifted) = (self.keys, shifted.is_some());
         Some(Softmax { scores, keys, shifted, empty_is_zero, members })
+    }
+
+    /// What a conversion to f16 or bf16 takes.
+    fn rounded(&self, p: Term) -> Term {
+        match self.op(p) {
+            Some((ScalarOp::Cast(DType::F16 | DType::BF16), args)) => args[0],
+            _ => p,
+        }
     }
 
     /// `x` of a selection that replaces NaN by 0.

@@ -7,7 +7,7 @@ use crate::diag::{Code, Diagnostic, Result};
 use crate::expand::{Expanded, expand_node};
 use crate::graph::{Graph, NodeId, NodeKind, Value};
 use crate::infer::infer_node;
-use crate::op::{Compute, NodeCtx, Registry};
+use crate::op::{Compute, Grain, NodeCtx, Registry};
 use crate::tensor::TensorData;
 use crate::types::DenseType;
 
@@ -96,7 +96,7 @@ fn eval_op(graph: &Graph, node: NodeId, registry: &Registry, args: &[Option<Tens
     };
     if let Compute::Host(body) = &op.def.compute {
         let types: Vec<Option<DenseType>> = args.iter().map(|a| a.as_ref().map(|t| t.ty.clone())).collect();
-        let cx = NodeCtx { params: &op.params, inputs: &types, outputs: &[], values: args };
+        let cx = NodeCtx { params: &op.params, grain: Grain::Coarse, inputs: &types, outputs: &[], values: args };
         return body(&cx, args)
             .map_err(|e| Diagnostic::new(Code::Operands, format!("{}: {}", op.def.name, e.0)).at(&n.name));
     }
@@ -106,7 +106,7 @@ fn eval_op(graph: &Graph, node: NodeId, registry: &Registry, args: &[Option<Tens
     let id = alone.add_op(n.name.clone(), &op.def, &operands, op.params.clone(), n.types.len())?;
     let value_of = |g: &Graph, v: Value| g.constant(v).cloned();
     infer_node(&mut alone, id, &value_of)?;
-    let results = match expand_node(&mut alone, id, registry, &value_of)? {
+    let results = match expand_node(&mut alone, id, registry, &value_of, Grain::Coarse)? {
         Expanded::Replaced(values) => values,
         Expanded::Host => return Err(Diagnostic::new(Code::Internal, "host operator was not evaluated").at(&n.name)),
     };

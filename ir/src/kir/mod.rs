@@ -173,9 +173,10 @@ pub enum Stmt {
     },
     /// Adds a product of two small matrices, spread over the registers of a warp.
     Mma(Box<Mma>),
-    /// Loads `count` (1, 2 or 4) matrices of 8×8 elements of 16 bits from shared memory into registers as
-    /// operands of [`Stmt::Mma`], two elements of each matrix to a thread; transposed ones by columns. Thread `8m + r`
-    /// gives the place of row `r` of matrix `m`: 8 elements, aligned to 16 bytes.
+    /// Loads `count` (1, 2 or 4) matrices of 8 rows of 16 bytes from shared memory into registers as operands of
+    /// [`Stmt::Mma`], 4 neighbouring bytes of each matrix to a thread: two elements of 16 bits, or one of 32.
+    /// Transposed ones, of 16 bits alone, come by columns. Thread `8m + r` gives the place of row `r` of matrix `m`,
+    /// aligned to 16 bytes.
     LoadMatrix {
         into: Place,
         from: Place,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::expand::{Expanded, expand_for_gradient};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
-use tensorc_ir::op::{Compute, Grad, Registry};
+use tensorc_ir::op::{Compute, Grad, Grain, Registry};
 use tensorc_ir::prim::Prim;
 
 use super::reduce;
@@ -42,7 +42,7 @@ impl Active {
             }
             let values = Values::new(registry, Options::default().static_bytes);
             for node in open {
-                let expanded = expand_for_gradient(graph, node, registry, &|g, v| values.get(g, v))?;
+                let expanded = expand_for_gradient(graph, node, registry, &|g, v| values.get(g, v), Grain::Coarse)?;
                 if let Expanded::Replaced(results) = expanded {
                     active.name_origin(graph, node, &results);
                     active.replace(graph, node, &results);

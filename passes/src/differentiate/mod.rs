@@ -23,7 +23,7 @@ use tensorc_ir::build::Builder;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::expand::OpFacts;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
-use tensorc_ir::op::{Grad, GradCtx, Registry};
+use tensorc_ir::op::{Grad, GradCtx, Grain, Registry};
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::prim::{Gather, Prim};
 
@@ -144,7 +144,7 @@ impl Reverse<'_> {
 
     fn operator(&mut self, node: NodeId, results: &[Value], heads: &[Option<Value>]) -> Result<()> {
         let values = &self.values;
-        let facts = OpFacts::of(self.graph, node, &|g, v| values.get(g, v))?;
+        let facts = OpFacts::of(self.graph, node, &|g, v| values.get(g, v), Grain::Coarse)?;
         let unsupported = |why: &str| {
             let why = format!("{} has no gradient: {why}", facts.def.name);
             Err(Diagnostic::new(Code::Unsupported, why).at(&facts.name))

@@ -1,22 +1,38 @@
 //! Clusters of attention: two products around a softmax of rows, so that scores never lie in memory.
 
+use tensorc_ir::DType;
 use tensorc_ir::attention::{Attended, attention_at};
 use tensorc_ir::graph::{FusionClass, Value};
 use tensorc_ir::prim::Prim;
 
 use super::plan::{FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
+use crate::manager::Device;
 
-/// Forms a cluster around every product that ends an attention the library computes.
+/// Most terms of a score, and most columns of the values, that a kernel for a GPU has registers for.
+const WIDEST_ON_GPU: u64 = 128;
+
+/// Forms a cluster around every product that ends an attention that one kernel computes: on a processor the library's, of
+/// f32.
 ///
 /// The sums of an online softmax are rounded differently, so this is a reassociation. Weights that others read,
 /// as a backward pass does, are left where they are.
-pub fn form(plan: &mut FusionPlan<'_>) {
+pub fn form(plan: &mut FusionPlan<'_>, device: Device) {
     for node in plan.order.clone() {
         if let Some(Prim::Contract(_)) = plan.prim(node)
             && let Some(found) = attention_at(plan.graph, node)
+            && computes(device, &found)
         {
             take(plan, &found);
         }
+    }
+}
+
+fn computes(device: Device, found: &Attended) -> bool {
+    let single = found.dtype == DType::F32;
+    match device {
+        Device::Cpu => single,
+        // Weights that are not relative to the largest one may be too large for f16.
+        Device::Gpu => found.call.depth.max(found.call.size) <= WIDEST_ON_GPU && (single || found.call.shifted),
     }
 }
 

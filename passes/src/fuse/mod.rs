@@ -27,7 +27,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind};
 use tensorc_ir::prim::Prim;
 
-use crate::manager::{Device, Pass, PassCx};
+use crate::manager::{Pass, PassCx};
 use plan::FusionPlan;
 
 /// How primitives are put together into kernels.
@@ -82,8 +82,8 @@ impl Pass for Fuse {
         let by = self.by.unwrap_or(cx.options.fuse);
         let enabled = by != By::Off;
         let mut plan = FusionPlan::new(graph)?;
-        if enabled && cx.options.reassociate && cx.options.device == Device::Cpu {
-            attention::form(&mut plan);
+        if enabled && cx.options.reassociate {
+            attention::form(&mut plan, cx.options.device);
         }
         contract::form(&mut plan, enabled);
         reduce::form(&mut plan, enabled);

@@ -9,23 +9,20 @@ use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind, Operand, Space as Memory, Stmt};
+use tensorc_ir::kir::{Buf, LoopKind, Operand, Place, Space as Memory, Stmt};
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::scalar::{Scalar, ScalarOp};
 use tensorc_ir::views::strides_in_result;
 
-use super::loops::{below, inside, launch, set_groups};
+use super::loops::{below, inside, launch, range, set_groups};
+use super::tiles::{self, PAD, SIDE, Side};
 use super::{groups, matrix};
 use crate::emit::Emitted;
 use crate::emit::cluster::{Cluster, Group, Uses, group_axes};
 use crate::emit::fold::{Fold, Space, accumulator};
 use crate::emit::inline::{Bound, Inliner};
 
-/// Threads along each side of a tile.
-const SIDE: u64 = 16;
 const THREADS: u64 = SIDE * SIDE;
-/// Elements between rows of a tile in shared memory beyond its width, against conflicts of banks.
-const PAD: u64 = 4;
 /// Results for each batch from which on tiles are worth their loads.
 const SMALLEST: u64 = 64;
 
@@ -43,30 +40,6 @@ struct Tile {
     rows: u64,
     columns: u64,
     terms: u64,
-}
-
-/// One side of a tile as a thread has it: `parts` pieces of `width` neighbours each.
-#[derive(Clone, Copy)]
-struct Side {
-    parts: u64,
-    width: u64,
-}
-
-impl Side {
-    fn of(tile: u64) -> Side {
-        let own = tile / SIDE;
-        let width = own.min(4);
-        Side { parts: own / width, width }
-    }
-
-    fn own(self) -> u64 {
-        self.parts * self.width
-    }
-
-    /// The position in the tile of the first element of a piece.
-    fn first(self, part: &Index, thread: &Index) -> Index {
-        part.scale((SIDE * self.width) as i64).add(&thread.scale(self.width as i64))
-    }
 }
 
 pub(super) fn total(groups: &[Group]) -> u64 {
@@ -228,7 +201,6 @@ impl Product<'_> {
         let (down, across) = (Side::of(t.rows), Side::of(t.columns));
         let count = down.own() * across.own();
         let sums = e.alloc("sums", wide, count, Memory::Register);
-        let range = |n: u64| (Index::default(), Index::constant(n as i64), 1);
         e.looped("i", range(count), LoopKind::Unroll, |e, i| {
             e.b.store(sums, i, Operand::Const(Scalar::zero(wide)));
             Ok(())
@@ -239,51 +211,14 @@ impl Product<'_> {
             self.fetch(e, 0, thread, (&own.rows, &k), shared[0], uses)?;
             self.fetch(e, 1, thread, (&own.columns, &k), shared[1], uses)?;
             e.b.push(Stmt::Barrier);
-            let a = e.alloc("a", wide, down.own(), Memory::Register);
-            let b = e.alloc("b", wide, across.own(), Memory::Register);
-            e.looped("kk", range(t.terms), LoopKind::Unroll, |e, kk| {
-                self.take(e, shared[0], a, down, &own.y, &kk.scale((t.rows + PAD) as i64))?;
-                self.take(e, shared[1], b, across, &own.x, &kk.scale((t.columns + PAD) as i64))?;
-                e.looped("i", range(down.own()), LoopKind::Unroll, |e, i| {
-                    e.looped("j", range(across.own()), LoopKind::Unroll, |e, j| {
-                        let at = i.scale(across.own() as i64).add(&j);
-                        let (x, y) = (e.b.load(a, i.clone()), e.b.load(b, j));
-                        let old = e.b.load(sums, at.clone());
-                        let new = match wide.is_float() {
-                            true => e.b.op(ScalarOp::Fma, &[x, y, old]),
-                            false => {
-                                let product = e.b.op(ScalarOp::Mul, &[x, y]);
-                                e.b.op(ScalarOp::Add, &[product, old])
-                            }
-                        };
-                        e.b.store(sums, at, new);
-                        Ok(())
-                    })
-                })
-            })?;
+            let operand =
+                |i: usize, side, thread| tiles::Operand { from: Place::new(shared[i], Index::default()), side, thread };
+            let operands = [&operand(0, down, &own.y), &operand(1, across, &own.x)];
+            tiles::multiply(e, operands, t.terms, (sums, wide))?;
             e.b.push(Stmt::Barrier);
             Ok(())
         })?;
         Ok(sums)
-    }
-
-    /// Reads a thread's elements of one row of a shared tile into registers.
-    fn take(&self, e: &mut Inliner<'_>, from: Buf, into: Buf, side: Side, thread: &Index, row: &Index) -> Result<()> {
-        let range = |n: u64| (Index::default(), Index::constant(n as i64), 1);
-        let wide = self.wide(e)?;
-        e.looped("part", range(side.parts), LoopKind::Unroll, |e, part| {
-            let first = row.add(&side.first(&part, thread));
-            let one = |e: &mut Inliner<'_>, l: &Index| {
-                let value = e.b.load(from, first.add(l));
-                let value = if e.b.dtype(value) == wide { value } else { e.b.op(ScalarOp::Cast(wide), &[value]) };
-                e.b.store(into, part.scale(side.width as i64).add(l), value);
-                Ok(())
-            };
-            match side.width {
-                1 => one(e, &Index::default()),
-                n => e.looped("l", range(n), LoopKind::Vector, |e, l| one(e, &l)),
-            }
-        })
     }
 
     /// Fetches a tile of an operand into shared memory: `terms` rows of the tile's length, zeros where there is nothing.
@@ -344,7 +279,6 @@ impl Product<'_> {
     /// Stores what follows the contraction at every element of the thread's tile.
     fn results(&self, e: &mut Inliner<'_>, own: &Own, sums: Buf) -> Result<()> {
         let (down, across) = (Side::of(self.tile.rows), Side::of(self.tile.columns));
-        let range = |n: u64| (Index::default(), Index::constant(n as i64), 1);
         e.looped("i", range(down.own()), LoopKind::Unroll, |e, i| {
             let limits = |_: u32| (0, down.own() as i64 - 1);
             let part = i.floor_div(down.width as i64, &limits);

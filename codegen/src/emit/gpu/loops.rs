@@ -3,11 +3,16 @@
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::{Index, Interval};
-use tensorc_ir::kir::{Buf, LoopKind, Operand, Space};
+use tensorc_ir::kir::{Buf, LoopKind, LoopRange, Operand, Space};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 
 use crate::emit::cluster::Group;
 use crate::emit::inline::Inliner;
+
+/// `0..n` by 1.
+pub fn range(n: u64) -> LoopRange {
+    (Index::default(), Index::constant(n as i64), 1)
+}
 
 /// The loops over blocks and threads; `body` takes the numbers of both, and the shared arrays.
 pub fn launch(
@@ -17,7 +22,6 @@ pub fn launch(
     shared: &[(DType, u64)],
     body: impl FnOnce(&mut Inliner<'_>, Index, Index, &[Buf]) -> Result<()>,
 ) -> Result<()> {
-    let range = |n: u64| (Index::default(), Index::constant(n as i64), 1);
     e.looped("b", range(blocks), LoopKind::Grid, |e, b| {
         let arrays: Vec<Buf> = shared.iter().map(|(dtype, n)| e.alloc("shared", *dtype, *n, Space::Shared)).collect();
         e.looped("t", range(threads), LoopKind::Threads, |e, t| body(e, b, t, &arrays))

@@ -5,6 +5,7 @@ use tensorc_ir::index::Index;
 use tensorc_ir::kir::LoopKind;
 
 use super::loops::{below, launch, set_groups};
+use super::transpose::Transposed;
 use super::vector_width;
 use crate::emit::Emitted;
 use crate::emit::axes::Axes;
@@ -44,10 +45,14 @@ pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Emitted> {
     let mut e = Inliner::new(cluster, name, &extents)?;
     let elements: u64 = groups.iter().map(|g| g.extent).product();
     let inner = groups.pop().unwrap_or(Group { axis: 0, extent: 1 });
+    let stored: Vec<_> = outputs.iter().enumerate().map(|(i, v)| (i, *v, dims.clone(), coords.clone())).collect();
+    if let Some(transposed) = Transposed::of(cluster, &uses, &groups, &inner)? {
+        transposed.emit(&mut e, &groups, &inner, &stored)?;
+        return Ok(Emitted { kernel: e.finish(), in_place: in_place(cluster, &uses, &coords)? });
+    }
     let vector = if elements == 1 { 1 } else { vector_width(&e, inner.extent)? };
     let units = elements / vector;
     let schedule = Schedule::of(vector, units);
-    let stored: Vec<_> = outputs.iter().enumerate().map(|(i, v)| (i, *v, dims.clone(), coords.clone())).collect();
     let per_block = THREADS * schedule.repeat;
     let blocks = units.div_ceil(per_block);
     // The innermost group counts vectors.

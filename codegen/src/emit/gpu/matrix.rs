@@ -1,4 +1,4 @@
-//! Contractions of f16 and bf16 by matrix units, with sums in f32.
+//! Contractions of f16 and bf16 by matrix units, with sums in f32; of f32, too, where it may be rounded to tf32.
 //!
 //! Tiles of both operands lie in shared memory as they lie in global memory, by rows of terms or by rows of what is not
 //! folded; loads of matrices transpose where they must. Operands that are inputs in aligned pieces of 16 bytes are
@@ -8,26 +8,22 @@ use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::NodeKind;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind, Mma, Operand, Place, Space as Memory, Stmt, WARP};
+use tensorc_ir::kir::{Buf, LoopKind, Operand, Place, Space as Memory, Stmt, WARP};
 use tensorc_ir::scalar::{Scalar, ScalarOp};
 
 use super::contract::{Product, total};
-use super::loops::{below, inside, launch, set_groups};
+use super::fragments::{COLUMNS, ROWS, Role, Tile, multiply, piece, terms};
+use super::loops::{below, inside, launch, range, set_groups};
 use crate::emit::cluster::{Cluster, Group, Uses};
 use crate::emit::inline::Inliner;
 
 /// Warps down and across a block.
 const WARPS: [u64; 2] = [2, 4];
 const THREADS: u64 = WARPS[0] * WARPS[1] * WARP as u64;
-/// Terms of a step.
-const DEPTH: u64 = 32;
-/// Terms of one product of matrices, and its rows and columns.
-const TERMS: u64 = 16;
-const ROWS: u64 = 16;
-const COLUMNS: u64 = 8;
-/// Elements in 16 bytes.
-const PIECE: u64 = 8;
-/// Elements behind each row of a tile, so that the rows of a matrix lie in different banks.
+/// Bytes of the terms of a step.
+const STEP: u64 = 64;
+/// Elements behind each row of a tile of neighbouring rows or columns, so that what is loaded at a time lies in different
+/// banks: 16 bytes more for loads of matrices, a quarter of the banks for loads of words.
 const PAD: u64 = 8;
 /// Steps of which tiles are in shared memory at a time, where copies run ahead.
 const STAGES: u64 = 3;
@@ -37,6 +33,7 @@ const STAGES: u64 = 3;
 struct Side {
     /// Position among the contraction's operands.
     operand: usize,
+    dtype: DType,
     /// Rows or columns of a tile.
     length: u64,
     /// Whether neighbouring terms lie side by side.
@@ -48,13 +45,15 @@ struct Side {
 impl Side {
     /// Elements of a row of a tile, and how far rows lie apart.
     fn row(self) -> (u64, u64) {
-        let row = if self.along_terms { DEPTH } else { self.length };
-        (row, row + PAD)
+        match self.along_terms {
+            true => (depth(self.dtype), depth(self.dtype) + piece(self.dtype)),
+            false => (self.length, self.length + PAD),
+        }
     }
 
     fn elements(self) -> u64 {
         let (row, stride) = self.row();
-        self.length * DEPTH / row * stride
+        self.length * depth(self.dtype) / row * stride
     }
 
     /// Where in a tile the element of a row or column `at` and a term is.
@@ -64,12 +63,18 @@ impl Side {
     }
 }
 
-/// The type of both operands, if matrix units multiply it with full speed.
+/// Terms of a step.
+fn depth(dtype: DType) -> u64 {
+    STEP / dtype.size() as u64
+}
+
+/// Whether matrix units multiply the operands, which is worth it from a size on.
 pub fn multiplies(cluster: &Cluster<'_>, product: &Product<'_>) -> Result<bool> {
     let [a, b] = product.operands;
     let (a, b) = (cluster.ty(a)?.dtype, cluster.ty(b)?.dtype);
     let large = total(&product.axes.rows) >= ROWS && total(&product.axes.columns) >= COLUMNS;
-    Ok(a == b && matches!(a, DType::F16 | DType::BF16) && large && total(&product.axes.terms) >= TERMS)
+    let taken = matches!(a, DType::F16 | DType::BF16) || a == DType::F32 && cluster.tf32;
+    Ok(a == b && taken && large && total(&product.axes.terms) >= terms(a))
 }
 
 struct Matrices<'a> {
@@ -89,10 +94,6 @@ struct Own {
     first: [Index; 2],
 }
 
-fn range(n: u64) -> (Index, Index, i64) {
-    (Index::default(), Index::constant(n as i64), 1)
-}
-
 /// Emits the loops of a product that [`multiplies`].
 pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, uses: &Uses) -> Result<()> {
     let (rows, columns) = (total(&product.axes.rows), total(&product.axes.columns));
@@ -100,14 +101,14 @@ pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, uses: &Uses) -> Result<(
     // Large tiles where there are enough of them to keep a GPU busy.
     let tiles = |side: u64| rows.div_ceil(side) * columns.div_ceil(side) * batch;
     let length = if tiles(128) >= 100 { 128 } else { 64 };
+    let dtype = e.cluster.ty(product.operands[0])?.dtype;
     let side = |operand: usize, groups: &[Group]| {
         let along_terms = product.contiguous(e.cluster, operand, uses, groups);
         let copied = copies(e.cluster, product, operand, uses, along_terms)?;
-        Ok(Side { operand, length, along_terms, copied })
+        Ok(Side { operand, dtype, length, along_terms, copied })
     };
     let sides = [side(0, &product.axes.rows)?, side(1, &product.axes.columns)?];
     let stages = if sides.iter().all(|s| s.copied) { STAGES } else { 1 };
-    let dtype = e.cluster.ty(product.operands[0])?.dtype;
     let matrices = Matrices { product, sides, dtype, stages };
     let arrays = sides.map(|s| (dtype, s.elements() * stages));
     let (down, across) = (rows.div_ceil(length), columns.div_ceil(length));
@@ -148,14 +149,15 @@ fn copies(
         (_, 0) => &product.axes.rows,
         _ => &product.axes.columns,
     };
-    let Some(inner) = groups.last().filter(|g| g.extent.is_multiple_of(PIECE)) else { return Ok(false) };
+    let piece = piece(cluster.ty(v)?.dtype);
+    let Some(inner) = groups.last().filter(|g| g.extent.is_multiple_of(piece)) else { return Ok(false) };
     let is_input = matches!(cluster.body.node(v.node).kind, NodeKind::Input);
     let mut flats = uses.flats.iter().filter(|(u, _)| *u == v);
     let (Some((_, flat)), None) = (flats.next(), flats.next()) else { return Ok(false) };
     let aligned = flat.is_affine()
         && flat.coefficient(inner.axis as u32) == Some(1)
-        && flat.constant % PIECE as i64 == 0
-        && flat.terms.iter().filter(|(_, c)| *c != 1).all(|(_, c)| c % PIECE as i64 == 0)
+        && flat.constant % piece as i64 == 0
+        && flat.terms.iter().filter(|(_, c)| *c != 1).all(|(_, c)| c % piece as i64 == 0)
         && flat.terms.iter().filter(|(_, c)| *c == 1).count() == 1;
     // Nothing is read outside, and the alignment of the whole tensor is that of its parts.
     let index = if operand == 0 { &product.contraction.lhs } else { &product.contraction.rhs };
@@ -182,7 +184,7 @@ impl Matrices<'_> {
             e.b.store(sums, i, Operand::Const(Scalar::f32(0.0)));
             Ok(())
         })?;
-        let steps = total(&self.product.axes.terms).div_ceil(DEPTH);
+        let steps = total(&self.product.axes.terms).div_ceil(depth(self.dtype));
         if self.stages == 1 {
             e.looped("k", range(steps), LoopKind::Serial, |e, k| {
                 for (side, array) in self.sides.iter().zip(shared) {
@@ -246,8 +248,8 @@ impl Matrices<'_> {
 
     /// Fetches a tile of an operand for a step, to `at` in an array; zeros where there is nothing.
     fn fetch(&self, e: &mut Inliner<'_>, side: Side, own: &Own, step: &Index, at: &Index, array: Buf) -> Result<()> {
-        let piece = if side.copied { PIECE } else { 1 };
-        let pieces = side.length * DEPTH / piece;
+        let piece = if side.copied { piece(self.dtype) } else { 1 };
+        let pieces = side.length * depth(self.dtype) / piece;
         let row = side.row().0 / piece;
         let limits = move |_: u32| (0, pieces as i64 - 1);
         e.looped("f", range(pieces.div_ceil(THREADS)), LoopKind::Unroll, |e, f| {
@@ -257,7 +259,7 @@ impl Matrices<'_> {
             let (here, term) = if side.along_terms { (major, minor) } else { (minor, major) };
             let place = at.add(&side.place(&here, &term));
             let position = e.b.let_index("m", own.first[side.operand].add(&here));
-            let term = e.b.let_index("n", step.scale(DEPTH as i64).add(&term));
+            let term = e.b.let_index("n", step.scale(depth(self.dtype) as i64).add(&term));
             self.element(e, side, (&position, &term), Place::new(array, place))
         })
     }
@@ -270,13 +272,13 @@ impl Matrices<'_> {
             _ => (&axes.columns, &self.product.contraction.rhs),
         };
         let (extent, terms) = (total(groups), total(&axes.terms));
-        let inside = inside(e, &[(position, extent, side.length), (term, terms, DEPTH)]);
+        let inside = inside(e, &[(position, extent, side.length), (term, terms, depth(self.dtype))]);
         set_groups(e, groups, position, extent);
         set_groups(e, &axes.terms, term, terms);
         let v = self.product.operands[side.operand];
         if side.copied {
             let from = Place::new(e.input(v.node)?, e.kernel_index(&e.cluster.input_address(v, index)?));
-            e.b.push(Stmt::CopyAsync { into, from, len: PIECE as u8, cond: inside });
+            e.b.push(Stmt::CopyAsync { into, from, len: piece(self.dtype) as u8, cond: inside });
             return Ok(());
         }
         let dims = e.cluster.ty(v)?.dims;
@@ -294,46 +296,25 @@ impl Matrices<'_> {
     /// Multiplies the tiles that begin at the given places.
     fn multiply(&self, e: &mut Inliner<'_>, own: &Own, shared: &[Buf], at: [&Index; 2], sums: Buf) -> Result<()> {
         let [rows, columns] = self.warp_tile();
-        let (tall, wide) = (rows / ROWS, columns / COLUMNS);
-        let lanes = |_: u32| (0, WARP as i64 - 1);
-        let (low, eight) = (own.lane.modulo(8, &lanes), own.lane.floor_div(8, &lanes).modulo(2, &lanes).scale(8));
-        let sixteen = own.lane.floor_div(16, &lanes).scale(8);
-        let (low, eight, sixteen) =
-            (e.b.let_index("low", low), e.b.let_index("eight", eight), e.b.let_index("sixteen", sixteen));
-        e.looped("kk", range(DEPTH / TERMS), LoopKind::Unroll, |e, kk| {
-            let a = e.alloc("a", self.dtype, tall * 8, Memory::Register);
-            let b = e.alloc("b", self.dtype, wide * 4, Memory::Register);
-            let first = kk.scale(TERMS as i64);
-            e.looped("i", range(tall), LoopKind::Unroll, |e, i| {
-                let row = own.down.scale(rows as i64).add(&i.scale(ROWS as i64)).add(&low).add(&eight);
-                let (row, term) = match self.sides[0].along_terms {
-                    true => (row, first.add(&sixteen)),
-                    false => (row.sub(&low), first.add(&sixteen).add(&low)),
-                };
-                let from = Place::new(shared[0], at[0].add(&self.sides[0].place(&row, &term)));
-                let transposed = !self.sides[0].along_terms;
-                e.b.push(Stmt::LoadMatrix { into: Place::new(a, i.scale(8)), from, count: 4, transposed });
-                Ok(())
-            })?;
-            e.looped("j", range(wide / 2), LoopKind::Unroll, |e, j| {
-                let column = own.across.scale(columns as i64).add(&j.scale(2 * COLUMNS as i64)).add(&sixteen);
-                let (column, term) = match self.sides[1].along_terms {
-                    true => (column.add(&low), first.add(&eight)),
-                    false => (column, first.add(&eight).add(&low)),
-                };
-                let from = Place::new(shared[1], at[1].add(&self.sides[1].place(&column, &term)));
-                let transposed = !self.sides[1].along_terms;
-                e.b.push(Stmt::LoadMatrix { into: Place::new(b, j.scale(8)), from, count: 4, transposed });
-                Ok(())
-            })?;
-            e.looped("i", range(tall), LoopKind::Unroll, |e, i| {
-                e.looped("j", range(wide), LoopKind::Unroll, |e, j| {
-                    let acc = Place::new(sums, i.scale(wide as i64 * 4).add(&j.scale(4)));
-                    let (a, b) = (Place::new(a, i.scale(8)), Place::new(b, j.scale(4)));
-                    e.b.push(Stmt::Mma(Box::new(Mma { a, b, acc })));
-                    Ok(())
-                })
-            })
+        let counts = [rows / ROWS, columns / COLUMNS];
+        let first = [own.down.scale(rows as i64), own.across.scale(columns as i64)];
+        let tiles = [(0, Role::Left), (1, Role::Right)].map(|(i, role)| Tile {
+            role,
+            dtype: self.dtype,
+            from: Place::new(shared[i], at[i].clone()),
+            stride: self.sides[i].row().1,
+            along_terms: self.sides[i].along_terms,
+            paired: false,
+        });
+        e.looped("kk", range(depth(self.dtype) / terms(self.dtype)), LoopKind::Unroll, |e, kk| {
+            let term = kk.scale(terms(self.dtype) as i64);
+            let mut alloc = |name: &str, i: usize| {
+                Place::new(e.alloc(name, self.dtype, tiles[i].registers(counts[i]), Memory::Register), Index::default())
+            };
+            let (a, b) = (alloc("a", 0), alloc("b", 1));
+            tiles[0].load(e, &own.lane, (&first[0], &term), (&a, counts[0]))?;
+            tiles[1].load(e, &own.lane, (&first[1], &term), (&b, counts[1]))?;
+            multiply(e, (&a, counts[0]), (&b, counts[1]), sums, self.dtype)
         })
     }
 

@@ -1,23 +1,29 @@
 //! Emitters of kernels for a GPU: one element, row or column of a result to a thread, warp or block.
 //!
-//! They write the same clusters as those for processors, with the same [`Inliner`]: `map` for element-wise ones, `row` for
+//! They write the same clusters as those for processors, with the same [`Inliner`]: `map` for element-wise ones, `transpose` for
+//! those of them that read across memory, `row` for
 //! folds along memory, `column` for folds across it, `contract` for products and convolutions, `matrix` for those that matrix units
-//! compute, `groups` for those that groups of warps do. `loops` opens the loops of a launch; `parallel` makes a launch of
+//! compute, `groups` for those that groups of warps do, `attention` for attention. `tiles` and `fragments` multiply tiles in
+//! shared memory, by ordinary multiplications and by matrix units. `loops` opens the loops of a launch; `parallel` makes a launch of
 //! any other kernel.
 
+mod attention;
 mod column;
 mod contract;
+mod fragments;
+mod groups;
 mod loops;
 mod map;
 mod matrix;
 mod parallel;
 mod row;
-mod groups;
+mod tiles;
+mod transpose;
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph};
 
-use super::cluster::{self, Cluster};
+use super::cluster::Cluster;
 use super::fold::Space;
 use super::inline::Inliner;
 use super::layout::Layouts;
@@ -30,7 +36,7 @@ pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layout
     let cluster = Cluster::new(body, Math { style: Style::Wide, ..math }, layouts)?;
     let space = match class {
         FusionClass::Map => return map::emit(&cluster, name),
-        FusionClass::Attention => return Err(cluster::internal("attention is not one cluster on a GPU")),
+        FusionClass::Attention => return attention::emit(&cluster, name, math),
         FusionClass::Reduce => Space::of_reductions(&cluster)?,
         FusionClass::Contract => Space::of_contraction(&cluster)?,
     };

@@ -9,8 +9,9 @@ use crate::diag::Result;
 use crate::kir::{Mma, Operand, Place, Var, WARP, warp_matrix};
 use crate::scalar::Scalar;
 
-/// Elements of a row of an 8×8 matrix.
-const ROW: usize = 8;
+/// Rows of a matrix that is loaded, and bytes of each.
+const ROWS: usize = 8;
+const ROW_BYTES: usize = 16;
 
 impl Machine<'_> {
     /// The warps of a mask by their first threads; an error if one is not complete.
@@ -74,26 +75,27 @@ impl Machine<'_> {
         mask: &Mask,
     ) -> Result<()> {
         let (sources, targets) = (self.places(&from.index), self.places(&into.index));
+        let size = self.kernel.buf(from.buf).dtype.size();
+        let (row_len, own) = (ROW_BYTES / size, 4 / size);
         for warp in self.warps("a load of matrices", mask)? {
             for matrix in 0..count {
                 let mut rows = vec![];
-                for row in 0..ROW {
-                    let at =
-                        self.element(from.buf, sources.of(warp + matrix * ROW + row), ROW, warp + matrix * ROW + row)?;
-                    self.check_aligned(from, at, 16)?;
+                for thread in (0..ROWS).map(|row| warp + matrix * ROWS + row) {
+                    let at = self.element(from.buf, sources.of(thread), row_len, thread)?;
+                    self.check_aligned(from, at, ROW_BYTES as u64)?;
                     rows.push(at);
                 }
                 for lane in 0..WARP {
-                    for i in 0..2 {
-                        // Two neighbours of a row, or of a column.
-                        let (major, minor) = (lane / 4, 2 * (lane % 4) + i);
+                    for i in 0..own {
+                        // Neighbours of a row, or of a column.
+                        let (major, minor) = (lane / 4, own * (lane % 4) + i);
                         let (row, column) = if transposed { (minor, major) } else { (major, minor) };
                         let value = self.read(from.buf, rows[row] + column, warp + lane)?;
-                        let at = self.element(into.buf, targets.of(warp + lane), 2 * count, warp + lane)?;
-                        self.write(into.buf, at + 2 * matrix + i, value, warp + lane)?;
+                        let at = self.element(into.buf, targets.of(warp + lane), own * count, warp + lane)?;
+                        self.write(into.buf, at + own * matrix + i, value, warp + lane)?;
                     }
                 }
-                let places: Vec<_> = rows.iter().map(|at| (warp, (2 * *at as u64, 16))).collect();
+                let places: Vec<_> = rows.iter().map(|at| (warp, ((size * at) as u64, ROW_BYTES as u64))).collect();
                 self.count_warps(from.buf, Access::Matrix, &places);
             }
         }

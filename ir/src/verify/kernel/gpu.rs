@@ -142,15 +142,18 @@ impl Verifier<'_> {
                 self.bind(*var, dtype, Known::plain(Spread::Thread))
             }
             Stmt::Mma(mma) => self.mma(mma),
-            Stmt::LoadMatrix { into, from, count, .. } => {
+            Stmt::LoadMatrix { into, from, count, transposed } => {
                 self.together("a load of matrices")?;
                 if ![1, 2, 4].contains(count) {
                     return Err(format!("a load of {count} matrices"));
                 }
-                let dtype = self.at(into, Space::Register, 2 * u64::from(*count))?;
-                let source = self.at(from, Space::Shared, 8)?;
-                match (dtype == source, dtype.size()) {
+                let size = self.k.buffers.get(into.buf.0 as usize).map_or(4, |b| b.dtype.size() as u64);
+                let dtype = self.at(into, Space::Register, (4 / size).max(1) * u64::from(*count))?;
+                let source = self.at(from, Space::Shared, 16 / size)?;
+                match (dtype == source, size) {
                     (true, 2) => Ok(()),
+                    (true, 4) if !transposed => Ok(()),
+                    (true, 4) => Err(format!("matrices of {dtype} cannot be transposed")),
                     _ => Err(format!("matrices of {source} loaded as {dtype}")),
                 }
             }

@@ -1,0 +1,398 @@
+//! Attention in one kernel: scores exist in registers, a tile at a time.
+//!
+//! A block has a tile of queries and walks the keys in tiles. Maxima and sums of a row of scores are those of an online
+//! softmax: what was accumulated is scaled whenever the maximum grows (Milakov and Gimelshein, "Online normalizer
+//! calculation for softmax", 2018; Dao, "FlashAttention-2", 2023). [`units`] computes both products by matrix units,
+//! [`plain`] by ordinary multiplications; the threads that share a row meet by shuffles.
+
+mod fetch;
+mod plain;
+mod units;
+
+use tensorc_abi::MatrixLayout;
+use tensorc_ir::DType;
+use tensorc_ir::attention::{Attended, attention_at};
+use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::{Index, delinearize, linearize, unbounded};
+use tensorc_ir::kir::{Buf, LoopKind, Operand, Space as Memory};
+use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
+use tensorc_ir::views::identity_map;
+
+use super::loops::{below, launch, range, set_groups};
+use crate::emit::cluster::{Cluster, Group, internal};
+use crate::emit::inline::{Bound, Inliner};
+use crate::emit::{Emitted, Math};
+
+/// Most terms of a score, and most columns of the values.
+const WIDEST: u64 = 128;
+
+/// How many queries and keys a block works on at a time, and by how many threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    queries: u64,
+    keys: u64,
+    threads: u64,
+}
+
+/// A part of a matrix in the registers of a thread: in each of its rows, pieces of neighbours.
+#[derive(Clone, Debug)]
+struct Held {
+    registers: Buf,
+    /// Registers from one row to the next, and from one piece to the next.
+    row_step: u64,
+    piece_step: u64,
+    pieces: u64,
+    width: u64,
+    /// The column of the first element, and columns from one piece to the next.
+    first: Index,
+    apart: u64,
+}
+
+impl Held {
+    fn at(&self, row: &Index, piece: &Index, l: &Index) -> Index {
+        row.scale(self.row_step as i64).add(&piece.scale(self.piece_step as i64)).add(l)
+    }
+
+    fn column(&self, piece: &Index) -> Index {
+        self.first.add(&piece.scale(self.apart as i64))
+    }
+
+    /// The body for every element of a row: its register and its column.
+    fn each(
+        &self,
+        e: &mut Inliner<'_>,
+        row: &Index,
+        body: &mut dyn FnMut(&mut Inliner<'_>, Index, Index) -> Result<()>,
+    ) -> Result<()> {
+        e.looped("j", range(self.pieces), LoopKind::Unroll, |e, j| {
+            e.looped("l", range(self.width), LoopKind::Unroll, |e, l| {
+                body(e, self.at(row, &j, &l), self.column(&j).add(&l))
+            })
+        })
+    }
+}
+
+/// What a thread has: some rows of scores and of sums, which it shares with threads whose numbers differ in some bits.
+struct Own {
+    scores: Held,
+    sums: Held,
+    rows: u64,
+    /// The first row in the tile, and rows from one to the next.
+    first: Index,
+    apart: u64,
+    /// Distances of shuffles.
+    lanes: &'static [u32],
+}
+
+/// How both products are computed.
+trait Core {
+    fn shape(&self) -> Shape;
+    /// Shared memory.
+    fn arrays(&self) -> Vec<(DType, u64)>;
+    /// The part of a thread, with registers for it.
+    fn own(&self, e: &mut Inliner<'_>, thread: &Index) -> Own;
+    /// Brings the queries of a block, and what else can begin.
+    fn begin(&self, e: &mut Inliner<'_>, block: &Block<'_>) -> Result<()>;
+    /// Computes the products of queries and the keys of tile `step`.
+    fn scores(&self, e: &mut Inliner<'_>, block: &Block<'_>, own: &Own, step: &Index) -> Result<()>;
+    /// Adds the values of a tile, weighted by what is in the place of scores.
+    fn values(&self, e: &mut Inliner<'_>, block: &Block<'_>, own: &Own, step: &Index) -> Result<()>;
+}
+
+/// What all threads of a block know.
+struct Block<'a> {
+    thread: Index,
+    shared: &'a [Buf],
+    /// Its first query.
+    first: Index,
+    /// Tiles of keys.
+    steps: u64,
+    /// The matrices of queries, keys and values: where they begin, and their steps.
+    q: fetch::Matrix,
+    k: fetch::Matrix,
+    v: fetch::Matrix,
+}
+
+struct Flash<'a> {
+    found: &'a Attended,
+    exp: ScalarFn,
+    shape: Shape,
+    /// Coordinates of the scores in the axes of queries and keys.
+    coords: Vec<Index>,
+}
+
+/// # Errors
+/// The cluster is no attention, or one with more than [`WIDEST`] terms or columns.
+pub fn emit(cluster: &Cluster<'_>, name: &str, math: Math<'_>) -> Result<Emitted> {
+    let found = cluster.body.order().into_iter().find_map(|n| attention_at(cluster.body, n));
+    let found = found.ok_or_else(|| internal("an attention cluster is none"))?;
+    if found.call.depth.max(found.call.size) > WIDEST || found.dtype != DType::F32 && !found.call.shifted {
+        return Err(Diagnostic::new(Code::Unsupported, "attention that has no kernel for a GPU"));
+    }
+    let fail = |why: String| internal(why);
+    let exp = ScalarFn::build(&[DType::F32], |_, a| vec![a[0].exp()]).map_err(fail)?;
+    let exp = exp.expand_math(math.library).map_err(fail)?;
+    let position = linearize(&identity_map(found.space.len()), &found.space);
+    let coords = delinearize(&position, &cluster.ty(found.scores)?.dims, &found.space[..]);
+    let core: Box<dyn Core> = match found.dtype == DType::F32 && !math.tf32 {
+        true => Box::new(plain::Plain::new(&found.call)),
+        false => Box::new(units::Units::new(&found.call, found.dtype)),
+    };
+    let flash = Flash { found: &found, exp, shape: core.shape(), coords };
+    let mut e = Inliner::new(cluster, name, &found.space)?;
+    flash.emit(&mut e, &*core)?;
+    Ok(Emitted { kernel: e.finish(), in_place: vec![] })
+}
+
+impl Flash<'_> {
+    fn emit(&self, e: &mut Inliner<'_>, core: &dyn Core) -> Result<()> {
+        let call = &self.found.call;
+        let tiles = call.queries.div_ceil(self.shape.queries);
+        let blocks = call.batch.iter().product::<u64>() * tiles;
+        launch(e, blocks, self.shape.threads, &core.arrays(), |e, b, thread, shared| {
+            let limits = move |_: u32| (0, blocks as i64 - 1);
+            let item = e.b.let_index("item", b.floor_div(tiles as i64, &limits));
+            let first = b.modulo(tiles as i64, &limits).scale(self.shape.queries as i64);
+            let first = e.b.let_index("first", first);
+            let batch = self.batch(e, &item);
+            let block = Block {
+                thread,
+                shared,
+                first,
+                steps: call.keys.div_ceil(self.shape.keys),
+                q: self.matrix(e, self.found.q, &call.q, &batch, [call.queries, call.depth])?,
+                // The rows of a tile are keys.
+                k: self.matrix(e, self.found.k, &turned(&call.k), &batch, [call.keys, call.depth])?,
+                v: self.matrix(e, self.found.v, &call.v, &batch, [call.keys, call.size])?,
+            };
+            self.block(e, core, &block, &batch)
+        })
+    }
+
+    /// The digits of a number of a product, and the axes they stand for.
+    fn batch(&self, e: &mut Inliner<'_>, item: &Index) -> Vec<Index> {
+        let call = &self.found.call;
+        let all: u64 = call.batch.iter().product();
+        let limits = move |_: u32| (0, all as i64 - 1);
+        let mut below: u64 = all;
+        let mut digits = vec![];
+        for (extent, axes) in call.batch.iter().zip(&self.found.batch_axes) {
+            below /= extent;
+            let digit = item.floor_div(below as i64, &limits).modulo(*extent as i64, &limits);
+            let digit = e.b.let_index("batch", digit);
+            set_groups(e, &self.groups(axes), &digit, *extent);
+            digits.push(digit);
+        }
+        digits
+    }
+
+    fn groups(&self, axes: &[usize]) -> Vec<Group> {
+        let group = |&axis: &usize| Group { axis, extent: self.found.space[axis] };
+        axes.iter().map(group).filter(|g| g.extent != 1).collect()
+    }
+
+    fn matrix(
+        &self,
+        e: &mut Inliner<'_>,
+        v: Value,
+        layout: &MatrixLayout,
+        batch: &[Index],
+        extents: [u64; 2],
+    ) -> Result<fetch::Matrix> {
+        let base = base(layout, batch);
+        Ok(fetch::Matrix {
+            input: e.input(v.node)?,
+            dtype: self.found.dtype,
+            base: e.b.let_index("base", base),
+            extents,
+            strides: [layout.row_stride, layout.col_stride],
+            offsets: [&[layout.offset], &layout.batch_strides[..]].concat(),
+        })
+    }
+
+    fn block(&self, e: &mut Inliner<'_>, core: &dyn Core, block: &Block<'_>, batch: &[Index]) -> Result<()> {
+        let own = core.own(e, &block.thread);
+        let single = |x: f32| Operand::Const(Scalar::f32(x));
+        let maxima = e.alloc("maxima", DType::F32, own.rows, Memory::Register);
+        let totals = e.alloc("totals", DType::F32, own.rows, Memory::Register);
+        e.looped("i", range(own.rows), LoopKind::Unroll, |e, i| {
+            e.b.store(maxima, i.clone(), single(f32::NEG_INFINITY));
+            e.b.store(totals, i.clone(), single(0.0));
+            own.sums.each(e, &i, &mut |e, at, _| {
+                e.b.store(own.sums.registers, at, single(0.0));
+                Ok(())
+            })
+        })?;
+        core.begin(e, block)?;
+        e.looped("tile", range(block.steps), LoopKind::Serial, |e, step| {
+            core.scores(e, block, &own, &step)?;
+            e.looped("i", range(own.rows), LoopKind::Unroll, |e, i| {
+                self.row(e, block, &own, &i)?;
+                let key = e.b.let_index("key", step.scale(self.shape.keys as i64));
+                self.weigh(e, &own, &i, &key, (maxima, totals))
+            })?;
+            core.values(e, block, &own, &step)
+        })?;
+        self.results(e, block, &own, totals, batch)
+    }
+
+    /// Sets the axes of queries to a row of the thread; those beyond the last are computed as the last.
+    fn row(&self, e: &mut Inliner<'_>, block: &Block<'_>, own: &Own, row: &Index) -> Result<()> {
+        let (queries, tile) = (self.found.call.queries, self.shape.queries);
+        let mut query = block.first.add(&own.first).add(&row.scale(own.apart as i64));
+        if !queries.is_multiple_of(tile) {
+            query = query.minimum(&Index::constant(queries as i64 - 1), &unbounded);
+        }
+        let query = e.b.let_index("query", query);
+        set_groups(e, &self.groups(&self.found.row_axes), &query, queries);
+        Ok(())
+    }
+
+    /// Makes weights of the products in a row, and scales what was summed before.
+    fn weigh(
+        &self,
+        e: &mut Inliner<'_>,
+        own: &Own,
+        row: &Index,
+        key: &Index,
+        (maxima, totals): (Buf, Buf),
+    ) -> Result<()> {
+        let scores = &own.scores;
+        let single = |x: f32| Operand::Const(Scalar::f32(x));
+        let top = e.alloc("top", DType::F32, 1, Memory::Register);
+        let (zero, old) = (Index::default(), e.b.load(maxima, row.clone()));
+        e.b.store(top, zero.clone(), old);
+        scores.each(e, row, &mut |e, at, column| {
+            let score = self.score(e, scores.registers, &at, &key.add(&column))?;
+            e.b.store(scores.registers, at, score);
+            let before = e.b.load(top, Index::default());
+            let larger = e.b.op(ScalarOp::Max, &[before, score]);
+            e.b.store(top, Index::default(), larger);
+            Ok(())
+        })?;
+        let mut shift = single(0.0);
+        if self.found.call.shifted {
+            let mut largest = e.b.load(top, zero);
+            for distance in own.lanes {
+                let other = e.b.shuffle(largest, *distance);
+                largest = e.b.op(ScalarOp::Max, &[largest, other]);
+            }
+            e.b.store(maxima, row.clone(), largest);
+            // As long as all scores are -∞, so are weights 0.
+            let none = e.b.op(ScalarOp::Cmp(CmpOp::Eq), &[largest, single(f32::NEG_INFINITY)]);
+            shift = e.b.op(ScalarOp::Select, &[none, single(0.0), largest]);
+            let grown = e.b.op(ScalarOp::Sub, &[old, shift]);
+            let factor = e.b.apply(&self.exp, &[grown], &[])[0];
+            let scale = |e: &mut Inliner<'_>, registers: Buf, at: Index| {
+                let before = e.b.load(registers, at.clone());
+                let scaled = e.b.op(ScalarOp::Mul, &[before, factor]);
+                e.b.store(registers, at, scaled);
+                Ok(())
+            };
+            scale(e, totals, row.clone())?;
+            own.sums.each(e, row, &mut |e, at, _| scale(e, own.sums.registers, at))?;
+        }
+        scores.each(e, row, &mut |e, at, _| {
+            let score = e.b.load(scores.registers, at.clone());
+            let exponent = if self.found.call.shifted { e.b.op(ScalarOp::Sub, &[score, shift]) } else { score };
+            let weight = e.b.apply(&self.exp, &[exponent], &[])[0];
+            e.b.store(scores.registers, at, weight);
+            let total = e.b.load(totals, row.clone());
+            let total = e.b.op(ScalarOp::Add, &[total, weight]);
+            e.b.store(totals, row.clone(), total);
+            Ok(())
+        })
+    }
+
+    /// The score that a product in a register becomes; -∞ beyond the last key.
+    fn score(&self, e: &mut Inliner<'_>, registers: Buf, at: &Index, key: &Index) -> Result<Operand> {
+        let (keys, cluster) = (self.found.call.keys, e.cluster);
+        let mut product = e.b.load(registers, at.clone());
+        let scale = Scalar::f32(f32::from_bits(self.found.call.scale));
+        if scale.as_f32() != 1.0 {
+            product = e.b.op(ScalarOp::Mul, &[product, Operand::Const(scale)]);
+        }
+        let dtype = cluster.ty(self.found.accumulated)?.dtype;
+        if dtype != DType::F32 {
+            product = e.b.op(ScalarOp::Cast(dtype), &[product]);
+        }
+        let partial = !keys.is_multiple_of(self.shape.keys);
+        let key = e.b.let_index("key", key.clone());
+        let last = Index::constant(keys as i64 - 1);
+        let axis = self.found.space.len() - 1;
+        e.set_axis(axis, if partial { key.minimum(&last, &unbounded) } else { key.clone() });
+        e.bind(self.found.accumulated, Bound::Operand(product));
+        let mut score = e.value(self.found.scores, &self.coords, None)?;
+        if e.b.dtype(score) != DType::F32 {
+            score = e.b.op(ScalarOp::Cast(DType::F32), &[score]);
+        }
+        if !partial {
+            return Ok(score);
+        }
+        let key = e.b.index_value(key);
+        let inside = e.b.op(ScalarOp::Cmp(CmpOp::Lt), &[key, Operand::Const(Scalar::i64(keys as i64))]);
+        Ok(e.b.op(ScalarOp::Select, &[inside, score, Operand::Const(Scalar::f32(f32::NEG_INFINITY))]))
+    }
+
+    /// Divides by the sums of weights and stores.
+    fn results(&self, e: &mut Inliner<'_>, block: &Block<'_>, own: &Own, totals: Buf, batch: &[Index]) -> Result<()> {
+        let call = &self.found.call;
+        let out = base(&call.out, batch);
+        let out = e.b.let_index("out", out);
+        e.looped("i", range(own.rows), LoopKind::Unroll, |e, i| {
+            let mut total = e.b.load(totals, i.clone());
+            for distance in own.lanes {
+                let other = e.b.shuffle(total, *distance);
+                total = e.b.op(ScalarOp::Add, &[total, other]);
+            }
+            let one = Operand::Const(Scalar::f32(1.0));
+            let inverse = e.b.op(ScalarOp::Div, &[one, total]);
+            let query = e.b.let_index("query", block.first.add(&own.first).add(&i.scale(own.apart as i64)));
+            let line = e.b.let_index("line", out.add(&query.scale(call.out.row_stride)));
+            below(e, &query, call.queries, call.queries.next_multiple_of(self.shape.queries), |e| {
+                e.looped("j", range(own.sums.pieces), LoopKind::Unroll, |e, j| {
+                    let first = e.b.let_index("column", own.sums.column(&j));
+                    let store = |e: &mut Inliner<'_>, l: &Index| {
+                        let value = e.b.load(own.sums.registers, own.sums.at(&i, &j, l));
+                        self.store(e, (value, total, inverse), line.add(&first).add(l))
+                    };
+                    let most = own.sums.apart * own.sums.pieces;
+                    match own.sums.width > 1 && call.size.is_multiple_of(own.sums.width) {
+                        true => below(e, &first, call.size, most, |e| {
+                            e.looped("l", range(own.sums.width), LoopKind::Vector, |e, l| store(e, &l))
+                        }),
+                        false => e.looped("l", range(own.sums.width), LoopKind::Unroll, |e, l| {
+                            below(e, &first.add(&l), call.size, most, |e| store(e, &l))
+                        }),
+                    }
+                })
+            })
+        })
+    }
+
+    fn store(&self, e: &mut Inliner<'_>, (sum, total, inverse): (Operand, Operand, Operand), at: Index) -> Result<()> {
+        let zero = Operand::Const(Scalar::f32(0.0));
+        let mut value = e.b.op(ScalarOp::Mul, &[sum, inverse]);
+        if self.found.call.empty_is_zero {
+            let some = e.b.op(ScalarOp::Cmp(CmpOp::Gt), &[total, zero]);
+            value = e.b.op(ScalarOp::Select, &[some, value, zero]);
+        }
+        if self.found.dtype != DType::F32 {
+            value = e.b.op(ScalarOp::Cast(self.found.dtype), &[value]);
+        }
+        e.b.store(e.output(0), at, value);
+        Ok(())
+    }
+}
+
+/// Where the matrix of a batch begins.
+fn base(layout: &MatrixLayout, batch: &[Index]) -> Index {
+    let steps = batch.iter().zip(layout.batch_strides);
+    steps.fold(Index::constant(layout.offset), |at, (b, stride)| at.add(&b.scale(stride)))
+}
+
+/// The layout of the transpose.
+fn turned(layout: &MatrixLayout) -> MatrixLayout {
+    MatrixLayout { row_stride: layout.col_stride, col_stride: layout.row_stride, ..*layout }
+}

@@ -1,0 +1,124 @@
+//! Element-wise clusters that read across memory what they write along it: tiles go through shared memory, so that both
+//! sides are accessed by neighbouring threads at neighbouring elements.
+
+use tensorc_ir::DType;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{NodeKind, Value};
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Buf, LoopKind, Stmt, WARP};
+
+use super::loops::{below, launch, range, set_groups};
+use crate::emit::cluster::{Cluster, Group, Uses};
+use crate::emit::fold::Results;
+use crate::emit::inline::{Bound, Inliner};
+
+/// Elements along each side of a tile.
+const SIDE: u64 = WARP as u64;
+/// Elements between rows of a tile in shared memory, so that columns lie in different banks.
+const STRIDE: u64 = SIDE + 1;
+/// Threads of a block: a warp for every fourth row of the tile.
+const WARPS: u64 = 8;
+/// Shorter axes are not worth a tile.
+const SHORTEST: u64 = 8;
+/// Operands with tiles of their own, at most.
+const MOST: usize = 4;
+
+/// What is read across memory.
+pub struct Transposed {
+    /// The axis along which it lies in memory.
+    along: Group,
+    /// Inputs that are read at one place for each element, and where.
+    operands: Vec<(Value, DType, Index)>,
+}
+
+impl Transposed {
+    /// For a cluster that writes along `inner`; `None` if nothing is worth it.
+    pub fn of(cluster: &Cluster<'_>, uses: &Uses, outer: &[Group], inner: &Group) -> Result<Option<Transposed>> {
+        if inner.extent < SHORTEST || !uses.guards.is_empty() {
+            return Ok(None);
+        }
+        let coefficient = |f: &Index, g: &Group| f.coefficient(g.axis as u32).unwrap_or(0);
+        for along in outer.iter().filter(|g| g.extent >= SHORTEST) {
+            let mut operands = vec![];
+            for (v, flat) in &uses.flats {
+                let is_input = matches!(cluster.body.node(v.node).kind, NodeKind::Input);
+                let once = uses.flats.iter().filter(|(u, _)| u == v).count() == 1;
+                if is_input && once && coefficient(flat, along) == 1 && coefficient(flat, inner).abs() > 1 {
+                    operands.push((*v, cluster.ty(*v)?.dtype, flat.clone()));
+                }
+            }
+            operands.truncate(MOST);
+            if !operands.is_empty() {
+                return Ok(Some(Transposed { along: along.clone(), operands }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Emits the cluster; `stored` are its results.
+    pub fn emit(&self, e: &mut Inliner<'_>, outer: &[Group], inner: &Group, stored: &Results) -> Result<()> {
+        let rest: Vec<Group> = outer.iter().filter(|g| g.axis != self.along.axis).cloned().collect();
+        let items: u64 = rest.iter().map(|g| g.extent).product();
+        let (down, across) = (self.along.extent.div_ceil(SIDE), inner.extent.div_ceil(SIDE));
+        let arrays: Vec<(DType, u64)> = self.operands.iter().map(|(_, dtype, _)| (*dtype, SIDE * STRIDE)).collect();
+        let blocks = items * down * across;
+        launch(e, blocks, WARPS * SIDE, &arrays, |e, b, t, shared| {
+            let limits = move |_: u32| (0, blocks as i64 - 1);
+            let threads = |_: u32| (0, (WARPS * SIDE) as i64 - 1);
+            let item = e.b.let_index("item", b.floor_div((down * across) as i64, &limits));
+            set_groups(e, &rest, &item, items);
+            let row = b.floor_div(across as i64, &limits).modulo(down as i64, &limits).scale(SIDE as i64);
+            let column = b.modulo(across as i64, &limits).scale(SIDE as i64);
+            let first = [e.b.let_index("rows", row), e.b.let_index("columns", column)];
+            let lane = e.b.let_index("lane", t.modulo(SIDE as i64, &threads));
+            let warp = e.b.let_index("warp", t.floor_div(SIDE as i64, &threads));
+            self.each(e, inner, &first, (&warp, &lane), true, &mut |e, [row, column]| {
+                self.fetch(e, shared, &row.scale(STRIDE as i64).add(column))
+            })?;
+            e.b.push(Stmt::Barrier);
+            self.each(e, inner, &first, (&warp, &lane), false, &mut |e, [row, column]| {
+                for ((v, ..), array) in self.operands.iter().zip(shared) {
+                    let value = e.b.load(*array, row.scale(STRIDE as i64).add(column));
+                    e.bind(*v, Bound::Operand(value));
+                }
+                e.store_values(stored)
+            })
+        })
+    }
+
+    /// The elements of a tile that belong to a thread, whose neighbours have those next to it along memory that is read,
+    /// or written: `body` takes row and column in the tile.
+    fn each(
+        &self,
+        e: &mut Inliner<'_>,
+        inner: &Group,
+        first: &[Index; 2],
+        (warp, lane): (&Index, &Index),
+        reading: bool,
+        body: &mut dyn FnMut(&mut Inliner<'_>, [&Index; 2]) -> Result<()>,
+    ) -> Result<()> {
+        e.looped("u", range(SIDE / WARPS), LoopKind::Unroll, |e, u| {
+            let line = e.b.let_index("line", u.scale(WARPS as i64).add(warp));
+            let (row, column) = if reading { (lane, &line) } else { (&line, lane) };
+            let along = e.b.let_index("along", first[0].add(row));
+            let at = e.b.let_index("i", first[1].add(column));
+            let most = |g: &Group| g.extent.next_multiple_of(SIDE);
+            below(e, &along, self.along.extent, most(&self.along), |e| {
+                below(e, &at, inner.extent, most(inner), |e| {
+                    e.set_axis(self.along.axis, along.clone());
+                    e.set_axis(inner.axis, at.clone());
+                    body(e, [row, column])
+                })
+            })
+        })
+    }
+
+    fn fetch(&self, e: &mut Inliner<'_>, shared: &[Buf], to: &Index) -> Result<()> {
+        for ((v, _, flat), array) in self.operands.iter().zip(shared) {
+            let at = e.kernel_index(flat);
+            let value = e.b.load(e.input(v.node)?, at);
+            e.b.store(*array, to.clone(), value);
+        }
+        Ok(())
+    }
+}
