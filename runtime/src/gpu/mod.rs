@@ -6,6 +6,7 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 mod host;
+mod queue;
 mod simulated;
 
 use std::any::Any;
@@ -19,6 +20,7 @@ use crate::engine::Failure;
 #[cfg(feature = "cuda")]
 pub use cuda::CudaDriver;
 pub use host::HostDriver;
+pub use queue::{Kept, Queue};
 
 /// A call of a driver failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

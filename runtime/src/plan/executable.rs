@@ -317,14 +317,6 @@ impl<'a> Linked<'a> {
 }
 
 impl Prepared {
-    /// The kernel's name, for messages; empty for what is no launch.
-    pub fn name(&self) -> &str {
-        match &self.call {
-            Call::Launch(launch) => &launch.function.entry.name,
-            _ => "",
-        }
-    }
-
     /// Tasks of a chunk when the step is cut into at most `chunks`.
     pub fn grain(&self, chunks: u64) -> u64 {
         self.tasks.div_ceil(chunks).max(self.least_grain)

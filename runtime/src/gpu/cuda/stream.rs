@@ -28,6 +28,8 @@ unsafe impl Sync for CudaStream {}
 #[derive(Default)]
 struct State {
     failure: Option<StreamError>,
+    /// What a function of the host failed with while the stream passed it.
+    late: Option<StreamError>,
     /// Kernels launched since the last operation ended.
     launched: Vec<Arc<Entry>>,
     /// Kernels recorded so far, while the stream records.
@@ -46,6 +48,8 @@ struct CudaEvent {
     failure: Option<StreamError>,
     /// Kernels of the operation that ends here.
     launched: Vec<Arc<Entry>>,
+    /// Where functions of the host leave their failure, which is known when the point is passed only.
+    late: Option<Arc<Mutex<State>>>,
 }
 
 // SAFETY: as for `CudaStream`.
@@ -108,8 +112,13 @@ impl CudaStream {
     }
 
     /// The point after everything enqueued so far, with the failure of the stream and the kernels it may be of.
-    fn event(&self, failure: Option<StreamError>, launched: Vec<Arc<Entry>>) -> Arc<dyn Event> {
-        let mut event = CudaEvent { shared: self.shared.clone(), handle: std::ptr::null_mut(), failure, launched };
+    fn event(
+        &self,
+        failure: Option<StreamError>,
+        launched: Vec<Arc<Entry>>,
+        late: Option<Arc<Mutex<State>>>,
+    ) -> Arc<dyn Event> {
+        let mut event = CudaEvent { shared: self.shared.clone(), handle: std::ptr::null_mut(), failure, launched, late };
         let made = self.shared.enter().map_err(|e| e.message).and_then(|()| {
             let handle = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).map_err(text)?;
             event.handle = handle;
@@ -143,13 +152,13 @@ impl Stream for CudaStream {
     fn enqueue(&self, work: Work) {
         let (state, device) = (self.state.clone(), self.shared.device);
         let run = move || {
-            if lock(&state).failure.is_some() {
+            if lock(&state).late.is_some() {
                 return;
             }
             let result = catch_unwind(AssertUnwindSafe(work));
             let result = result.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload).into()));
             if let Err(cause) = result {
-                lock(&state).failure.get_or_insert(StreamError::Failed { device, cause: cause.into() });
+                lock(&state).late.get_or_insert(StreamError::Failed { device, cause: cause.into() });
             }
         };
         if let Err(error) = self.host(run) {
@@ -171,12 +180,15 @@ impl Stream for CudaStream {
 
     fn record(&self) -> Arc<dyn Event> {
         let failure = lock(&self.state).failure.clone();
-        self.event(failure, vec![])
+        self.event(failure, vec![], None)
     }
 
     fn wait_event(&self, event: &Arc<dyn Event>) {
         let any: &dyn Any = &**event;
-        match any.downcast_ref::<CudaEvent>().filter(|e| e.failure.is_none() && !e.handle.is_null()) {
+        match any.downcast_ref::<CudaEvent>() {
+            // Known already, so that the end of an operation that waits carries it.
+            Some(CudaEvent { failure: Some(failure), .. }) => self.note(failure.clone()),
+            Some(own) if own.handle.is_null() => {}
             Some(own) => self.call(&|| "waiting for an event".into(), || {
                 let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
                 // SAFETY: both handles are alive; the driver keeps the event until the wait is over.
@@ -192,7 +204,11 @@ impl Stream for CudaStream {
     fn on_complete(&self, callback: Callback) {
         let state = self.state.clone();
         let run = move || {
-            let failure = lock(&state).failure.take();
+            let failure = {
+                let mut state = lock(&state);
+                let late = state.late.take();
+                state.failure.take().or(late)
+            };
             callback(failure.map_or(Ok(()), Err));
         };
         // Without a driver nobody would be told.
@@ -301,7 +317,7 @@ impl LaunchStream for CudaStream {
             let mut state = lock(&self.state);
             (state.failure.take(), std::mem::take(&mut state.launched))
         };
-        self.event(failure, launched)
+        self.event(failure, launched, Some(self.state.clone()))
     }
 }
 
@@ -324,13 +340,17 @@ impl Event for CudaEvent {
     }
 
     fn synchronize(&self) -> Result<(), StreamError> {
-        if let Some(failure) = &self.failure {
-            return Err(failure.clone());
-        }
         let error = |message: String| failed(self.shared.device, message);
-        self.shared.enter().map_err(|e| error(e.message))?;
-        // SAFETY: the event is alive.
-        unsafe { result::event::synchronize(self.handle) }.map_err(|e| error(of(&self.launched, &text(e))))
+        let mut ended = Ok(());
+        if !self.handle.is_null() {
+            self.shared.enter().map_err(|e| error(e.message))?;
+            // SAFETY: the event is alive.
+            let outcome = unsafe { result::event::synchronize(self.handle) };
+            ended = outcome.map_err(|e| error(of(&self.launched, &text(e))));
+        }
+        let late = self.late.as_ref().and_then(|state| lock(state).late.take());
+        // What was refused at once is the cause of what followed; work before it has ended by now.
+        self.failure.clone().or(late).map_or(ended, Err)
     }
 }
 
