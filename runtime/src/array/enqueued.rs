@@ -132,6 +132,9 @@ pub(super) unsafe fn allocated(queue: &Queue<'_>, target: &Target) -> Result<*mu
 /// As for [`enqueued`].
 unsafe fn place(queue: &mut Queue<'_>, target: &Target, inputs: &[Source]) -> Result<Place, Failure> {
     let (view, chunk) = (target.view(), target.view().chunk());
+    if view.device() != queue.device() {
+        return Err(format!("a result on {} of work on {}", view.device(), queue.device()).into());
+    }
     let is_read = inputs.iter().filter_map(Source::view).any(|v| Arc::ptr_eq(v.chunk(), chunk));
     let offset = view.range().start;
     if !is_read && offset.is_multiple_of(DeviceTensor::ALIGN) {

@@ -48,6 +48,10 @@ pub struct DeviceTensor<'a> {
 impl DeviceTensor<'_> {
     /// Kernels move as many bytes at once.
     pub const ALIGN: usize = 16;
+
+    pub fn bytes(&self) -> usize {
+        self.dims.iter().product::<u64>() as usize * self.dtype.size()
+    }
 }
 
 /// The caller's tensors on a device, in the order of the plan's lists, as in [`Bindings`].

@@ -13,7 +13,7 @@ use super::poison::Deaths;
 use super::region::regions;
 use super::trace::StepNames;
 use super::verify::{PlanReport, verify};
-use crate::WeightStorage;
+use crate::{Device, WeightStorage};
 use crate::gpu::{Driver, Function};
 use crate::profiler::Name;
 
@@ -197,6 +197,11 @@ impl Executable {
 
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Where it runs, if not here.
+    pub fn device(&self) -> Option<Device> {
+        self.device.as_ref().map(|program| program.driver.device())
     }
 
     /// Memory figures of the plan.
