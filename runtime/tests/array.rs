@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tensorc_abi::DType;
-use tensorc_runtime::array::{Chunk, Extents, Inline, Launch, LaunchError, Source, Space, Target, View, launch, lend, read};
+use tensorc_runtime::array::{
+    Chunk, Extents, Inline, Launch, LaunchError, Source, Space, Target, View, launch, lend, read,
+};
 use tensorc_runtime::dlpack::Imported;
-use tensorc_runtime::gpu::HostDriver;
 use tensorc_runtime::engine::{EngineConfig, EngineKind, Name, Property};
+use tensorc_runtime::gpu::HostDriver;
 use tensorc_runtime::storage::StorageConfig;
 use tensorc_runtime::{Device, TensorMut, TensorRef};
 

@@ -126,9 +126,10 @@ fn two_runs_are_under_way_at_a_time() {
         }
         assert!(context.replays(), "each of two sets of addresses was used four times");
         let mut y = vec![0f32; N as usize];
-        let other = context.run(&pool, Bindings::new(&[TensorRef::from_slice(&[N], &input(0))], &mut [
-            TensorMut::from_slice(&[N], &mut y),
-        ]));
+        let other = context.run(
+            &pool,
+            Bindings::new(&[TensorRef::from_slice(&[N], &input(0))], &mut [TensorMut::from_slice(&[N], &mut y)]),
+        );
         assert!(matches!(other, Err(RunError::Turn { .. })), "{other:?}");
         // The context goes while a run is under way.
     }
@@ -244,8 +245,7 @@ fn states_stay_on_the_device_between_runs() {
 fn errors_of_kernels_stay_with_what_they_should_have_written() {
     let (pool, driver) = (Pool::new(1).unwrap(), driver(5));
     let space = space(&driver);
-    let context =
-        Arc::new(Mutex::new(Context::new(on_device(&driver, chain(N, false), N, vec![]), &pool).unwrap()));
+    let context = Arc::new(Mutex::new(Context::new(on_device(&driver, chain(N, false), N, vec![]), &pool).unwrap()));
     let (y, z) = (empty(&space, N), empty(&space, N));
     let bad = request(&PLAN, vec![host(&[99.0; N as usize])], vec![Target::write(y.clone())]);
     run(&space, bad, whole(&context, 0)).unwrap();
@@ -261,8 +261,7 @@ fn views_that_kernels_cannot_take_are_moved() {
     let (pool, driver) = (Pool::new(1).unwrap(), driver(6));
     // Memory that is given back too early is gone at once.
     let space = space_with(&driver, Pooling::Unpooled);
-    let context =
-        Arc::new(Mutex::new(Context::new(on_device(&driver, chain(N, false), N, vec![]), &pool).unwrap()));
+    let context = Arc::new(Mutex::new(Context::new(on_device(&driver, chain(N, false), N, vec![]), &pool).unwrap()));
     let (long, into) = (there(&space, &[2.0; N as usize + 1]), there(&space, &[7.0; N as usize + 1]));
     let (from, to) = (long.rows(1, N + 1).unwrap(), into.rows(1, N + 1).unwrap());
     run(&space, request(&PLAN, vec![Source::View(from)], vec![Target::write(to)]), whole(&context, 0)).unwrap();

@@ -16,7 +16,7 @@ use tensorc_runtime::engine::{Name, Property};
 use super::autograd::{Formula, tape};
 use super::call::{Formal, Request};
 use super::key::Key;
-use super::program::{Program, OnDevices};
+use super::program::{OnDevices, Program};
 use super::window::Window;
 use super::{NDArray, Runtime};
 use crate::{Error, Session, Tensor};

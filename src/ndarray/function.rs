@@ -11,7 +11,7 @@ use tensorc_runtime::engine::{Name, Property};
 
 use super::autograd::{Formula, tape};
 use super::front::fresh;
-use super::program::{Program, OnDevices};
+use super::program::{OnDevices, Program};
 use super::{NDArray, Runtime};
 use crate::{Error, Model};
 

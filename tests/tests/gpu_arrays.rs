@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tensorc::executor::{Executor, GradReq};
-use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions, Slice};
+use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions, Slice, autograd};
 use tensorc::runtime::Device;
 use tensorc::runtime::storage::{PoolConfig, StorageConfig};
 use tensorc::symbol::{Symbol, op};
@@ -111,8 +111,10 @@ fn arrays_of_host_and_device_live_side_by_side() {
 fn gradients_are_taken_on_the_device() {
     let gradient = |rt: &Runtime| {
         let mut x = rt.array(&[3, 4], &numbers(12, 6)).unwrap();
-        x.attach_grad(GradReq::Write).unwrap();
-        let loss = tensorc::ndarray::autograd::record(|| x.apply("sigmoid")?.sum(&[], false)).unwrap();
+        x.attach_grad(autograd::GradReq::Write).unwrap();
+        let scope = autograd::record();
+        let loss = x.apply("sigmoid").unwrap().sum(&[], false).unwrap();
+        drop(scope);
         loss.backward().unwrap();
         let gradient = x.grad().unwrap();
         assert_eq!(gradient.device(), x.device());

@@ -556,4 +556,3 @@ impl Event for Mark {
         shared.wait(|_| lock(&self.passed).clone())
     }
 }
-

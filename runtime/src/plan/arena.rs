@@ -62,12 +62,7 @@ impl Turn {
     }
 
     /// As [`Turn::take`], in the memory of a device.
-    pub fn take_there(
-        &mut self,
-        driver: &dyn Driver,
-        context: u64,
-        bytes: u64,
-    ) -> Result<(*mut u8, bool), RunError> {
+    pub fn take_there(&mut self, driver: &dyn Driver, context: u64, bytes: u64) -> Result<(*mut u8, bool), RunError> {
         let kept = self.last == context;
         self.last = context;
         match &self.there {

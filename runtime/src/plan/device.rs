@@ -89,8 +89,7 @@ impl DeviceContext {
             _ => std::ptr::null_mut(),
         };
         let table = executable.slots.iter().map(start).collect();
-        let mut context =
-            DeviceContext { driver: driver.clone(), table, known: vec![], lanes: None, _arena: None };
+        let mut context = DeviceContext { driver: driver.clone(), table, known: vec![], lanes: None, _arena: None };
         if let Some(arena) = arena {
             context.rebase(executable, arena.address());
             context._arena = Some(arena);

@@ -13,9 +13,9 @@ use super::poison::Deaths;
 use super::region::regions;
 use super::trace::StepNames;
 use super::verify::{PlanReport, verify};
-use crate::{Device, WeightStorage};
 use crate::gpu::{Driver, Function};
 use crate::profiler::Name;
+use crate::{Device, WeightStorage};
 
 /// Work below this estimate stays on the calling thread: ten times the price of waking a sleeping
 /// worker, as the `overhead` example shows it; one that still spins costs a tenth of that.

@@ -82,7 +82,12 @@ impl Lanes {
         Ok(())
     }
 
-    fn copy(stream: &dyn LaunchStream, (source, from): (*mut u8, Device), (target, to): (*mut u8, Device), bytes: usize) {
+    fn copy(
+        stream: &dyn LaunchStream,
+        (source, from): (*mut u8, Device),
+        (target, to): (*mut u8, Device),
+        bytes: usize,
+    ) {
         // SAFETY: the plan's verifier and the checks of bindings say that both ranges have these bytes; they are the
         // lane's or the caller's until the run ends, which is waited for.
         unsafe { stream.copy(Transfer { source: source.cast_const(), from, target, to, bytes }) };
@@ -189,8 +194,7 @@ impl Lanes {
             }
         }
         let pinned = Device::pinned(self.device.id);
-        let run =
-            self.enqueue(context, executable, (0, lane), &|i| (base.wrapping_add(offsets[i]), pinned))?;
+        let run = self.enqueue(context, executable, (0, lane), &|i| (base.wrapping_add(offsets[i]), pinned))?;
         self.pending.push_back(run);
         self.next = (lane + 1) % LANES;
         Ok(())

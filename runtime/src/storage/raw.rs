@@ -32,7 +32,8 @@ impl Supply {
             Supply::System => AlignedBuffer::zeroed(bytes, "storage").map(Raw::Host).map_err(|_| AllocCause::System),
             Supply::Device(driver) => driver.alloc(bytes).map(|m| Raw::Device(m, len)).map_err(|_| AllocCause::System),
             Supply::Pinned(driver) => {
-                let mut raw = driver.alloc_pinned(bytes).map(|m| Raw::Pinned(m, len)).map_err(|_| AllocCause::System)?;
+                let mut raw =
+                    driver.alloc_pinned(bytes).map(|m| Raw::Pinned(m, len)).map_err(|_| AllocCause::System)?;
                 // Blocks are initialised.
                 // SAFETY: the memory is this function's own, and has these bytes.
                 unsafe { raw.start_mut().write_bytes(0, len) };

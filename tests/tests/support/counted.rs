@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tensorc::runtime::device::stream::{Callback, Event, Stream, StreamError, Transfer, Work};
-use tensorc::runtime::gpu::{
-    Code, CodeForm, Driver, DriverError, Function, Graph, HostDriver, LaunchStream, Memory,
-};
+use tensorc::runtime::gpu::{Code, CodeForm, Driver, DriverError, Function, Graph, HostDriver, LaunchStream, Memory};
 use tensorc::runtime::{Device, DeviceKind};
 
 /// Copies so far.

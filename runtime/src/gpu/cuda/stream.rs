@@ -118,7 +118,8 @@ impl CudaStream {
         launched: Vec<Arc<Entry>>,
         late: Option<Arc<Mutex<State>>>,
     ) -> Arc<dyn Event> {
-        let mut event = CudaEvent { shared: self.shared.clone(), handle: std::ptr::null_mut(), failure, launched, late };
+        let mut event =
+            CudaEvent { shared: self.shared.clone(), handle: std::ptr::null_mut(), failure, launched, late };
         let made = self.shared.enter().map_err(|e| e.message).and_then(|()| {
             let handle = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).map_err(text)?;
             event.handle = handle;
@@ -231,7 +232,8 @@ impl Stream for CudaStream {
 impl LaunchStream for CudaStream {
     unsafe fn launch(&self, function: &Function, arguments: &[*mut u8]) {
         let entry = &function.entry;
-        let Some(kernel) = function.code.downcast_ref::<Kernel>().filter(|k| Arc::ptr_eq(&k.module.shared, &self.shared))
+        let Some(kernel) =
+            function.code.downcast_ref::<Kernel>().filter(|k| Arc::ptr_eq(&k.module.shared, &self.shared))
         else {
             return self.note(self.error(format!("kernel `{}` is another device's", entry.name)));
         };
