@@ -1,13 +1,14 @@
 //! Operations on a driver's device: each is enqueued on a stream as a whole, and done when the stream has passed it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use crate::Storage;
 use crate::device::stream::Event;
 use crate::engine::{Completion, Failure, Property};
 use crate::gpu::{Driver, DriverError, Kept, LaunchStream, Queue};
+use crate::{Storage, TaskPanic};
 
 /// The streams of a device.
 pub(super) struct Driven {
@@ -21,7 +22,7 @@ struct Lane {
     /// Held while an operation is enqueued: its parts are not mixed with another's.
     stream: Mutex<Box<dyn LaunchStream>>,
     /// None once the lane is being dropped.
-    ended: Option<Sender<Ending>>,
+    ended: Option<Sender<Box<Ending>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -58,9 +59,12 @@ impl Driven {
         };
         let stream = lane.stream.lock().unwrap_or_else(PoisonError::into_inner);
         let mut queue = Queue::new(&**stream, storage);
-        let outcome = f(&mut queue);
+        // What was enqueued before a panic uses memory that the queue keeps.
+        let outcome = catch_unwind(AssertUnwindSafe(|| f(&mut queue)));
+        let outcome = outcome.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload).into()));
         let (event, kept) = queue.finish();
-        let sent = lane.ended.as_ref().map(|ended| ended.send(Ending { event, kept, outcome, completion }));
+        let ending = Box::new(Ending { event, kept, outcome, completion });
+        let sent = lane.ended.as_ref().map(|ended| ended.send(ending));
         debug_assert!(matches!(sent, Some(Ok(()))), "the thread ends after the sender is gone");
     }
 }
@@ -87,8 +91,9 @@ impl Drop for Lane {
 }
 
 /// Completes operations in the order in which they were enqueued.
-fn watch(endings: &Receiver<Ending>) {
-    for Ending { event, kept, outcome, completion } in endings {
+fn watch(endings: &Receiver<Box<Ending>>) {
+    for ending in endings {
+        let Ending { event, kept, outcome, completion } = *ending;
         let ended = event.synchronize();
         // Before the next operation begins, so that it can have the same memory.
         drop(kept);

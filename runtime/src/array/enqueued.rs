@@ -102,9 +102,11 @@ unsafe fn read(queue: &mut Queue<'_>, source: &Source) -> Result<*mut u8, Failur
     let bytes = source.dims().iter().product::<u64>() * source.dtype().size() as u64;
     let there = queue.scratch(bytes)?;
     // SAFETY: the memory is kept until the operation is complete.
-    match data.len() as u64 == bytes {
-        true => unsafe { queue.upload(data, there) }?,
-        false => unsafe { queue.stream().fill(there, bytes as usize, &[0]) },
+    unsafe {
+        match data.len() as u64 == bytes {
+            true => queue.upload(data, there)?,
+            false => queue.stream().fill(there, bytes as usize, &[0]),
+        }
     }
     Ok(there)
 }

@@ -121,12 +121,18 @@ impl CudaStream {
         let mut event =
             CudaEvent { shared: self.shared.clone(), handle: std::ptr::null_mut(), failure, launched, late };
         let made = self.shared.enter().map_err(|e| e.message).and_then(|()| {
-            let handle = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).map_err(text)?;
-            event.handle = handle;
+            // Threads that wait sleep.
+            let flags =
+                sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32 | sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
+            // SAFETY: the context is entered, and the place for the handle is this function's.
+            unsafe { sys::cuEventCreate(&raw mut event.handle, flags) }.result().map_err(text)?;
             // SAFETY: both handles are alive.
-            unsafe { result::event::record(handle, self.handle) }.map_err(text)
+            unsafe { result::event::record(event.handle, self.handle) }.map_err(text)
         });
         if let Err(message) = made {
+            // There is no point to wait for, so what is before it ends now.
+            // SAFETY: the stream is alive.
+            let _ = unsafe { result::stream::synchronize(self.handle) };
             event.failure.get_or_insert(self.error(of(&event.launched, &message)));
         }
         Arc::new(event)
