@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use tensorc::executor::{Executor, GradReq};
 use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions, Slice, autograd};
-use tensorc::runtime::Device;
 use tensorc::runtime::storage::{PoolConfig, StorageConfig};
+use tensorc::runtime::{Device, TensorMut, TensorRef};
 use tensorc::symbol::{Symbol, op};
 use tensorc::{Compiler, DType, Options};
 
@@ -136,6 +136,32 @@ fn memory_that_is_short_is_an_error_of_what_needed_it() {
     let error = after.wait_to_read().unwrap_err().to_string();
     assert!(error.contains("cannot allocate 4194304 bytes on gpu:0"), "{error}");
     assert_eq!(values(&rt.ones(&[4], DType::F32).unwrap()), [1.0; 4]);
+}
+
+#[test]
+fn sessions_keep_two_runs_under_way() {
+    let driver: Arc<dyn tensorc::runtime::gpu::Driver> = Arc::new(CountedDriver::new(GPU, 7));
+    let compiler = Compiler::new(Options { gpu: Some(driver), ..Options::default() }).unwrap();
+    let text = "tensorc-ir 1\ngraph @main(%x: f32[4, 8]) {\n  %y = softmax(%x)\n  return %y\n}\n";
+    let graph = tensorc::ir::text::parse_module(text, compiler.registry()).unwrap().graphs.remove(0);
+    let types = [tensorc::ir::DenseType::new(DType::F32, &[4, 8])];
+    let mut on_gpu = compiler.model(graph.clone()).compile(&types).unwrap();
+    let host = Compiler::new(Options::default()).unwrap();
+    let mut here = host.model(graph).compile(&types).unwrap();
+    let dims = [4, 8];
+    let begin =
+        |session: &mut tensorc::Session, k: u64| session.begin(&[TensorRef::from_slice(&dims, &numbers(32, k))]);
+    begin(&mut on_gpu, 0).unwrap();
+    for k in 0..6 {
+        begin(&mut on_gpu, k + 1).unwrap();
+        let (mut found, mut expected) = (vec![0f32; 32], vec![0f32; 32]);
+        on_gpu.finish(&mut [TensorMut::from_slice(&dims, &mut found)]).unwrap();
+        let given = numbers(32, k);
+        let inputs = &[TensorRef::from_slice(&dims, &given)];
+        here.run_into(inputs, &mut [TensorMut::from_slice(&dims, &mut expected)]).unwrap();
+        close(&found, &expected, 1e-5);
+    }
+    assert!(begin(&mut here, 0).unwrap_err().to_string().contains("it runs here, not on a device"));
 }
 
 fn network() -> Symbol {

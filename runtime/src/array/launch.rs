@@ -105,7 +105,6 @@ fn launch_with(
     let driven = space.driven(launch.device)?;
     let accelerator = if driven.is_none() { space.accelerator(launch.device)? } else { None };
     let property = launch.property;
-    let storage = space.storage().clone();
     match (driven, accelerator) {
         (None, None) => push(launch, done, |op, inputs, outputs| {
             // SAFETY: called where the engine has given permission for every chunk of the lists.
@@ -129,6 +128,7 @@ fn launch_with(
             })
         }),
         (Some(driven), _) => push(launch, done, |op, inputs, outputs| {
+            let storage = space.storage().clone();
             space.engine().push_async(op, move |_, completion| {
                 // SAFETY: as above, until the operation is complete.
                 let stage = |queue: &mut Queue<'_>| unsafe { staged(queue, inputs, outputs, body) };

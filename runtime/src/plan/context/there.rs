@@ -66,6 +66,7 @@ impl Context {
         let mut lanes = device.take_lanes(&executable)?;
         let begun = lanes.begin(device, &executable, inputs);
         device.lanes = Some(lanes);
+        self.halfway = false;
         begun
     }
 
