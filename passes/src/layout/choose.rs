@@ -147,8 +147,7 @@ pub(super) fn blocked(graph: &Graph, prices: Prices<'_>, everywhere: bool) -> Re
     if everywhere {
         return Ok(graph.order().into_iter().filter_map(with_method).collect());
     }
-    let mut problem =
-        Problem { graph, prices, network: Network::new(), at: BTreeMap::new(), candidates: &candidates };
+    let mut problem = Problem { graph, prices, network: Network::new(), at: BTreeMap::new(), candidates: &candidates };
     problem.add_nodes();
     problem.add_values()?;
     let side = std::mem::replace(&mut problem.network, Network::new()).source_side();
