@@ -28,6 +28,7 @@ fn request(name: &str, target: &str) -> Request {
         shapes: BTreeMap::new(),
         ranges: BTreeMap::new(),
         target: target.parse::<Target>().unwrap(),
+        gpu: None,
         embed_weights: false,
         program: false,
     }
