@@ -67,9 +67,9 @@ fn entries(kernels: &[Kernel]) -> Result<Vec<Entry>, Error> {
 
 /// How a kernel is launched.
 pub(crate) fn entry(kernel: &Kernel, name: String) -> Result<Entry, Error> {
-    let launch = kernel.launch().ok_or_else(|| {
-        Diagnostic::new(ErrorCode::Internal, format!("kernel `{}` is not for a GPU", kernel.name))
-    })?;
+    let launch = kernel
+        .launch()
+        .ok_or_else(|| Diagnostic::new(ErrorCode::Internal, format!("kernel `{}` is not for a GPU", kernel.name)))?;
     let shared_bytes = launch.shared_bytes as u32;
     Ok(Entry { name, blocks: launch.blocks, threads: launch.threads, shared_bytes })
 }

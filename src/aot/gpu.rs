@@ -74,7 +74,8 @@ impl Code {
             }
         }
         let mut ptx = module(kernels, &entries, &apart, gpu.capability)?.into_bytes();
-        let mut code = Code { capability: gpu.capability, ptx: vec![], cubin: None, entries, registers: BTreeMap::new() };
+        let mut code =
+            Code { capability: gpu.capability, ptx: vec![], cubin: None, entries, registers: BTreeMap::new() };
         if let Some(assembler) = &gpu.assembler {
             let (cubin, report) = assemble(assembler, &ptx, gpu.capability)?;
             code.cubin = Some(cubin);
@@ -159,7 +160,8 @@ fn assemble(assembler: &Path, ptx: &[u8], capability: Capability) -> Result<(Vec
 
 /// Registers and spilled bytes of each kernel in a report of the assembler.
 fn registers(report: &str) -> BTreeMap<String, (u32, u32)> {
-    let number_before = |line: &str, words: &str| -> Option<u32> { line.split(words).next()?.split(' ').next_back()?.parse().ok() };
+    let number_before =
+        |line: &str, words: &str| -> Option<u32> { line.split(words).next()?.split(' ').next_back()?.parse().ok() };
     let mut all = BTreeMap::new();
     let (mut name, mut spilled) = (String::new(), 0);
     for line in report.lines() {

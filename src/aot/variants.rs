@@ -97,8 +97,7 @@ fn variant(model: &Model, request: &Request, extents: &[u64]) -> Result<Variant,
         let why = format!("operator `{operator}` at `{node}` is a function of this process, which an artifact lacks");
         return Err(Error::Artifact(why));
     }
-    let library =
-        plan.steps.iter().find(|step| !matches!(step.op, StepOp::Launch { .. } | StepOp::Copy { .. }));
+    let library = plan.steps.iter().find(|step| !matches!(step.op, StepOp::Launch { .. } | StepOp::Copy { .. }));
     if let Some(step) = library.filter(|_| request.gpu.is_some()) {
         return Err(Error::Artifact(format!("`{}` is a call of a library for processors", step.name)));
     }

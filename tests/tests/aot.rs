@@ -3,6 +3,7 @@
 mod builds;
 mod damage;
 mod embed;
+mod gpu;
 mod programs;
 mod stored;
 

@@ -154,7 +154,7 @@ fn every_emitter_agrees_with_the_interpreter() {
 }
 
 /// The assembler; `None`, after a visible line, where it cannot be had.
-fn ptxas() -> Option<PathBuf> {
+pub fn ptxas() -> Option<PathBuf> {
     const PACKAGE: Package = Package {
         spec: "nvidia-cuda-nvcc==13.0.88",
         options: &["--only-binary=:all:", "--platform=manylinux2014_x86_64"],
