@@ -2,23 +2,21 @@
 //! this process.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorc::aot::gpu::Gpu;
 use tensorc::aot::link::{Product, Tools, link};
 use tensorc::aot::{self, Artifact, Request};
-use tensorc::ir::interp::run_launch;
-use tensorc::ir::kir::Kernel;
-use tensorc::runtime::artifact::{Artifact as Loaded, ArtifactError, GpuOptions, LoadOptions, Manifest};
+use tensorc::ir::text::parse_module;
+use tensorc::runtime::artifact::{Artifact as Loaded, ArtifactError, LoadOptions, Manifest, ModelContext};
 use tensorc::runtime::{Device, Pool, TensorMut, TensorRef};
-use tensorc::{Backend, Compiler, DType, Model, Options};
+use tensorc::{Backend, Compiler, DType, Model, Options, Tensor};
 use tensorc_abi::artifact::status;
+use tensorc_abi::image::{self, header, slot, step, variant};
 use tensorc_codegen::target::Capability;
 
+use super::driver::{Imaginary, State};
 use super::programs::{prepared, run_example};
 use super::{checked, exists, expected, images, request, text};
 use crate::support::cache::visible;
@@ -29,121 +27,6 @@ const NO_BINARY: i32 = 209;
 const OUT_OF_MEMORY: i32 = 2;
 const OUT_OF_RESOURCES: i32 = 701;
 const LAUNCH_FAILED: i32 = 719;
-
-/// What the process behind a driver knows, and is to do wrong.
-#[derive(Default)]
-struct State {
-    kernels: BTreeMap<String, Kernel>,
-    /// What it was told: loaded code, memory that was asked for, what was left at the end.
-    told: Vec<String>,
-    /// Answers to what it is told, by its text.
-    refused: BTreeMap<String, i32>,
-    /// Kernels whose execution fails, and how.
-    failing: BTreeMap<String, i32>,
-}
-
-/// A driver of GPUs that are none.
-struct Imaginary {
-    dir: tempfile::TempDir,
-    state: Arc<Mutex<State>>,
-}
-
-impl Imaginary {
-    /// A driver for GPUs of a compute capability that can execute the kernels of a model.
-    fn new(artifact: &Artifact, (major, minor): (u32, u32)) -> Imaginary {
-        let dir = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(dir.path().join("socket")).unwrap();
-        let kernels = artifact.module.kernels.iter().map(|k| (k.name.clone(), k.clone())).collect();
-        let state = Arc::new(Mutex::new(State { kernels, ..State::default() }));
-        let shared = state.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let shared = shared.clone();
-                // A connection ends with the process that has the driver.
-                std::thread::spawn(move || while serve(stream.as_ref().unwrap(), &shared).is_some() {});
-            }
-        });
-        let mut cc = Command::new("cc");
-        cc.args(["-Wall", "-Wextra", "-Werror", "-std=gnu11", "-O1", "-shared", "-fPIC"]);
-        cc.arg(format!("-DSOCKET=\"{}\"", text(&dir.path().join("socket"))));
-        cc.args([format!("-DMAJOR={major}"), format!("-DMINOR={minor}"), "-DGPUS=1".into()]);
-        cc.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/aot/driver.c"));
-        checked(cc.arg("-o").arg(dir.path().join("libcuda.so.1")).arg("-lpthread"));
-        Imaginary { dir, state }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.dir.path().join("libcuda.so.1")
-    }
-
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What it was told, from now on again.
-    fn told(&self) -> Vec<String> {
-        std::mem::take(&mut self.state().told)
-    }
-
-    fn options(&self) -> LoadOptions {
-        let gpu = GpuOptions { driver: Some(self.path()), ..GpuOptions::default() };
-        LoadOptions { gpu, ..LoadOptions::default() }
-    }
-}
-
-fn word<const N: usize>(mut stream: &UnixStream) -> Option<[u8; N]> {
-    let mut bytes = [0; N];
-    stream.read_exact(&mut bytes).ok()?;
-    Some(bytes)
-}
-
-/// Answers one question of a driver; `None` when there are no more.
-fn serve(mut stream: &UnixStream, state: &Mutex<State>) -> Option<()> {
-    let [what] = word(stream)?;
-    let mut name = vec![0; u32::from_le_bytes(word(stream)?) as usize];
-    stream.read_exact(&mut name).ok()?;
-    let name = String::from_utf8(name).unwrap();
-    let state = || state.lock().unwrap_or_else(PoisonError::into_inner);
-    let refused = state().refused.get(&name).copied().unwrap_or(0);
-    let kernel = state().kernels.get(&name).cloned();
-    let buffers = kernel.as_ref().map(|k| &k.buffers[..k.params]).unwrap_or_default();
-    let bytes = |i: usize| buffers[i].len as usize * buffers[i].dtype.size();
-    match what {
-        b'L' => {
-            let shape: [u32; 3] = [word(stream)?, word(stream)?, word(stream)?].map(u32::from_le_bytes);
-            let launch =
-                kernel.as_ref().and_then(Kernel::launch).unwrap_or_else(|| panic!("there is no kernel {name}"));
-            assert_eq!(shape.map(u64::from), [launch.blocks, launch.threads.into(), launch.shared_bytes], "{name}");
-            stream.write_all(&refused.to_le_bytes()).ok()?;
-            if refused == 0 {
-                stream.write_all(&(buffers.len() as u32).to_le_bytes()).ok()?;
-                for (i, buffer) in buffers.iter().enumerate() {
-                    stream.write_all(&(bytes(i) as u64).to_le_bytes()).ok()?;
-                    stream.write_all(&u32::from(buffer.writable).to_le_bytes()).ok()?;
-                }
-            }
-        }
-        b'X' => {
-            let mut contents: Vec<Vec<u8>> = (0..buffers.len()).map(|i| vec![0; bytes(i)]).collect();
-            contents.iter_mut().try_for_each(|content| stream.read_exact(content)).ok()?;
-            let failing = state().failing.get(&name).copied();
-            let code = failing.unwrap_or_else(|| match run_launch(kernel.as_ref().unwrap(), &mut contents) {
-                Ok(_) => 0,
-                Err(error) => panic!("{name}: {error}"),
-            });
-            stream.write_all(&code.to_le_bytes()).ok()?;
-            if code == 0 {
-                let written = contents.iter().zip(buffers).filter(|(_, buffer)| buffer.writable);
-                written.into_iter().try_for_each(|(content, _)| stream.write_all(content)).ok()?;
-            }
-        }
-        _ => {
-            state().told.push(format!("{} {name}", char::from(what)));
-            stream.write_all(&refused.to_le_bytes()).ok()?;
-        }
-    }
-    Some(())
-}
 
 /// The digit classifier for a GPU, for batches of up to two.
 fn digits(capability: Capability, assembler: Option<PathBuf>) -> (Model, Artifact) {
@@ -156,8 +39,7 @@ fn compiled(capability: Capability, assembler: Option<PathBuf>, program: bool) -
     let model = compiler.load(examples().join("digits/digits.onnx")).unwrap();
     let ranges = BTreeMap::from([("batch".to_owned(), (1, 2))]);
     let gpu = Some(Gpu { capability, assembler });
-    let artifact =
-        aot::compile(&model, &Request { ranges, gpu, program, ..request("digits", "native") }).unwrap();
+    let artifact = aot::compile(&model, &Request { ranges, gpu, program, ..request("digits", "native") }).unwrap();
     (model, artifact)
 }
 
@@ -195,10 +77,7 @@ fn run(library: &Loaded, batch: u64) -> Result<[Vec<u8>; 2], ArtifactError> {
     run_in(&mut context, batch)
 }
 
-fn run_in(
-    context: &mut tensorc::runtime::artifact::ModelContext<'_>,
-    batch: u64,
-) -> Result<[Vec<u8>; 2], ArtifactError> {
+fn run_in(context: &mut ModelContext<'_>, batch: u64) -> Result<[Vec<u8>; 2], ArtifactError> {
     let bytes: Vec<u8> = images(batch).into_iter().flat_map(f32::to_le_bytes).collect();
     let (mut digit, mut scores) = (vec![0xff; 8 * batch as usize], vec![0xff; 40 * batch as usize]);
     let dims = ([batch], [batch, 10]);
@@ -239,6 +118,25 @@ fn c_programs_run_on_a_gpu_as_on_a_processor() {
     let misaligned = "input `image` needs 512 bytes at a multiple of 16, 512 are given";
     assert_eq!(run_example(command, dir.path()), [&lines[..2], &[misaligned.to_owned()]].concat());
     assert_eq!(driver.told().last().unwrap(), "E 0 blocks, 0 streams, 0 modules left");
+}
+
+#[test]
+fn what_runs_on_a_gpu_is_clean_under_valgrind() {
+    if !runs() || !exists("valgrind") {
+        visible("skipped: there is no valgrind, or no code for a GPU");
+        return;
+    }
+    let (model, artifact) = digits(Capability::Sm80, None);
+    let driver = Imaginary::new(&artifact, (8, 0));
+    let (dir, _) = written(&artifact, Product::StaticLibrary, "digits.a");
+    let lines = prepared(dir.path(), &model);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/aot/there.c");
+    let program = c_program(&source, dir.path());
+    let mut valgrind = Command::new("valgrind");
+    // The driver stays open, and what the system keeps of it.
+    valgrind.args(["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite,possible"]);
+    valgrind.arg(program).arg(driver.path());
+    assert_eq!(run_example(valgrind, dir.path())[..2], lines[..2]);
 }
 
 #[test]
@@ -427,6 +325,113 @@ fn damaged_code_for_a_gpu_is_refused() {
         }
     }
     assert_eq!(driver.told(), [] as [&str; 0], "nothing damaged reaches the driver");
+}
+
+/// The words of an image, changed, with a checksum that is right.
+fn with_image(object: &[u8], change: impl Fn(&mut [u64])) -> Vec<u8> {
+    let mut object = object.to_vec();
+    let at = object.windows(8).position(|window| window == image::MAGIC.to_le_bytes()).unwrap();
+    let word = |i: usize| u64::from_le_bytes(*object[at + 8 * i..].first_chunk().unwrap());
+    let mut words: Vec<u64> = (0..word(header::LEN) as usize).map(word).collect();
+    change(&mut words);
+    words[header::CHECKSUM] = image::checksum(&words[header::NAME..]);
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    object[at..at + bytes.len()].copy_from_slice(&bytes);
+    object
+}
+
+#[test]
+fn steps_and_arguments_of_unknown_kinds_are_refused() {
+    if !runs() {
+        return;
+    }
+    let (_, artifact) = digits(Capability::Sm80, None);
+    let driver = Imaginary::new(&artifact, (8, 0));
+    let run = |change: &dyn Fn(&mut [u64])| {
+        let changed = Artifact { object: with_image(&artifact.object, change), ..digits(Capability::Sm80, None).1 };
+        let (_dir, path) = written(&changed, Product::SharedLibrary, "digits.so");
+        run(&Loaded::load(&path, &driver.options()).unwrap(), 1)
+    };
+    run(&|_| {}).unwrap();
+    let variant = |words: &[u64]| words[words[header::VARIANTS + 1] as usize] as usize;
+    let step = |words: &[u64]| words[variant(words) + variant::STEPS + 1] as usize;
+    let slot = |words: &[u64]| words[variant(words) + variant::SLOTS + 1] as usize;
+    let gpu = |words: &[u64]| words[header::GPU] as usize;
+    let damages: [(i32, &dyn Fn(&mut [u64])); 5] = [
+        (status::VERSION, &|words| words[step(words) + step::KIND] += 1),
+        (status::VERSION, &|words| words[slot(words) + slot::HOME] = slot::ARENA + 1),
+        (status::DAMAGED, &|words| words[step(words) + step::FUNCTION] = 999),
+        (status::DAMAGED, &|words| words[step(words) + step::ARGS] += 1),
+        (status::DAMAGED, &|words| words[header::GPU] = words[gpu(words) + image::gpu::LAUNCHES] + 1_000_000),
+    ];
+    for (i, (code, change)) in damages.into_iter().enumerate() {
+        assert_eq!(said(run(change)).0, code, "change {i}");
+    }
+}
+
+/// Numbers that differ from element to element, as text.
+fn numbers(count: usize, seed: usize) -> String {
+    let number = |i: usize| format!("{}", ((i * 37 + seed) % 101) as f32 / 200.0 - 0.25);
+    (0..count).map(number).collect::<Vec<_>>().join(", ")
+}
+
+/// Attention and what surrounds it, with matrix units; a tensor that is only copied; weights inside the library.
+#[test]
+fn a_block_of_a_transformer_runs() {
+    if !runs() {
+        return;
+    }
+    let weight = |name: &str, dims: [usize; 2], seed: usize| {
+        format!("  %{name} = const f32[{}, {}] [{}]\n", dims[0], dims[1], numbers(dims[0] * dims[1], seed))
+    };
+    let program = format!(
+        "tensorc-ir 1\ngraph @block(%x: f32[24, 32], %mask: f32[24, 24], %tag: i32[3]) {{\n{}{}{}{}  \
+         %q = matmul(%x, %wq)\n  %k = matmul(%x, %wk)\n  %kt = transpose(%k) {{perm = [1, 0]}}\n  \
+         %s = matmul(%q, %kt)\n  %m = add(%s, %mask)\n  %p = softmax(%m)\n  %v = matmul(%x, %wv)\n  \
+         %a = matmul(%p, %v)\n  %r = add(%a, %x)\n  %h = matmul(%r, %wh)\n  %g = gelu(%h)\n  %half = cast(%g) {{to = f16}}\n  \
+         return %half, %tag\n}}\n",
+        weight("wq", [32, 32], 1),
+        weight("wk", [32, 32], 2),
+        weight("wv", [32, 32], 3),
+        weight("wh", [32, 64], 4),
+    );
+    let gpu = tensorc::gpu::interpreted(Device::accelerator(0));
+    let compiler = Compiler::new(Options { gpu: Some(gpu), threads: Some(1), ..Options::default() }).unwrap();
+    let graph = parse_module(&program, compiler.registry()).unwrap().graphs.remove(0);
+    let model = compiler.model(graph);
+    let gpu = Some(Gpu { capability: Capability::Sm80, assembler: None });
+    let artifact = aot::compile(&model, &Request { gpu, embed_weights: true, ..request("block", "native") }).unwrap();
+    assert!(artifact.weights.is_none() && artifact.manifest.weights.embedded);
+    let driver = Imaginary::new(&artifact, (8, 0));
+    let path = driver.dir.path().join("block.so");
+    link(Product::SharedLibrary, "block", &artifact.object, "native".parse().unwrap(), &Tools::default(), &path)
+        .unwrap();
+
+    let values = |count: usize, seed: usize| -> Vec<f32> {
+        numbers(count, seed).split(", ").map(|number| number.parse().unwrap()).collect()
+    };
+    let (x, mask, tag) = (values(24 * 32, 5), values(24 * 24, 6), [7i32, -8, 9]);
+    let expected = model
+        .run(&[
+            ("x", Tensor::from_f32(&[24, 32], &x).unwrap()),
+            ("mask", Tensor::from_f32(&[24, 24], &mask).unwrap()),
+            ("tag", Tensor::from_slice(&[3], &tag).unwrap()),
+        ])
+        .unwrap();
+    let library = Loaded::load(&path, &driver.options()).unwrap();
+    let pool = Pool::new(1).unwrap();
+    let mut context = library.context(&pool).unwrap();
+    let (mut half, mut same) = (vec![0xff; 24 * 64 * 2], vec![0xff; 12]);
+    let inputs = [
+        TensorRef::from_slice(&[24, 32], &x),
+        TensorRef::from_slice(&[24, 24], &mask),
+        TensorRef::from_slice(&[3], &tag),
+    ];
+    let mut outputs = [TensorMut::new(DType::F16, &[24, 64], &mut half), TensorMut::new(DType::I32, &[3], &mut same)];
+    context.run(&inputs, &mut outputs).unwrap();
+    assert_eq!(half, expected[0].1.bytes());
+    assert_eq!(same, tag.map(i32::to_le_bytes).concat());
+    assert!(half.iter().any(|byte| *byte != 0));
 }
 
 #[test]
