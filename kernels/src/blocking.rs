@@ -23,6 +23,11 @@ pub(crate) fn whole_lines(elements: usize) -> usize {
     elements.next_multiple_of(LANES)
 }
 
+/// Tasks for so many times the work that is worth one: a power of two, which threads share evenly, of at most `most`.
+pub(crate) fn tasks_worth(work: f64, most: usize) -> usize {
+    (work as usize).clamp(1, most).next_power_of_two()
+}
+
 /// `total` items cut into `parts` runs whose lengths differ by at most one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Split {

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use tensorc_abi::artifact::{Parallel, Status, Task, status};
 
-/// Chunks per worker that a step is cut into, so that a delayed thread costs little.
+/// Chunks per worker that a step is cut into, about, so that a delayed thread costs little.
 const CHUNKS_PER_WORKER: u64 = 4;
 /// Turns a thread looks for work before it sleeps: some tens of microseconds.
 const SPINS: u32 = 10_000;
@@ -29,7 +29,7 @@ struct Region<'f> {
 /// Executes tasks `0..tasks` in chunks of at least `grain`, which get the number of their worker and a range.
 pub fn region(parallel: &Parallel, tasks: u64, grain: u64, body: &(dyn Fn(usize, Range<u64>) + Sync)) {
     let workers = workers(parallel) as u64;
-    let chunk = tasks.div_ceil(workers * CHUNKS_PER_WORKER).max(grain).max(1);
+    let chunk = (tasks / (workers * CHUNKS_PER_WORKER)).max(grain).max(1);
     match parallel.parallel_for.filter(|_| workers > 1 && chunk < tasks) {
         Some(parallel_for) => {
             let mut region = Region { body, tasks, chunk };

@@ -18,8 +18,8 @@ use super::layout::span;
 pub enum Bound {
     /// The same for every element of the enclosing iteration.
     Operand(Operand),
-    /// Element `linearize(coords[axes])` of a local buffer.
-    Row { buf: Buf, axes: Vec<usize>, dims: Vec<u64> },
+    /// Element `base + linearize(coords[axes])` of a buffer.
+    Row { buf: Buf, base: Index, axes: Vec<usize>, dims: Vec<u64> },
 }
 
 type Key = (Value, Vec<Index>, Option<Operand>);
@@ -249,9 +249,9 @@ impl<'a> Inliner<'a> {
     pub fn value(&mut self, v: Value, coords: &[Index], guard: Option<Operand>) -> Result<Operand> {
         match self.bound.get(&v) {
             Some(Bound::Operand(o)) => return Ok(*o),
-            Some(Bound::Row { buf, axes, dims }) => {
+            Some(Bound::Row { buf, base, axes, dims }) => {
                 let at: Vec<Index> = axes.iter().map(|a| coords[*a].clone()).collect();
-                let (buf, index) = (*buf, self.kernel_index(&linearize(&at, dims)));
+                let (buf, index) = (*buf, self.kernel_index(&base.add(&linearize(&at, dims))));
                 return self.cached((v, coords.to_vec(), None), |e| Ok(e.b.load(buf, index)));
             }
             None => {}

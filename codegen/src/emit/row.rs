@@ -19,6 +19,9 @@ use super::strips;
 
 /// Longest row kept in thread-private memory, in elements.
 const ROW_BUFFER: u64 = 8192;
+/// Elements from which on a row has [`LONG_LANES`] partial results.
+const LONG: u64 = 256;
+const LONG_LANES: u64 = 32;
 /// A value is worth keeping for a later pass if recomputing it takes more operations.
 const RECOMPUTE: usize = 8;
 
@@ -44,8 +47,14 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted>
     let levels = levels(cluster, &folds);
     let mut e = Inliner::new(cluster, name, &space.dims)?;
     let row = Row { space, plan: &plan, folds: &folds, keep: kept_values(cluster, space, &levels)? };
-    parallel(&mut e, &plan.kept, 1, |e, _| row.emit(e, &levels))?;
-    Ok(Emitted { kernel: e.finish(), in_place: in_place(cluster, space, &plan.uses)? })
+    let early = row.early_output(cluster)?;
+    parallel(&mut e, &plan.kept, 1, |e, _| row.emit(e, &levels, early.as_ref()))?;
+    let mut in_place = in_place(cluster, space, &plan.uses)?;
+    if let Some(early) = early {
+        let read = inputs_beside(cluster, &folds, early.value);
+        in_place.retain(|(i, o)| *o != early.output || !read.contains(&cluster.body.inputs()[*i]));
+    }
+    Ok(Emitted { kernel: e.finish(), in_place })
 }
 
 /// The calls of library functions a row emitter applies to whole rows.
@@ -103,6 +112,54 @@ fn total_cost(cluster: &Cluster<'_>, v: Value) -> Result<usize> {
     Ok(sum)
 }
 
+/// The inputs that folds and results are computed from other than through `v`.
+fn inputs_beside(cluster: &Cluster<'_>, folds: &[Fold], v: Value) -> BTreeSet<NodeId> {
+    // Folds that `v` needs are done before it is stored.
+    let before = ancestors(cluster, v);
+    let later = folds.iter().filter(|f| !before.contains(&f.node()));
+    let mut found = BTreeSet::new();
+    let mut stack: Vec<Value> = later.flat_map(|f| cluster.body.args(f.node())).chain(cluster.outputs()).collect();
+    let mut seen = BTreeSet::new();
+    while let Some(next) = stack.pop() {
+        if next == v || !seen.insert(next.node) || folds.iter().any(|f| f.node() == next.node) {
+            continue;
+        }
+        match cluster.body.inputs().contains(&next.node) {
+            true => drop(found.insert(next.node)),
+            false => stack.extend(cluster.body.args(next.node)),
+        }
+    }
+    found
+}
+
+/// The nodes that a value is computed from, with its own.
+fn ancestors(cluster: &Cluster<'_>, v: Value) -> BTreeSet<NodeId> {
+    let mut found = BTreeSet::new();
+    let mut stack = vec![v];
+    while let Some(v) = stack.pop() {
+        if found.insert(v.node) {
+            stack.extend(cluster.body.args(v.node));
+        }
+    }
+    found
+}
+
+/// A value that lies where a result will, from the pass that computes it to the one that stores the result.
+struct Early {
+    value: Value,
+    output: usize,
+    /// Position of the row in the result, in axes.
+    base: Index,
+}
+
+/// Where a row of values is kept.
+struct Place {
+    buf: Buf,
+    base: Index,
+}
+
+type Places = BTreeMap<Value, Place>;
+
 struct Row<'a> {
     space: &'a Space,
     plan: &'a Analysis,
@@ -111,16 +168,41 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    fn emit(&self, e: &mut Inliner<'_>, levels: &[Vec<Fold>]) -> Result<()> {
+    /// Rows of values that one pass leaves to a later one.
+    fn kept<'k>(&'k self, cluster: &'k Cluster<'_>) -> impl Iterator<Item = Value> + 'k {
+        let applied = cluster.apart.keys().map(|n| Value { node: *n, port: 0 });
+        self.keep.values().flatten().copied().chain(applied)
+    }
+
+    /// The only kept row, if it can lie in the only result of full shape: the memory that is written at the end
+    /// is then fetched while there is much to compute.
+    fn early_output(&self, cluster: &Cluster<'_>) -> Result<Option<Early>> {
+        let kept: Vec<Value> = self.kept(cluster).collect();
+        let (full, _) = results(cluster, self.space)?;
+        let ([value], [(output, v, dims, coords)]) = (&kept[..], &full[..]) else { return Ok(None) };
+        let same = cluster.ty(*value)?.dtype == cluster.ty(*v)?.dtype && !strips::moved(cluster).contains(&value.node);
+        let at: Vec<Index> = self.space.reduced.iter().map(|a| self.space.coords()[*a].clone()).collect();
+        let base = cluster.output_address(*output, dims, coords).sub(&linearize(&at, &self.reduced_dims()));
+        let contiguous = !self.space.reduced.iter().any(|a| base.mentions(*a as u32));
+        Ok((same && contiguous).then_some(Early { value: *value, output: *output, base }))
+    }
+
+    fn emit(&self, e: &mut Inliner<'_>, levels: &[Vec<Fold>], early: Option<&Early>) -> Result<()> {
         let varying: Vec<usize> = self.space.reduced.clone();
         // Only what the folds do not feed can be hoisted before they ran.
         let fed = fed_by_folds(e.cluster, self.folds);
         e.hoist_if(&self.plan.uses, &varying, &|v| !fed.contains(&v.node))?;
         let mut row_buffers = BTreeMap::new();
-        let applied = e.cluster.apart.keys().map(|n| Value { node: *n, port: 0 });
-        for v in self.keep.values().flatten().copied().chain(applied) {
-            let ty = e.cluster.ty(v)?;
-            row_buffers.insert(v, e.alloc("row", ty.dtype, self.space.length(), Memory::Stack));
+        for v in self.kept(e.cluster) {
+            let place = match early {
+                Some(early) => Place { buf: e.output(early.output), base: early.base.clone() },
+                None => {
+                    let dtype = e.cluster.ty(v)?.dtype;
+                    let buf = e.alloc("row", dtype, self.space.length(), Memory::Stack);
+                    Place { buf, base: Index::default() }
+                }
+            };
+            row_buffers.insert(v, place);
         }
         for (pass, folds) in levels.iter().enumerate() {
             self.fold_pass(e, pass, folds, &row_buffers)?;
@@ -129,38 +211,40 @@ impl Row<'_> {
         self.store_pass(e, &row_buffers)
     }
 
-    /// The position of an element in its row.
-    fn at(&self, e: &Inliner<'_>) -> Index {
+    /// The position of the current element in a place.
+    fn at(&self, e: &Inliner<'_>, place: &Place) -> Index {
         let coords = self.space.coords();
         let at: Vec<Index> = self.space.reduced.iter().map(|a| coords[*a].clone()).collect();
-        e.kernel_index(&linearize(&at, &self.reduced_dims()))
+        e.kernel_index(&place.base.add(&linearize(&at, &self.reduced_dims())))
     }
 
     fn reduced_dims(&self) -> Vec<u64> {
         self.space.reduced.iter().map(|a| self.space.dims[*a]).collect()
     }
 
-    fn bind_row(&self, e: &mut Inliner<'_>, v: Value, buf: Buf) {
-        e.bind(v, Bound::Row { buf, axes: self.space.reduced.clone(), dims: self.reduced_dims() });
+    fn bind_row(&self, e: &mut Inliner<'_>, v: Value, place: &Place) {
+        let (axes, dims) = (self.space.reduced.clone(), self.reduced_dims());
+        e.bind(v, Bound::Row { buf: place.buf, base: place.base.clone(), axes, dims });
     }
 
     /// Applies the library functions that `roots` need to the row.
-    fn apply_strips(&self, e: &mut Inliner<'_>, roots: &[Value], rows: &BTreeMap<Value, Buf>) -> Result<()> {
+    fn apply_strips(&self, e: &mut Inliner<'_>, roots: &[Value], rows: &Places) -> Result<()> {
         let cluster = e.cluster;
         let lanes = cluster.lanes(self.inner().extent);
         for stage in strips::stages(cluster, roots, &|v| e.is_bound(v)) {
             self.elements(e, lanes, &mut |e, _| {
                 stage.iter().try_for_each(|v| {
                     let value = e.value(cluster.body.args(v.node)[0], &self.space.coords(), None)?;
-                    let at = self.at(e);
-                    e.b.store(rows[v], at, value);
+                    let at = self.at(e, &rows[v]);
+                    e.b.store(rows[v].buf, at, value);
                     Ok(())
                 })
             })?;
             for v in stage {
                 let length = Index::constant(self.space.length() as i64);
-                e.b.apply_strip(cluster.apart[&v.node], rows[&v], Index::default(), length);
-                self.bind_row(e, v, rows[&v]);
+                let start = e.kernel_index(&rows[&v].base);
+                e.b.apply_strip(cluster.apart[&v.node], rows[&v].buf, start, length);
+                self.bind_row(e, v, &rows[&v]);
             }
         }
         Ok(())
@@ -170,10 +254,24 @@ impl Row<'_> {
         self.plan.reduced.last().cloned().unwrap_or(Group { axis: self.space.reduced[0], extent: 1 })
     }
 
-    fn fold_pass(&self, e: &mut Inliner<'_>, pass: usize, folds: &[Fold], rows: &BTreeMap<Value, Buf>) -> Result<()> {
+    /// Partial results of a pass: enough to overlap the latency of additions where a long row is folded as it lies
+    /// in memory, unless more elements would be left over.
+    fn fold_lanes(&self, e: &Inliner<'_>, folds: &[Fold]) -> Result<u64> {
+        let extent = self.inner().extent;
+        let lanes = e.cluster.lanes(extent);
+        let [fold] = folds else { return Ok(lanes) };
+        let mut operands = 0;
+        for v in e.cluster.body.args(fold.node()) {
+            operands += total_cost(e.cluster, v)?;
+        }
+        let long = extent >= LONG && extent % LONG_LANES < 16;
+        Ok(if lanes == 16 && long && operands == 0 { LONG_LANES } else { lanes })
+    }
+
+    fn fold_pass(&self, e: &mut Inliner<'_>, pass: usize, folds: &[Fold], rows: &Places) -> Result<()> {
         let roots: Vec<Value> = folds.iter().flat_map(|f| e.cluster.body.args(f.node())).collect();
         self.apply_strips(e, &roots, rows)?;
-        let lanes = e.cluster.lanes(self.inner().extent);
+        let lanes = self.fold_lanes(e, folds)?;
         let acc: Vec<_> = folds.iter().map(|f| f.alloc(e, lanes)).collect();
         let rest: Vec<_> = folds.iter().map(|f| f.alloc(e, 1)).collect();
         let has_tail = !self.inner().extent.is_multiple_of(lanes);
@@ -188,8 +286,8 @@ impl Row<'_> {
         self.elements(e, lanes, &mut |e, lane| {
             for v in self.keep.get(&pass).into_iter().flatten() {
                 let value = e.value(*v, &coords, None)?;
-                let index = self.at(e);
-                e.b.store(rows[v], index, value);
+                let index = self.at(e, &rows[v]);
+                e.b.store(rows[v].buf, index, value);
             }
             for (i, f) in folds.iter().enumerate() {
                 match &lane {
@@ -201,7 +299,7 @@ impl Row<'_> {
             Ok(())
         })?;
         for v in self.keep.get(&pass).into_iter().flatten() {
-            self.bind_row(e, *v, rows[v]);
+            self.bind_row(e, *v, &rows[v]);
         }
         for (i, f) in folds.iter().enumerate() {
             fold_lanes(e, f, &acc[i], lanes)?;
@@ -214,7 +312,7 @@ impl Row<'_> {
     }
 
     /// Stores outputs: those of one element per row here, full ones in a last pass.
-    fn store_pass(&self, e: &mut Inliner<'_>, rows: &BTreeMap<Value, Buf>) -> Result<()> {
+    fn store_pass(&self, e: &mut Inliner<'_>, rows: &Places) -> Result<()> {
         let (full, single) = results(e.cluster, self.space)?;
         e.store_values(&single)?;
         if full.is_empty() {

@@ -136,15 +136,21 @@ fn part(
     Ok((b.finish(&outputs).map_err(internal)?, used))
 }
 
-/// The calls of a cluster worth applying to strips: those of element values that no view moves,
-/// `available` of them at most.
-pub fn choose(cluster: &Cluster<'_>, dims: &[u64], available: u64) -> Result<BTreeMap<NodeId, MathFn>> {
-    let mut moved: BTreeSet<NodeId> = BTreeSet::new();
+/// Nodes whose elements are read elsewhere than where they are computed.
+pub fn moved(cluster: &Cluster<'_>) -> BTreeSet<NodeId> {
+    let mut moved = BTreeSet::new();
     for &n in cluster.order.iter().rev() {
         if moved.contains(&n) || matches!(cluster.prim(n), Some(Prim::View(_) | Prim::Gather(_))) {
             moved.extend(cluster.body.args(n).iter().map(|v| v.node));
         }
     }
+    moved
+}
+
+/// The calls of a cluster worth applying to strips: those of element values that no view moves,
+/// `available` of them at most.
+pub fn choose(cluster: &Cluster<'_>, dims: &[u64], available: u64) -> Result<BTreeMap<NodeId, MathFn>> {
+    let moved = moved(cluster);
     let mut chosen = BTreeMap::new();
     for (&n, &f) in &cluster.calls {
         let full = cluster.ty(Value { node: n, port: 0 })?.dims == dims;

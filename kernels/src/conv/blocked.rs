@@ -12,7 +12,7 @@ use tensorc_abi::{Conv2d, ConvLayout};
 
 use super::{Shape, Tensors};
 use crate::EpilogueCall;
-use crate::blocking::Split;
+use crate::blocking::{Split, tasks_worth};
 use crate::tiers::{LANES, STRIP_PIXELS, Strip, Tier};
 
 /// Channel blocks of y in one panel of filters.
@@ -24,9 +24,17 @@ const BAND_ELEMENTS: usize = 96 * 1024;
 /// Elements of y in one epilogue call, about.
 const EPILOGUE_ELEMENTS: usize = 8 * 1024;
 /// Floating-point operations that are worth a task of their own.
-const TASK_FLOPS: f64 = 4e6;
+const TASK_FLOPS: f64 = 2e6;
 /// Tasks wanted of a large convolution.
 const TASKS: usize = 16;
+/// Fewest output rows of a band that only is one for the sake of tasks.
+const BAND_ROWS: usize = 3;
+
+/// The most parts, a power of two up to `most`, of as many pixels each that fill strips; 1 if there are none.
+fn whole_strips(pixels: usize, most: usize) -> usize {
+    let parts = core::iter::successors(Some(most.next_power_of_two()), |n| Some(n / 2)).take_while(|n| *n > 1);
+    parts.into_iter().find(|n| *n <= most && pixels.is_multiple_of(n * STRIP_PIXELS)).unwrap_or(1)
+}
 
 /// The geometry of a call and its division into tasks; a function of the call alone.
 pub(super) struct Schedule {
@@ -47,7 +55,7 @@ pub(super) struct Schedule {
 
 impl Schedule {
     pub(super) fn new(call: &Conv2d) -> Schedule {
-        let shape = Shape::forward(call);
+        let mut shape = Shape::forward(call);
         let channels = if call.layout == ConvLayout::Blocked { LANES } else { 1 };
         let reach = |d: usize| {
             (shape.output[d].max(1) - 1) * shape.strides[d] + (shape.kernel[d].max(1) - 1) * shape.dilations[d] + 1
@@ -56,11 +64,22 @@ impl Schedule {
         let chunks = Split::by(shape.in_channels / channels, (CHUNK_TERMS / (shape.taps() * channels).max(1)).max(1));
         let outputs = shape.out_channels / LANES;
         let panels = outputs.div_ceil(PANEL);
+        let want = tasks_worth(shape.flops() / TASK_FLOPS, TASKS).div_ceil(shape.batch.max(1));
+        let images = shape.plane() * shape.in_channels + shape.pixels() * shape.out_channels;
+        // Bands leave the rows to the thread that has them in its caches; panels read fewer filters.
+        let by_bands = images > shape.in_channels * shape.out_channels * shape.taps();
+        if shape.pointwise && by_bands {
+            shape.in_rows(whole_strips(shape.pixels(), want));
+        }
         let row = shape.strides[0] * shape.input[1] * shape.in_channels;
         let mut bands = (shape.output[0] * row).div_ceil(BAND_ELEMENTS);
-        let want = ((shape.flops() / TASK_FLOPS) as usize).clamp(1, TASKS).div_ceil(shape.batch.max(1));
+        let most_bands = shape.pixels().div_ceil(4 * STRIP_PIXELS);
+        if by_bands {
+            let least_rows = if shape.pointwise { 1 } else { BAND_ROWS };
+            bands = bands.max(want.min(most_bands).min(shape.output[0] / least_rows));
+        }
         let groups = want.div_ceil(bands.max(1)).min(panels).max(1);
-        bands = bands.max(want.div_ceil(groups).min(shape.pixels().div_ceil(4 * STRIP_PIXELS)));
+        bands = bands.max(want.div_ceil(groups).min(most_bands));
         Schedule {
             channels,
             chunks,

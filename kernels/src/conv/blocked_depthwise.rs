@@ -7,11 +7,15 @@ use tensorc_abi::Conv2d;
 
 use super::{Shape, Tensors};
 use crate::EpilogueCall;
-use crate::blocking::Split;
+use crate::blocking::{Split, tasks_worth};
 use crate::tiers::{DepthStrip, LANES, Tier};
 
 /// Multiply-adds that are worth a task of their own.
-const TASK_TERMS: usize = 300_000;
+const TASK_TERMS: f64 = 100_000.0;
+/// Tasks wanted of a large convolution.
+const TASKS: usize = 16;
+/// Fewest output rows of a task. The convolutions before and after those of smaller images share out channels.
+const LEAST_ROWS: usize = 7;
 /// Elements of y in one epilogue call, about.
 const EPILOGUE_ELEMENTS: usize = 8 * 1024;
 
@@ -29,10 +33,11 @@ impl Schedule {
     pub(super) fn new(call: &Conv2d) -> Schedule {
         let shape = Shape::forward(call);
         let blocks = shape.groups / LANES;
-        let terms = (shape.pixels() * shape.taps() * LANES).max(1);
-        let bands = Split::into(shape.output[0], terms / TASK_TERMS);
-        let together = if bands.parts() > 1 { 1 } else { (TASK_TERMS / terms).max(1) };
-        Schedule { shape, blocks, runs: Split::by(shape.batch * blocks, together), bands }
+        let terms = shape.batch * blocks * shape.pixels() * shape.taps() * LANES;
+        let want = tasks_worth(terms as f64 / TASK_TERMS, TASKS);
+        let bands = Split::into(shape.output[0], want.min(shape.output[0] / LEAST_ROWS));
+        let runs = Split::into(shape.batch * blocks, want.div_ceil(bands.parts()));
+        Schedule { shape, blocks, runs, bands }
     }
 
     pub(super) fn tasks(&self) -> usize {
@@ -111,8 +116,8 @@ pub(super) unsafe fn run(
     // SAFETY: the scratch is as long as the schedule says.
     let columns = unsafe { Columns::of(schedule, scratch) };
     for task in tasks {
-        let band = schedule.bands.range(task % schedule.bands.parts());
-        for block in schedule.runs.range(task / schedule.bands.parts()) {
+        let band = schedule.bands.range(task / schedule.runs.parts());
+        for block in schedule.runs.range(task % schedule.runs.parts()) {
             let batch = [(block / blocks) as u64, (block % blocks) as u64, 0];
             let mut finished = band.start;
             for p in band.clone() {

@@ -53,9 +53,14 @@ impl Shape {
 
     fn flatten(&mut self) {
         if self.pointwise {
-            self.input = [1, self.pixels()];
-            self.output = self.input;
+            self.in_rows(1);
         }
+    }
+
+    /// Sees the pixels of a pointwise convolution as so many rows, which divide their number.
+    pub(crate) fn in_rows(&mut self, rows: usize) {
+        self.input = [rows, self.pixels() / rows];
+        self.output = self.input;
     }
 
     /// Output pixels of one channel.

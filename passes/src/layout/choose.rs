@@ -3,7 +3,7 @@
 //! A node on either side costs what its kernel takes there; a value that crosses costs one conversion,
 //! however many users it has on the other side.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cost::Machine;
 use tensorc_abi::{CHANNEL_BLOCK, Conv2d, DType};
@@ -152,12 +152,37 @@ pub(super) fn blocked(graph: &Graph, prices: Prices<'_>, everywhere: bool) -> Re
     problem.add_nodes();
     problem.add_values()?;
     let side = std::mem::replace(&mut problem.network, Network::new()).source_side();
-    let is_blocked = |n: &NodeId| problem.at.get(n).is_some_and(|i| side[*i]);
-    let nodes = graph.order().into_iter().filter(is_blocked);
-    nodes.map(|n| Ok((n, problem.method(n, &is_blocked)?))).collect()
+    let cut = problem.at.iter().filter(|(_, i)| side[**i]).map(|(node, _)| *node).collect();
+    let blocked = problem.with_epilogues(cut)?;
+    let nodes = graph.order().into_iter().filter(|n| blocked.contains(n));
+    nodes.map(|n| Ok((n, problem.method(n, &|n| blocked.contains(n))?))).collect()
 }
 
 impl Problem<'_> {
+    /// Also the maps that compute with blocks at no greater cost: a conversion behind them, rather than before, leaves
+    /// them to the kernel of the convolution.
+    fn with_epilogues(&self, mut blocked: BTreeSet<NodeId>) -> Result<BTreeSet<NodeId>> {
+        for node in self.graph.order() {
+            let is_map = matches!(self.graph.node(node).kind, NodeKind::Prim(Prim::Map(_)));
+            if !is_map || !self.candidates.contains_key(&node) {
+                continue;
+            }
+            let bytes = self.graph.dense(Value { node, port: 0 })?.bytes();
+            let mut spares_conversion = false;
+            let mut fits = true;
+            for v in self.graph.args(node) {
+                let converted = blocked.contains(&v.node);
+                fits &= converted || self.graph.constant(v).is_some();
+                let only_here = self.graph.uses(v.node).len() == 1 && !self.graph.is_root(v.node);
+                spares_conversion |= converted && only_here && self.graph.dense(v)?.bytes() >= bytes;
+            }
+            if fits && spares_conversion {
+                blocked.insert(node);
+            }
+        }
+        Ok(blocked)
+    }
+
     /// The method of a node that computes a blocked result: one that needs x in blocks only if x is there in blocks,
     /// or all convolutions that read it gain more than the conversion takes.
     fn method(&self, node: NodeId, is_blocked: &impl Fn(&NodeId) -> bool) -> Result<Method> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tensorc_ir::contract::{as_gemm, is_library};
+use tensorc_ir::contract::{as_conv, as_gemm, is_library};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::index::Index;
@@ -91,7 +91,9 @@ fn absorb_result(graph: &mut Graph, node: NodeId, view: &Arc<View>) -> Result<bo
     };
     let args = graph.args(arg.node);
     let (lhs, rhs) = (graph.dense(args[0])?, graph.dense(args[1])?);
-    if as_gemm(c, &lhs, &rhs, None).is_none() || as_gemm(&new, &lhs, &rhs, None).is_none() {
+    // A convolution to one pixel is a product, too, but only as a convolution it can read blocks of channels.
+    let loses_convolution = as_conv(c, &lhs, &rhs).is_some() && as_conv(&new, &lhs, &rhs).is_none();
+    if loses_convolution || as_gemm(c, &lhs, &rhs, None).is_none() || as_gemm(&new, &lhs, &rhs, None).is_none() {
         return Ok(false);
     }
     replace(graph, "reshape-into-contraction", node, Prim::Contract(Arc::new(new)), &args, output);

@@ -325,9 +325,10 @@ impl Prepared {
         }
     }
 
-    /// Tasks of a chunk when the step is cut into at most `chunks`.
+    /// Tasks of a chunk when the step is cut into about `chunks`: rather more of them than fewer, which could not be
+    /// shared evenly.
     pub fn grain(&self, chunks: u64) -> u64 {
-        self.tasks.div_ceil(chunks).max(self.least_grain)
+        (self.tasks / chunks).max(self.least_grain)
     }
 }
 

@@ -245,6 +245,6 @@ mod tests {
         let steps = [prepared(0, 100, 1, 3 * SERIAL_NS), prepared(1, 100, 1, SERIAL_NS)];
         let chunks = Chunks::new(&steps, 8);
         let of_first = (0..chunks.count()).filter(|chunk| chunks.get(*chunk).0 == 0).count();
-        assert_eq!((of_first, chunks.count()), (6, 8));
+        assert_eq!((of_first, chunks.count()), (7, 9));
     }
 }

@@ -1,8 +1,9 @@
 //! Fork-join parallelism over persistent threads.
 //!
-//! [`Pool::run`] splits `0..tasks` into chunks that the calling thread and the workers claim from
-//! a shared counter. Who executes a chunk is not determined; callers write results that do not
-//! depend on it. Workers spin for some tens of microseconds after a region and then sleep.
+//! [`Pool::run`] splits `0..tasks` into chunks. Neighbouring chunks are a thread's home: it claims these first, then
+//! what is left of the others', so that regions over the same rows find in a thread's caches what it wrote there. Who
+//! executes a chunk is not determined; callers write results that do not depend on it. Workers spin for some tens of
+//! microseconds after a region and then sleep.
 
 mod gate;
 pub(crate) mod sync;
@@ -71,12 +72,21 @@ struct Region {
     tasks: u64,
     grain: u64,
     chunks: u64,
+    /// Runs of chunks with a counter each.
+    homes: usize,
+}
+
+impl Region {
+    /// First chunk of a home; the number of chunks for the one after the last.
+    fn home_start(&self, home: usize) -> u64 {
+        (u128::from(self.chunks) * home as u128 / self.homes as u128) as u64
+    }
 }
 
 struct Shared {
     gate: Padded<Gate>,
-    /// Next chunk to claim.
-    next: Padded<AtomicU64>,
+    /// Next chunk to claim of each home.
+    next: Box<[Padded<AtomicU64>]>,
     /// Written by the caller while the gate is closed and empty, read by workers inside.
     region: Padded<UnsafeCell<Option<Region>>>,
     panic: Mutex<Option<TaskPanic>>,
@@ -115,7 +125,7 @@ impl Pool {
         }
         let shared = Arc::new(Shared {
             gate: Padded(Gate::new()),
-            next: Padded(AtomicU64::new(0)),
+            next: (0..threads).map(|_| Padded(AtomicU64::new(0))).collect(),
             region: Padded(UnsafeCell::new(None)),
             panic: Mutex::new(None),
         });
@@ -170,11 +180,13 @@ impl Pool {
         // SAFETY: only the lifetime changes. The pointer is used by threads inside the gate, and
         // this function returns after the gate is closed and empty; nothing in between unwinds.
         let task = unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task) };
-        let region = Region { task, tasks, grain: grain.max(1), chunks };
-        shared.next.0.store(0, Ordering::Relaxed);
+        let helpers = usize::try_from(chunks - 1).unwrap_or(usize::MAX).min(self.workers.len());
+        let region = Region { task, tasks, grain: grain.max(1), chunks, homes: helpers + 1 };
+        for (home, next) in shared.next.iter().enumerate().take(region.homes) {
+            next.0.store(region.home_start(home), Ordering::Relaxed);
+        }
         // SAFETY: `busy` is held and the gate is closed and empty, so no other thread has access.
         unsafe { *shared.region.0.get() = Some(region) };
-        let helpers = usize::try_from(chunks - 1).unwrap_or(usize::MAX).min(self.workers.len());
         shared.gate.0.open(helpers);
         INSIDE.set(true);
         execute(shared, 0);
@@ -215,17 +227,22 @@ fn execute(shared: &Shared, thread: usize) {
     // SAFETY: the caller keeps the task alive while anyone is inside the gate.
     let task = unsafe { &*region.task };
     let work = || {
-        loop {
-            let chunk = shared.next.0.fetch_add(1, Ordering::Relaxed);
-            if chunk >= region.chunks {
-                return;
+        for home in (thread..thread + region.homes).map(|home| home % region.homes) {
+            let end = region.home_start(home + 1);
+            loop {
+                let chunk = shared.next[home].0.fetch_add(1, Ordering::Relaxed);
+                if chunk >= end {
+                    break;
+                }
+                let begin = chunk * region.grain;
+                task(thread, begin..region.tasks.min(begin.saturating_add(region.grain)));
             }
-            let begin = chunk * region.grain;
-            task(thread, begin..region.tasks.min(begin.saturating_add(region.grain)));
         }
     };
     if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
-        shared.next.0.fetch_max(region.chunks, Ordering::Relaxed);
+        for next in &shared.next {
+            next.0.fetch_max(region.chunks, Ordering::Relaxed);
+        }
         let mut first = shared.panic.lock().unwrap_or_else(PoisonError::into_inner);
         first.get_or_insert(TaskPanic::from_payload(payload));
     }
