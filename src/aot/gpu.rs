@@ -73,7 +73,15 @@ impl Code {
                 apart[*number as usize] &= distinct;
             }
         }
-        let mut ptx = module(kernels, &entries, &apart, gpu.capability)?.into_bytes();
+        let text = module(kernels, &entries, &apart, gpu.capability)?;
+        for (entry, kernel) in entries.iter().zip(kernels) {
+            if parameters(&text, &entry.name) != kernel.params {
+                let why =
+                    format!("kernel `{}` has parameters that are no addresses, which an artifact lacks", entry.name);
+                return Err(Error::Artifact(why));
+            }
+        }
+        let mut ptx = text.into_bytes();
         let mut code =
             Code { capability: gpu.capability, ptx: vec![], cubin: None, entries, registers: BTreeMap::new() };
         if let Some(assembler) = &gpu.assembler {
@@ -135,6 +143,12 @@ impl Code {
     }
 }
 
+/// Number of parameters of an entry of PTX.
+fn parameters(ptx: &str, name: &str) -> usize {
+    let list = ptx.split_once(&format!(".entry {name}(")).and_then(|(_, rest)| rest.split_once(')'));
+    list.map_or(0, |(list, _)| list.matches(".param ").count())
+}
+
 /// Machine code of PTX, and what the assembler says of it.
 fn assemble(assembler: &Path, ptx: &[u8], capability: Capability) -> Result<(Vec<u8>, String), Error> {
     let shown = assembler.display();
@@ -179,6 +193,13 @@ fn registers(report: &str) -> BTreeMap<String, (u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parameters_are_counted() {
+        let ptx = ".visible .entry a(\n\t.param .u64 .ptr .global .align 16 a_param_0,\n\t.param .align 64 .b8 \
+                   a_param_1[128]\n)\n{ ld.param.u64 }\n.visible .entry ab()\n";
+        assert_eq!(["a", "ab", "b"].map(|name| parameters(ptx, name)), [2, 0, 0]);
+    }
 
     #[test]
     fn reports_of_the_assembler_are_read() {

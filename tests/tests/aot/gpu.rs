@@ -238,8 +238,9 @@ fn gpus_and_drivers_that_do_not_fit_are_errors() {
     // A library, but no driver.
     let (code, message) = said(load(case, &|options, _| options.gpu.driver = Some("libm.so.6".into())));
     assert_eq!((code, &*message), (status::DRIVER, "the driver libm.so.6 has no cuInit"));
+    let weights = digits(sm_80, None).1.manifest.weights.bytes;
     let memory = |_: &mut LoadOptions, driver: &Imaginary| {
-        driver.state().refused.insert("190144".into(), OUT_OF_MEMORY);
+        driver.state().refused.insert(weights.to_string(), OUT_OF_MEMORY);
     };
     let (code, message) = said(load(case, &memory));
     assert_eq!(code, status::MEMORY);
