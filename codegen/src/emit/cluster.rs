@@ -26,8 +26,9 @@ pub struct Cluster<'a> {
     reductions: BTreeMap<NodeId, Arc<Reduction>>,
     layouts: &'a Layouts,
     style: Style,
-    /// Operations by which lanes are counted, where their number decides the order of additions.
-    counted: Option<usize>,
+    /// Operations by which lanes are counted, where their number decides the order of additions, and the calls
+    /// that are not among them.
+    counted: Option<(usize, BTreeSet<NodeId>)>,
 }
 
 impl<'a> Cluster<'a> {
@@ -131,14 +132,20 @@ impl<'a> Cluster<'a> {
         self.functions.values().all(|f| word(f)) && self.reductions.values().all(|r| word(&r.map) && word(&r.combine))
     }
 
+    /// Whether a call is set apart, or would be in the style that sets most apart.
+    pub fn may_be_apart(&self, node: NodeId) -> bool {
+        self.apart.contains_key(&node) || self.counted.as_ref().is_some_and(|(_, apart)| apart.contains(&node))
+    }
+
     /// Makes the number of lanes what it is now in every style.
     pub fn fix_lanes(&mut self) {
-        self.counted = Some(self.ops());
+        self.counted = Some((self.ops(), self.apart.keys().copied().collect()));
     }
 
     /// Lanes of a vector loop over `extent` iterations; 1 if it is too short for vectors.
     pub fn lanes(&self, extent: u64) -> u64 {
-        let widest = match (self.counted, self.is_word_sized()) {
+        let counted = self.counted.as_ref().map(|(ops, _)| *ops);
+        let widest = match (counted, self.is_word_sized()) {
             (None, words) if self.style == Style::Wide => [8, 16][usize::from(words)],
             (_, false) => 4,
             (counted, true) if counted.unwrap_or_else(|| self.ops()) <= 24 => 16,

@@ -90,20 +90,21 @@ fn kept_values(cluster: &Cluster<'_>, space: &Space, levels: &[Vec<Fold>]) -> Re
     }
     let mut keep: BTreeMap<usize, Vec<Value>> = BTreeMap::new();
     for v in again {
-        if length <= ROW_BUFFER && !cluster.apart.contains_key(&v.node) && total_cost(cluster, v)? > RECOMPUTE {
+        let is_apart = |n| cluster.apart.contains_key(&n);
+        if length <= ROW_BUFFER && !is_apart(v.node) && total_cost(cluster, v, is_apart)? > RECOMPUTE {
             keep.entry(first[&v]).or_default().push(v);
         }
     }
     Ok(keep)
 }
 
-/// Operations to compute a value from the cluster's inputs and folds.
-fn total_cost(cluster: &Cluster<'_>, v: Value) -> Result<usize> {
+/// Operations to compute a value from the cluster's inputs, folds and what is set apart.
+fn total_cost(cluster: &Cluster<'_>, v: Value, is_apart: impl Fn(NodeId) -> bool) -> Result<usize> {
     let mut sum = 0;
     let mut stack = vec![v.node];
     let mut seen = BTreeSet::new();
     while let Some(n) = stack.pop() {
-        let inline = seen.insert(n) && !cluster.apart.contains_key(&n);
+        let inline = seen.insert(n) && !is_apart(n);
         if let Some(Prim::Map(_)) = cluster.prim(n).filter(|_| inline) {
             sum += cost(cluster.function(n)?.as_ref());
             stack.extend(cluster.body.args(n).iter().map(|a| a.node));
@@ -262,7 +263,7 @@ impl Row<'_> {
         let [fold] = folds else { return Ok(lanes) };
         let mut operands = 0;
         for v in e.cluster.body.args(fold.node()) {
-            operands += total_cost(e.cluster, v)?;
+            operands += total_cost(e.cluster, v, |n| e.cluster.may_be_apart(n))?;
         }
         let long = extent >= LONG && extent % LONG_LANES < 16;
         Ok(if lanes == 16 && long && operands == 0 { LONG_LANES } else { lanes })
