@@ -358,7 +358,8 @@ fn steps_and_arguments_of_unknown_kinds_are_refused() {
     let step = |words: &[u64]| words[variant(words) + variant::STEPS + 1] as usize;
     let slot = |words: &[u64]| words[variant(words) + variant::SLOTS + 1] as usize;
     let gpu = |words: &[u64]| words[header::GPU] as usize;
-    let damages: [(i32, &dyn Fn(&mut [u64])); 5] = [
+    type Case<'c> = (i32, &'c dyn Fn(&mut [u64]));
+    let damages: [Case<'_>; 5] = [
         (status::VERSION, &|words| words[step(words) + step::KIND] += 1),
         (status::VERSION, &|words| words[slot(words) + slot::HOME] = slot::ARENA + 1),
         (status::DAMAGED, &|words| words[step(words) + step::FUNCTION] = 999),
