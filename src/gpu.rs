@@ -82,15 +82,17 @@ pub(crate) fn load(driver: &Arc<dyn Driver>, plan: &Plan, kernels: &[Kernel]) ->
 }
 
 fn entries(kernels: &[Kernel]) -> Result<Vec<Entry>, Error> {
-    let entry = |(kernel, name): (&Kernel, String)| {
-        let launch = kernel.launch().ok_or_else(|| {
-            Diagnostic::new(ErrorCode::Internal, format!("kernel `{}` is not for a GPU", kernel.name))
-        })?;
-        let shared_bytes = launch.shared_bytes as u32;
-        let matrices = kernel.tensor_maps().iter().map(|map| matrix(kernel, map)).collect();
-        Ok(Entry { name, blocks: launch.blocks, threads: launch.threads, shared_bytes, matrices })
-    };
-    kernels.iter().zip(entry_names(kernels)).map(entry).collect()
+    kernels.iter().zip(entry_names(kernels)).map(|(kernel, name)| entry(kernel, name)).collect()
+}
+
+/// How a kernel is launched.
+pub(crate) fn entry(kernel: &Kernel, name: String) -> Result<Entry, Error> {
+    let launch = kernel
+        .launch()
+        .ok_or_else(|| Diagnostic::new(ErrorCode::Internal, format!("kernel `{}` is not for a GPU", kernel.name)))?;
+    let shared_bytes = launch.shared_bytes as u32;
+    let matrices = kernel.tensor_maps().iter().map(|map| matrix(kernel, map)).collect();
+    Ok(Entry { name, blocks: launch.blocks, threads: launch.threads, shared_bytes, matrices })
 }
 
 fn matrix(kernel: &Kernel, map: &TensorMap) -> Matrix {
@@ -108,7 +110,7 @@ fn host_kernel(kernel: &Kernel) -> HostKernel {
 }
 
 /// For each kernel, whether none of its launches has two arguments in the same memory of which it writes one.
-fn distinct(plan: &Plan) -> Vec<bool> {
+pub(crate) fn distinct(plan: &Plan) -> Vec<bool> {
     let mut distinct = vec![true; plan.kernels.len()];
     for step in &plan.steps {
         let StepOp::Launch { kernel, args, .. } = &step.op else { continue };
@@ -142,14 +144,20 @@ fn capability_of(number: u32) -> Result<Capability, Error> {
     }
 }
 
+/// PTX of kernels as one module.
 #[cfg(feature = "llvm")]
-fn module(kernels: &[Kernel], entries: &[Entry], distinct: &[bool], capability: Capability) -> Result<String, Error> {
+pub(crate) fn module(
+    kernels: &[Kernel],
+    entries: &[Entry],
+    distinct: &[bool],
+    capability: Capability,
+) -> Result<String, Error> {
     let named: Vec<(&str, &Kernel)> = entries.iter().map(|e| e.name.as_str()).zip(kernels).collect();
     Ok(tensorc_codegen::llvm::ptx(&named, distinct, capability)?)
 }
 
 #[cfg(not(feature = "llvm"))]
-fn module(_: &[Kernel], _: &[Entry], _: &[bool], _: Capability) -> Result<String, Error> {
+pub(crate) fn module(_: &[Kernel], _: &[Entry], _: &[bool], _: Capability) -> Result<String, Error> {
     Backend::Llvm.check()?;
     Ok(String::new())
 }

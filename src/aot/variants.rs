@@ -121,5 +121,9 @@ fn variant(model: &Model, request: &Request, extents: &[u64]) -> Result<Variant,
         let why = format!("operator `{operator}` at `{node}` is a function of this process, which an artifact lacks");
         return Err(Error::Artifact(why));
     }
+    let library = plan.steps.iter().find(|step| !matches!(step.op, StepOp::Launch { .. } | StepOp::Copy { .. }));
+    if let Some(step) = library.filter(|_| request.gpu.is_some()) {
+        return Err(Error::Artifact(format!("`{}` is a call of a library for processors", step.name)));
+    }
     Ok(Variant { extents: extents.to_vec(), graph, plan, kernels, constants })
 }
