@@ -186,6 +186,7 @@ impl Model {
             shapes: self.shapes.clone(),
             ranges: self.ranges.iter().map(|(name, range)| (name.clone(), (*range.start(), *range.end()))).collect(),
             target,
+            gpu: None,
             embed_weights: !self.weights_in_file,
             program: false,
         };

@@ -1,7 +1,7 @@
 //! The compiler instance: operators, options, threads and the cache of kernels.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tensorc_codegen::emit::Style;
 use tensorc_codegen::jit::{Backend, KernelCache};
@@ -15,11 +15,11 @@ use tensorc_passes::{Device, Phase};
 use tensorc_runtime::gpu::Driver;
 use tensorc_runtime::profiler::Task;
 use tensorc_runtime::threads::resolve_threads;
-use tensorc_runtime::{Pool, Profiler};
+use tensorc_runtime::{Device as Place, Pool, Profiler};
 
 use crate::code_cache::CodeFolder;
 use crate::symbol::{Inference, inference};
-use crate::{Error, Model};
+use crate::{Error, Model, gpu};
 
 /// Category of the phases of compilation in profiles.
 pub(crate) const COMPILE: &str = "compile";
@@ -35,7 +35,8 @@ pub struct Options {
     /// A folder in which machine code is kept for later processes; it is created with the first code in it. Whoever
     /// can write to it decides what this process runs.
     pub code_cache: Option<PathBuf>,
-    /// Where kernels run, if not here: passes and kernels are made for a GPU then.
+    /// Where models run, if not here: passes and kernels are made for a GPU then. Arrays run on the device that they are
+    /// on.
     pub gpu: Option<Arc<dyn Driver>>,
     /// Called when a phase of compilation begins.
     pub progress: Option<fn(&str)>,
@@ -54,8 +55,15 @@ pub struct Options {
 pub struct Compiler(Arc<Inner>);
 
 struct Inner {
-    registry: Registry,
+    shared: Arc<Shared>,
     options: Options,
+    /// The compiler for processors, if this one is for a GPU.
+    host: OnceLock<Compiler>,
+}
+
+/// What compilers for different devices have in common.
+struct Shared {
+    registry: Registry,
     kernels: KernelCache,
     code: Option<Arc<CodeFolder>>,
     pool: Pool,
@@ -101,11 +109,27 @@ impl Compiler {
             Some(folder) => KernelCache::new().storing(folder.clone()),
             None => KernelCache::new(),
         };
-        Ok(Compiler(Arc::new(Inner { registry, options, kernels, code, pool })))
+        let shared = Arc::new(Shared { registry, kernels, code, pool });
+        Ok(Compiler(Arc::new(Inner { shared, options, host: OnceLock::new() })))
+    }
+
+    /// The compiler of what runs on a device: this one if its GPU is that device or it has none, else one for processors
+    /// with the same operators, threads and kernels.
+    pub fn on(&self, device: Place) -> Compiler {
+        let inner = &self.0;
+        if inner.options.gpu.as_ref().is_none_or(|driver| driver.device() == device) {
+            return self.clone();
+        }
+        let host = || {
+            let mut options = Options { gpu: None, ..inner.options.clone() };
+            options.passes.device = Device::Cpu;
+            Compiler(Arc::new(Inner { shared: inner.shared.clone(), options, host: OnceLock::new() }))
+        };
+        inner.host.get_or_init(host).clone()
     }
 
     pub fn registry(&self) -> &Registry {
-        &self.0.registry
+        &self.0.shared.registry
     }
 
     pub fn options(&self) -> &Options {
@@ -113,12 +137,12 @@ impl Compiler {
     }
 
     pub fn pool(&self) -> &Pool {
-        &self.0.pool
+        &self.0.shared.pool
     }
 
     /// Why no more code is written to [`Options::code_cache`], if something went wrong with it.
     pub fn code_cache_failure(&self) -> Option<&str> {
-        self.0.code.as_ref()?.failure()
+        self.0.shared.code.as_ref()?.failure()
     }
 
     /// The profiler of the options.
@@ -136,14 +160,14 @@ impl Compiler {
         let joins = if self.0.options.copies { Joins::Copied } else { Joins::InPlace };
         let style = match self.0.options.passes.device {
             Device::Cpu => self.0.options.backend.style(),
-            Device::Gpu => Style::Gpu,
+            Device::Gpu => self.0.options.gpu.as_deref().map_or(Style::Gpu, gpu::style),
         };
         let passes = &self.0.options.passes;
         Choices { joins, style, tf32: passes.tf32 && passes.reassociate }
     }
 
     pub(crate) fn kernels(&self) -> &KernelCache {
-        &self.0.kernels
+        &self.0.shared.kernels
     }
 
     pub(crate) fn progress(&self, what: &str) {

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use tensorc_abi::{BufferId, Home, Plan, StepOp};
+use tensorc_codegen::emit::Style;
 use tensorc_codegen::target::{Capability, entry_names};
+use tensorc_ir::DType;
 use tensorc_ir::diag::{Code as ErrorCode, Diagnostic};
 use tensorc_ir::interp::run_launch;
-use tensorc_ir::kir::Kernel;
+use tensorc_ir::kir::{Kernel, TensorMap};
 use tensorc_ir::verify::verify_kernel;
 use tensorc_runtime::Device;
-use tensorc_runtime::gpu::{Code, CodeForm, Driver, Entry, Function, HostDriver, HostKernel};
+use tensorc_runtime::gpu::{Code, CodeForm, Driver, Entry, Function, HostDriver, HostKernel, Matrix};
 
 #[cfg(not(feature = "llvm"))]
 use crate::Backend;
@@ -18,7 +20,25 @@ use crate::Error;
 /// A GPU whose kernels the interpreter executes, with every access checked: races, bounds, barriers and reads of what was
 /// never written are errors of the run. Slow; for tests of models where there is no GPU.
 pub fn interpreted(device: Device) -> Arc<dyn Driver> {
-    Arc::new(HostDriver::new(device))
+    interpreted_as(device, Capability::Sm80)
+}
+
+/// As [`interpreted`], with the instructions of a generation of GPUs.
+pub fn interpreted_as(device: Device, capability: Capability) -> Arc<dyn Driver> {
+    let number = match capability {
+        Capability::Sm80 => 80,
+        Capability::Sm90a => 90,
+    };
+    Arc::new(HostDriver::new(device).of_capability(number))
+}
+
+/// How kernels are written for a GPU.
+pub(crate) fn style(driver: &dyn Driver) -> Style {
+    let (CodeForm::Host { capability } | CodeForm::Ptx { capability }) = driver.form();
+    match capability_of(capability) {
+        Ok(Capability::Sm90a) => Style::Hopper,
+        _ => Style::Gpu,
+    }
 }
 
 /// NVIDIA's GPU of a number.
@@ -49,7 +69,7 @@ pub fn ptx(kernels: &[Kernel], capability: Capability) -> Result<String, Error> 
 pub(crate) fn load(driver: &Arc<dyn Driver>, plan: &Plan, kernels: &[Kernel]) -> Result<Vec<Function>, Error> {
     let entries = entries(kernels)?;
     let code = match driver.form() {
-        CodeForm::Host => {
+        CodeForm::Host { .. } => {
             kernels.iter().try_for_each(verify_kernel)?;
             Code::Host(entries.into_iter().zip(kernels.iter().map(host_kernel)).collect())
         }
@@ -62,14 +82,23 @@ pub(crate) fn load(driver: &Arc<dyn Driver>, plan: &Plan, kernels: &[Kernel]) ->
 }
 
 fn entries(kernels: &[Kernel]) -> Result<Vec<Entry>, Error> {
-    let entry = |(kernel, name): (&Kernel, String)| {
-        let launch = kernel.launch().ok_or_else(|| {
-            Diagnostic::new(ErrorCode::Internal, format!("kernel `{}` is not for a GPU", kernel.name))
-        })?;
-        let shared_bytes = launch.shared_bytes as u32;
-        Ok(Entry { name, blocks: launch.blocks, threads: launch.threads, shared_bytes })
-    };
-    kernels.iter().zip(entry_names(kernels)).map(entry).collect()
+    kernels.iter().zip(entry_names(kernels)).map(|(kernel, name)| entry(kernel, name)).collect()
+}
+
+/// How a kernel is launched.
+pub(crate) fn entry(kernel: &Kernel, name: String) -> Result<Entry, Error> {
+    let launch = kernel
+        .launch()
+        .ok_or_else(|| Diagnostic::new(ErrorCode::Internal, format!("kernel `{}` is not for a GPU", kernel.name)))?;
+    let shared_bytes = launch.shared_bytes as u32;
+    let matrices = kernel.tensor_maps().iter().map(|map| matrix(kernel, map)).collect();
+    Ok(Entry { name, blocks: launch.blocks, threads: launch.threads, shared_bytes, matrices })
+}
+
+fn matrix(kernel: &Kernel, map: &TensorMap) -> Matrix {
+    let TensorMap { buf, rows, columns, stride, box_rows } = *map;
+    let bf16 = kernel.buf(buf).dtype == DType::BF16;
+    Matrix { argument: buf.0, bf16, rows, columns, stride, box_rows }
 }
 
 fn host_kernel(kernel: &Kernel) -> HostKernel {
@@ -81,7 +110,7 @@ fn host_kernel(kernel: &Kernel) -> HostKernel {
 }
 
 /// For each kernel, whether none of its launches has two arguments in the same memory of which it writes one.
-fn distinct(plan: &Plan) -> Vec<bool> {
+pub(crate) fn distinct(plan: &Plan) -> Vec<bool> {
     let mut distinct = vec![true; plan.kernels.len()];
     for step in &plan.steps {
         let StepOp::Launch { kernel, args, .. } = &step.op else { continue };
@@ -115,14 +144,50 @@ fn capability_of(number: u32) -> Result<Capability, Error> {
     }
 }
 
+/// PTX of kernels as one module.
 #[cfg(feature = "llvm")]
-fn module(kernels: &[Kernel], entries: &[Entry], distinct: &[bool], capability: Capability) -> Result<String, Error> {
+pub(crate) fn module(
+    kernels: &[Kernel],
+    entries: &[Entry],
+    distinct: &[bool],
+    capability: Capability,
+) -> Result<String, Error> {
     let named: Vec<(&str, &Kernel)> = entries.iter().map(|e| e.name.as_str()).zip(kernels).collect();
     Ok(tensorc_codegen::llvm::ptx(&named, distinct, capability)?)
 }
 
 #[cfg(not(feature = "llvm"))]
-fn module(_: &[Kernel], _: &[Entry], _: &[bool], _: Capability) -> Result<String, Error> {
+pub(crate) fn module(_: &[Kernel], _: &[Entry], _: &[bool], _: Capability) -> Result<String, Error> {
     Backend::Llvm.check()?;
     Ok(String::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the copy engine must know of a matrix goes with the kernel, once for all copies of one form.
+    #[test]
+    fn entries_tell_of_matrices() {
+        let copy = |at: u32| {
+            format!("copy_tile %a[{at}], %w rows 120 columns 160 stride 168 box 64 at %b * 64, 0 signals %full[0]")
+        };
+        let text = format!(
+            "kernel @k(%x: bf16[8], %w: f16[20160]) {{ grid %b in 0..2 {{
+               %a = alloc tile f16[8192]  %full = alloc barrier i64[1]
+               threads %t in 0..128 {{
+                 init_barriers %full arrivals 1
+                 barrier
+                 roles {{ warps 0..4 registers 64 {{ {} {} }} }}
+               }} }} }}",
+            copy(0),
+            copy(4096)
+        );
+        let registry = tensorc_ops::registry().unwrap();
+        let kernels = tensorc_ir::text::parse_module(&text, &registry).unwrap().kernels;
+        verify_kernel(&kernels[0]).unwrap();
+        let entry = entries(&kernels).unwrap().swap_remove(0);
+        let matrix = Matrix { argument: 1, bf16: false, rows: 120, columns: 160, stride: 168, box_rows: 64 };
+        assert_eq!((entry.matrices, entry.threads, entry.shared_bytes), (vec![matrix], 128, 16400));
+    }
 }

@@ -192,6 +192,27 @@ impl Session {
         Ok(())
     }
 
+    /// Begins a run on copies of the inputs and returns while it goes on, on a GPU. Two runs may be under way at a time:
+    /// the copies of one overlap the computation of the other. [`Session::finish`] takes the results, in the order of
+    /// the runs.
+    ///
+    /// # Errors
+    /// As [`Session::run_into`]; the model runs here, has states or is compiled in stages, or two runs are under way.
+    pub fn begin(&mut self, inputs: &[TensorRef<'_>]) -> Result<(), Error> {
+        match self.rest {
+            Some(_) => Err(Error::Staged { model: self.plan().name.clone() }),
+            None => Ok(self.context.begin(inputs)?),
+        }
+    }
+
+    /// Waits for the run that was begun first and copies its results.
+    ///
+    /// # Errors
+    /// As [`Session::run_into`], or no run was begun.
+    pub fn finish(&mut self, outputs: &mut [TensorMut<'_>]) -> Result<(), Error> {
+        Ok(self.context.finish(outputs)?)
+    }
+
     /// Runs the first stage and returns the time of each step of its plan.
     ///
     /// # Errors

@@ -29,6 +29,12 @@ pub mod status {
     pub const DAMAGED: i32 = 8;
     /// The model was compiled by another version.
     pub const VERSION: i32 = 9;
+    /// The driver of the GPU cannot be loaded.
+    pub const DRIVER: i32 = 10;
+    /// There is no such GPU, or it does not execute the model's code.
+    pub const DEVICE: i32 = 11;
+    /// A kernel or another call of the GPU's driver failed.
+    pub const GPU: i32 = 12;
 
     /// What a code means.
     pub fn text(status: i32) -> &'static core::ffi::CStr {
@@ -43,6 +49,9 @@ pub mod status {
             WEIGHTS => c"the weights are missing, damaged or those of another model",
             DAMAGED => c"the compiled model is damaged",
             VERSION => c"the model was compiled by a version that the run-time library does not know",
+            DRIVER => c"the driver of the GPU cannot be loaded",
+            DEVICE => c"there is no such GPU, or it does not execute the model's code",
+            GPU => c"a kernel or another call of the GPU's driver failed",
             _ => c"unknown status",
         }
     }
@@ -55,10 +64,15 @@ pub struct Tensor {
     pub data: *mut u8,
     pub dims: *const i64,
     pub rank: u32,
-    /// [`crate::DType`] as a number.
+    /// [`crate::DType`] as a number; with [`Tensor::ON_DEVICE`], the memory is that of the model's GPU.
     pub dtype: u32,
     /// Size of the memory.
     pub bytes: u64,
+}
+
+impl Tensor {
+    /// A flag of the type: the data lies in the memory of the GPU.
+    pub const ON_DEVICE: u32 = 1 << 16;
 }
 
 /// Weights that contexts share: `tc_weights`.
@@ -100,6 +114,37 @@ impl Parallel {
     pub const NONE: Parallel = Parallel { parallel_for: None, pool: core::ptr::null_mut(), workers: 1 };
 }
 
+/// Where a model for a GPU runs: `tc_gpu`.
+#[repr(C)]
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    /// The number of the GPU.
+    pub device: u32,
+    /// 0 or [`Gpu::STEPWISE`].
+    pub flags: u32,
+    /// The library of the driver, a text; null: that of the system.
+    pub driver: *const c_char,
+    /// Filled with why the model does not run there, ended by a zero.
+    pub message: [u8; Gpu::MESSAGE],
+}
+
+impl Gpu {
+    pub const MESSAGE: usize = 256;
+    /// A flag: wait for every kernel, so that an error names the one that failed.
+    pub const STEPWISE: u32 = 1;
+    /// The first GPU.
+    pub const FIRST: Gpu = Gpu { device: 0, flags: 0, driver: core::ptr::null(), message: [0; Gpu::MESSAGE] };
+}
+
+/// `init` of a model for a GPU that its caller chooses.
+pub type InitOn = unsafe extern "C" fn(
+    out: *mut *mut c_void,
+    gpu: *mut Gpu,
+    memory: *mut c_void,
+    bytes: u64,
+    weights: *const Weights,
+) -> Status;
+
 /// The functions of a compiled model, behind its name. Contexts are opaque.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryPoints {
@@ -111,6 +156,8 @@ pub struct EntryPoints {
         weights: *const Weights,
         parallel: *const Parallel,
     ) -> Status,
+    /// None: the model is for processors.
+    pub init_on: Option<InitOn>,
     pub describe: unsafe extern "C" fn(context: *mut c_void, inputs: *const Tensor, outputs: *mut Tensor) -> Status,
     pub run: unsafe extern "C" fn(context: *mut c_void, inputs: *const Tensor, outputs: *mut Tensor) -> Status,
     pub error: unsafe extern "C" fn(context: *const c_void) -> *const c_char,

@@ -11,7 +11,7 @@
 /// First word of every image.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
 /// Version of the layout. Readers accept their own major version with any minor version up to their own.
-pub const VERSION: Version = Version { major: 1, minor: 0 };
+pub const VERSION: Version = Version { major: 1, minor: 1 };
 /// Most dimensions of a tensor in an image.
 pub const MAX_RANK: usize = 16;
 
@@ -58,7 +58,38 @@ pub mod header {
     pub const VARIANTS: usize = 14;
     /// Number of generated kernels.
     pub const KERNELS: usize = 16;
-    pub const WORDS: usize = 17;
+    /// Offset of the [`super::gpu`] record of a model for a GPU, or 0. Since version 1.1.
+    pub const GPU: usize = 17;
+    pub const WORDS: usize = 18;
+}
+
+/// Positions in the record of the code of a model for a GPU.
+pub mod gpu {
+    /// Compute capability that the code is for, written as ten times its major and once its minor number.
+    pub const CAPABILITY: usize = 0;
+    /// 1 if later GPUs execute it, too; 0 if only those of this very capability do.
+    pub const LATER: usize = 1;
+    /// Offset of a [`super::launch`] record for every kernel.
+    pub const LAUNCHES: usize = 2;
+    /// Bytes of the PTX with the zero at its end, and the two halves of its hash (XXH3, 128 bits).
+    pub const PTX: usize = 3;
+    /// The same of the machine code, all zeros if there is none.
+    pub const CUBIN: usize = 6;
+    pub const WORDS: usize = 9;
+}
+
+/// Positions in the record of how a kernel is launched. Its parameters are addresses.
+pub mod launch {
+    /// Offset of its name, a text that ends with a zero.
+    pub const NAME: usize = 0;
+    pub const BLOCKS: usize = 1;
+    /// Threads of a block.
+    pub const THREADS: usize = 2;
+    /// Dynamic shared memory of a block, in bytes.
+    pub const SHARED_BYTES: usize = 3;
+    /// Number of parameters.
+    pub const PARAMETERS: usize = 4;
+    pub const WORDS: usize = 5;
 }
 
 /// Positions in the record of an input or output.
@@ -107,7 +138,7 @@ pub mod slot {
 
 /// Positions in the record of a step.
 pub mod step {
-    /// [`KERNEL`], [`COPY`], or [`LIBRARY`] and the position in [`super::LIBRARIES`] of a library kernel.
+    /// [`KERNEL`], [`COPY`], [`LAUNCH`], or [`LIBRARY`] and the position in [`super::LIBRARIES`] of a library kernel.
     pub const KIND: usize = 0;
     /// Offset of the name of the node it came from.
     pub const NAME: usize = 1;
@@ -128,6 +159,8 @@ pub mod step {
     pub const KERNEL: u64 = 0;
     pub const COPY: u64 = 1;
     pub const LIBRARY: u64 = 2;
+    /// A kernel on a GPU; its slots are its parameters. Since version 1.1.
+    pub const LAUNCH: u64 = 256;
 }
 
 /// Library kernels as the run-time library names them, finely divided: a model links those it calls. The words of

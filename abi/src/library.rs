@@ -99,8 +99,8 @@ pub enum ConvPass {
     DataGradient,
     /// The gradient of the filters, of x and that of y. The sum runs over ascending n, p, q.
     FilterGradient,
-    /// y of x and packed filters of 3×3 taps by minimal filtering F(2×2, 3×3), over blocked channels of one group
-    /// with strides and dilations of 1. The products that are added up are not those of the sum above.
+    /// y of x and packed filters of 3×3 taps by minimal filtering F(2×2, 3×3), over whole blocks of channels of one
+    /// group, with blocked y and strides and dilations of 1. The products that are added up are not those of the sum above.
     Winograd2,
     /// The same by F(4×4, 3×3).
     Winograd4,
@@ -137,9 +137,10 @@ impl Conv2d {
         self.in_channels == 1 && self.out_channels == 1 && self.groups > 1
     }
 
-    /// Whether minimal filtering computes the convolution, if its layout is [`ConvLayout::Blocked`].
+    /// Whether minimal filtering computes the convolution, if y has its channels in blocks.
     pub const fn allows_winograd(&self) -> bool {
         self.groups == 1
+            && self.in_channels.is_multiple_of(CHANNEL_BLOCK)
             && matches!(self.kernel, [3, 3])
             && matches!(self.strides, [1, 1])
             && matches!(self.dilations, [1, 1])
@@ -149,7 +150,7 @@ impl Conv2d {
     /// blocked, and only packed filters of one group or a depthwise convolution go with blocks.
     pub const fn layout_fits(&self) -> bool {
         let packed = self.pass.is_packed();
-        let allowed = self.allows_winograd() && matches!(self.layout, ConvLayout::Blocked);
+        let allowed = self.allows_winograd() && !matches!(self.layout, ConvLayout::Planar);
         if self.pass.tile().is_some() && !allowed {
             return false;
         }

@@ -26,7 +26,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let pool = Pool::new(arguments.threads)?;
     let begin = Instant::now();
-    let options = LoadOptions { weights: None, trusted: arguments.trusted };
+    let options = LoadOptions { weights: None, trusted: arguments.trusted, ..LoadOptions::default() };
     let artifact = Artifact::load(&arguments.library, &options)?;
     let mut context = artifact.context(&pool)?;
     let load = begin.elapsed();

@@ -100,6 +100,8 @@ impl Walk {
                 }
                 Stmt::Mma(mma) => [&mma.a, &mma.b, &mma.acc].into_iter().for_each(|p| self.access(p.buf, &p.index)),
                 Stmt::LoadMatrix { into, .. } => self.access(into.buf, &into.index),
+                Stmt::GroupMma(mma) => self.access(mma.acc.buf, &mma.acc.index),
+                Stmt::Roles(roles) => roles.iter().for_each(|role| self.block(&role.body)),
                 _ => {}
             }
         }
@@ -190,7 +192,7 @@ impl Vectorizable<'_> {
                     (true, _) => !by_lane,
                     // What every lane writes to one place must be the same value.
                     (false, Space::Register | Space::Stack) => by_lane || !self.varies(value),
-                    (false, Space::Global | Space::Shared) => true,
+                    (false, Space::Global | Space::Shared | Space::Tile | Space::Barrier) => true,
                 }
             }
             Stmt::Alloc { buf } => {

@@ -3,7 +3,7 @@
 use tensorc_ir::diag::Result;
 
 use crate::cranelift;
-pub use crate::cranelift::{ObjectModel, entry_points, kernel_name};
+pub use crate::cranelift::{GpuCode, ObjectModel, kernel_name};
 use crate::jit::Backend;
 use crate::target::Target;
 

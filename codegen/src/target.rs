@@ -142,6 +142,22 @@ impl Capability {
         }
     }
 
+    /// The compute capability: ten times its major and once its minor number.
+    pub const fn number(self) -> u32 {
+        match self {
+            Capability::Sm80 => 80,
+            Capability::Sm90a => 90,
+        }
+    }
+
+    /// Whether later GPUs execute its PTX, too.
+    pub const fn later(self) -> bool {
+        match self {
+            Capability::Sm80 => true,
+            Capability::Sm90a => false,
+        }
+    }
+
     /// The version of PTX that its code is written in: as old as can be, for the sake of old drivers.
     pub const fn ptx_feature(self) -> &'static str {
         match self {

@@ -182,7 +182,7 @@ fn check_blocked(random: &mut Random, call: &Conv2d) {
     }
 }
 
-/// A convolution by minimal filtering: close to the f64 sums, and the same bits in every tier and division.
+/// A convolution by minimal filtering: close to the f64 sums, and the same bits in every tier, layout and division.
 ///
 /// A tile is as exact as its largest terms, so the bound is for all of the result: some units of rounding of the
 /// largest sum of absolute products.
@@ -191,15 +191,16 @@ fn check_winograd(random: &mut Random, call: &Conv2d) {
     let sum = Conv2d { pass: ConvPass::Packed, layout: ConvLayout::Blocked, ..*call };
     let (x, w) = (random.fill(sizes(call)[0]), random.fill(sizes(call)[1]));
     let (exact, largest) = exact(&sum, &x, &w);
-    let x = blocked(&x, call.in_channels, plane, false);
+    let blocks = blocked(&x, call.in_channels, plane, false);
     for (pass, bound) in [(ConvPass::Winograd2, 4.0), (ConvPass::Winograd4, 8.0)] {
-        let call = &Conv2d { pass, ..sum };
-        assert!(call.layout_fits());
-        let tasks = conv_tasks(call);
         let mut first: Option<Vec<f32>> = None;
-        for isa in tiers() {
+        let layouts = [(ConvLayout::Blocked, &blocks), (ConvLayout::ToBlocked, &x)];
+        for ((layout, x), isa) in layouts.into_iter().flat_map(|l| tiers().into_iter().map(move |isa| (l, isa))) {
+            let call = &Conv2d { pass, layout, ..sum };
+            assert!(call.layout_fits());
+            let tasks = conv_tasks(call);
             let what = format!("{isa:?} {call:?}");
-            let y = run(isa, call, &x, &w, std::slice::from_ref(&(0..tasks)), false);
+            let y = run(isa, call, x, &w, std::slice::from_ref(&(0..tasks)), false);
             let y = first.get_or_insert(y.clone()).iter().zip(y).map(|(a, b)| {
                 assert_eq!(a.to_bits(), b.to_bits(), "{what}");
                 b
@@ -209,7 +210,7 @@ fn check_winograd(random: &mut Random, call: &Conv2d) {
                 assert!((f64::from(*a) - b).abs() <= bound * f64::from(f32::EPSILON) * largest, "{what}: {a} for {b}");
             }
             let doubled: Vec<f32> = y.iter().map(|y| 2.0 * y).collect();
-            assert_same_bits(&what, &run(isa, call, &x, &w, &cuts(random, tasks), true), &doubled);
+            assert_same_bits(&what, &run(isa, call, x, &w, &cuts(random, tasks), true), &doubled);
         }
     }
 }

@@ -128,7 +128,7 @@ fn methods_follow_the_cost() {
 }
 
 #[test]
-fn an_image_is_converted_for_a_method_that_pays() {
+fn one_convolution_of_planes_is_blocked_if_that_pays() {
     let layouts = |size: u64| {
         let (mut p, mut rng) = (Prims::new(), Rng(1));
         let x = p.input(&[1, 64, size, size]);
@@ -140,7 +140,7 @@ fn an_image_is_converted_for_a_method_that_pays() {
             .map(|conv| (conv.layout, conv.pass))
             .collect::<Vec<_>>()
     };
-    assert_eq!(layouts(56), [(ConvLayout::Blocked, ConvPass::Winograd4)]);
+    assert_eq!(layouts(56), [(ConvLayout::ToBlocked, ConvPass::Winograd4)]);
     assert_eq!(layouts(4), [(ConvLayout::Planar, ConvPass::Forward)]);
 }
 

@@ -7,13 +7,13 @@ use core::ffi::{c_char, c_void};
 use core::mem::{align_of, size_of};
 
 use tensorc_abi::artifact::{Parallel, Status, Tensor, Weights, status};
-use tensorc_abi::image::{Image, dim, header, slot, step, tensor, variant};
-use tensorc_abi::{Attention, BatchedGemm, Conv2d, DType};
+use tensorc_abi::image::{Image, slot, step, variant};
+use tensorc_abi::{Attention, BatchedGemm, Conv2d};
 
 use crate::library::{Call, Library};
-use crate::message::Message;
-use crate::model::{Model, dims};
+use crate::model::{Model, steps, variants};
 use crate::pool::{region, workers};
+use crate::signature::Signature;
 use crate::weights;
 
 /// Alignment of a context's memory and of everything planned in it.
@@ -28,7 +28,7 @@ const COPY_BLOCK: u64 = 1 << 16;
 #[repr(C)]
 pub struct Context {
     model: &'static Model,
-    image: Image<'static>,
+    signature: Signature,
     weights: *const u8,
     parallel: Parallel,
     arguments: *mut *mut u8,
@@ -37,11 +37,8 @@ pub struct Context {
     arena: *mut u8,
     /// Bytes of the arena that the system has been asked for, if it is ours.
     committed: usize,
-    /// The variant that the table of arguments is for: the offset of its record, or 0.
-    bound: usize,
     /// Whether the memory is ours to free.
     owned: bool,
-    message: Message,
 }
 
 /// Where the parts of a context lie, in bytes from its start.
@@ -72,18 +69,6 @@ impl Plan {
         let arena_at = scratch + stride.checked_mul(workers)?;
         Some(Plan { arguments, scratch, stride, arena: arena_at, total: arena_at.checked_add(arena)? })
     }
-}
-
-/// Offsets of the records of all variants.
-fn variants(image: &Image<'static>) -> impl Iterator<Item = usize> + use<> {
-    let (count, at, image) = (image.size(header::VARIANTS), image.size(header::VARIANTS + 1), *image);
-    (0..count).map(move |i| image.size(at + i))
-}
-
-/// Records of the steps of a variant.
-fn steps(image: &Image<'static>, at: usize) -> impl Iterator<Item = &'static [u64; step::WORDS]> + use<> {
-    let (count, first, image) = (image.size(at + variant::STEPS), image.size(at + variant::STEPS + 1), *image);
-    (0..count).map_while(move |i| image.record(first + i * step::WORDS))
 }
 
 /// The library kernel of a step, if it calls one; `None` if it lacks one.
@@ -164,7 +149,7 @@ unsafe fn init(
     }
     let context = Context {
         model,
-        image,
+        signature: Signature::new(image, false),
         weights,
         parallel,
         arguments: base.wrapping_add(plan.arguments).cast(),
@@ -172,9 +157,7 @@ unsafe fn init(
         scratch_stride: plan.stride,
         arena: base.wrapping_add(plan.arena),
         committed: 0,
-        bound: 0,
         owned,
-        message: Message::EMPTY,
     };
     // SAFETY: the memory is large enough for the plan, which begins with the context, and aligned.
     unsafe { base.cast::<Context>().write(context) };
@@ -201,7 +184,7 @@ pub unsafe extern "C" fn tc_rt_free(_: &'static Model, context: *mut Context) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tc_rt_error(_: &'static Model, context: *const Context) -> *const c_char {
     // SAFETY: by the caller's contract.
-    let text = unsafe { context.as_ref() }.map(|context| context.message.as_ptr().cast());
+    let text = unsafe { context.as_ref() }.map(|context| context.signature.message.as_ptr().cast());
     text.unwrap_or(status::text(status::ARGUMENT).as_ptr())
 }
 
@@ -220,12 +203,7 @@ pub unsafe extern "C" fn tc_rt_describe(
     // SAFETY: by the caller's contract.
     let Some(context) = (unsafe { context.as_mut() }) else { return status::ARGUMENT };
     // SAFETY: passed on from the caller.
-    let tensors = unsafe { context.tensors(inputs, outputs) };
-    let described = tensors.and_then(|(inputs, outputs)| {
-        let found = context.find(inputs)?;
-        context.describe(found, outputs);
-        Ok(())
-    });
+    let described = unsafe { context.signature.outputs_for(inputs, outputs) };
     described.err().unwrap_or(status::OK)
 }
 
@@ -251,152 +229,11 @@ pub unsafe extern "C" fn tc_rt_run(
 }
 
 impl Context {
-    /// The caller's tensors, as many as the model has.
-    ///
-    /// # Safety
-    /// As `tc_rt_describe`.
-    unsafe fn tensors<'t>(
-        &mut self,
-        inputs: *const Tensor,
-        outputs: *mut Tensor,
-    ) -> Result<(&'t [Tensor], &'t mut [Tensor]), Status> {
-        self.message.clear();
-        let [reads, writes] = [header::INPUTS, header::OUTPUTS].map(|at| self.image.size(at));
-        if (inputs.is_null() && reads > 0) || (outputs.is_null() && writes > 0) {
-            self.message.text("the tensors are null");
-            return Err(status::ARGUMENT);
-        }
-        let none = core::ptr::NonNull::<Tensor>::dangling().as_ptr();
-        let (inputs, outputs) = (if reads > 0 { inputs } else { none }, if writes > 0 { outputs } else { none });
-        // SAFETY: by the caller's contract.
-        Ok(unsafe { (core::slice::from_raw_parts(inputs, reads), core::slice::from_raw_parts_mut(outputs, writes)) })
-    }
-
-    /// The record of an input or output.
-    fn record(&self, side: usize, i: usize) -> [u64; tensor::WORDS] {
-        self.image.record(self.image.size(side + 1) + i * tensor::WORDS).copied().unwrap_or_default()
-    }
-
-    /// The extents of every input, then every output, of a variant.
-    fn shapes(&self, v: usize) -> Shapes {
-        Shapes { image: self.image, at: self.image.size(v + variant::SHAPES) }
-    }
-
-    /// The variant for inputs of these types.
-    fn find(&mut self, inputs: &[Tensor]) -> Result<usize, Status> {
-        for (i, given) in inputs.iter().enumerate() {
-            let record = self.record(header::INPUTS, i);
-            let name = self.image.text(record[tensor::NAME] as usize);
-            if u64::from(given.dtype) != record[tensor::DTYPE] {
-                self.message.text("input `").text(name).text("` is ").dtype(given.dtype.into());
-                self.message.text(", the model takes ").dtype(record[tensor::DTYPE]);
-                return Err(status::TYPE);
-            }
-            if u64::from(given.rank) != record[tensor::RANK] || (given.dims.is_null() && given.rank > 0) {
-                self.message.text("input `").text(name).text("` has ").number(given.rank.into());
-                self.message.text(" dimensions, the model takes ").number(record[tensor::RANK]);
-                return Err(status::SHAPE);
-            }
-        }
-        // Most runs have the shapes of the one before.
-        let last = Some(self.bound).filter(|v| *v != 0);
-        let image = self.image;
-        let fits = |v: &usize| {
-            let mut shapes = self.shapes(*v);
-            inputs.iter().all(|t| {
-                let expected = shapes.next(t.rank as usize);
-                dims(t).iter().zip(expected).filter(|(dim, extent)| **dim as u64 == **extent).count() == expected.len()
-            })
-        };
-        match last.into_iter().chain(variants(&image)).find(fits) {
-            Some(found) => Ok(found),
-            None => Err(self.unknown_shape(inputs)),
-        }
-    }
-
-    /// Explains that no variant has inputs of these shapes.
-    fn unknown_shape(&mut self, inputs: &[Tensor]) -> Status {
-        let first = variants(&self.image).next().unwrap_or(0);
-        let mut shapes = self.shapes(first);
-        self.message.text("no variant for");
-        for (i, given) in inputs.iter().enumerate() {
-            let name = self.image.text(self.record(header::INPUTS, i)[tensor::NAME] as usize);
-            self.message.text(if i == 0 { " `" } else { ", `" }).text(name).text("` ");
-            self.message.shape(dims(given).iter().map(|dim| *dim as u64));
-        }
-        self.message.text("; compiled for ");
-        for i in 0..self.image.size(header::DIMS) {
-            let at = self.image.size(header::DIMS + 1) + i * dim::WORDS;
-            let [name, min, max] = [dim::NAME, dim::MIN, dim::MAX].map(|word| self.image.word(at + word));
-            self.message
-                .text(self.image.text(name as usize))
-                .text(" = ")
-                .number(min)
-                .text("..=")
-                .number(max)
-                .text(", ");
-        }
-        self.message.text("such as ");
-        for (i, given) in inputs.iter().enumerate() {
-            let expected = shapes.next(given.rank as usize);
-            self.message.text(if i == 0 { "" } else { ", " }).shape(expected.iter().copied());
-        }
-        status::SHAPE
-    }
-
-    /// Enters types, shapes and sizes of the outputs.
-    fn describe(&self, v: usize, outputs: &mut [Tensor]) {
-        let mut shapes = self.outputs(v);
-        for (i, out) in outputs.iter_mut().enumerate() {
-            let record = self.record(header::OUTPUTS, i);
-            let dims = shapes.next(record[tensor::RANK] as usize);
-            out.dims = dims.as_ptr().cast();
-            (out.rank, out.dtype) = (dims.len() as u32, record[tensor::DTYPE] as u32);
-            out.bytes = bytes(record[tensor::DTYPE], dims);
-        }
-    }
-
-    /// The extents of the outputs of a variant.
-    fn outputs(&self, v: usize) -> Shapes {
-        let mut shapes = self.shapes(v);
-        for i in 0..self.image.size(header::INPUTS) {
-            shapes.next(self.record(header::INPUTS, i)[tensor::RANK] as usize);
-        }
-        shapes
-    }
-
-    /// Refuses memory that is too small or not aligned.
-    fn check(&mut self, side: usize, i: usize, given: &Tensor, expected: &[u64]) -> Result<(), Status> {
-        let record = self.record(side, i);
-        let needed = bytes(record[tensor::DTYPE], expected);
-        let align = size(record[tensor::DTYPE]);
-        if needed == 0
-            || (given.bytes >= needed && !given.data.is_null() && (given.data as usize).is_multiple_of(align))
-        {
-            return Ok(());
-        }
-        let name = self.image.text(record[tensor::NAME] as usize);
-        self.message.text(if side == header::INPUTS { "input `" } else { "output `" }).text(name);
-        self.message.text("` needs ").number(needed).text(" bytes at a multiple of ").number(align as u64);
-        self.message.text(", ").number(given.bytes).text(" are given");
-        Err(status::BUFFER)
-    }
-
     unsafe fn run(&mut self, inputs: *const Tensor, outputs: *mut Tensor) -> Result<(), Status> {
         // SAFETY: passed on from the caller.
-        let (inputs, outputs) = unsafe { self.tensors(inputs, outputs)? };
-        let v = self.find(inputs)?;
-        let mut shapes = self.shapes(v);
-        for (i, given) in inputs.iter().enumerate() {
-            let expected = shapes.next(given.rank as usize);
-            self.check(header::INPUTS, i, given, expected)?;
-        }
-        for (i, given) in outputs.iter().enumerate() {
-            let expected = shapes.next(self.record(header::OUTPUTS, i)[tensor::RANK] as usize);
-            self.check(header::OUTPUTS, i, given, expected)?;
-        }
+        let (v, inputs, outputs) = unsafe { self.signature.check_all(inputs, outputs)? };
         self.bind(v, inputs, outputs);
-        for s in steps(&self.image, v) {
+        for s in steps(&self.signature.image, v) {
             // SAFETY: the tensors are as large as the plan says, which the compiler has verified.
             unsafe { self.step(s)? };
         }
@@ -405,10 +242,11 @@ impl Context {
 
     /// Fills the table of arguments.
     fn bind(&mut self, v: usize, inputs: &[Tensor], outputs: &[Tensor]) {
-        let (count, first) = (self.image.size(v + variant::SLOTS), self.image.size(v + variant::SLOTS + 1));
-        let known = self.bound == v;
+        let (count, first) =
+            (self.signature.image.size(v + variant::SLOTS), self.signature.image.size(v + variant::SLOTS + 1));
+        let known = self.signature.bound == v;
         for i in 0..count {
-            let Some(record) = self.image.record::<{ slot::WORDS }>(first + i * slot::WORDS) else { break };
+            let Some(record) = self.signature.image.record::<{ slot::WORDS }>(first + i * slot::WORDS) else { break };
             let index = record[slot::INDEX] as usize;
             let base = match record[slot::HOME] {
                 slot::INPUT => inputs.get(index).map(|t| t.data),
@@ -421,9 +259,9 @@ impl Context {
             // SAFETY: the table has as many entries as the variant with most slots.
             unsafe { *self.arguments.add(i) = address };
         }
-        self.bound = v;
+        self.signature.bound = v;
         if !known {
-            self.commit(self.image.size(v + variant::ARENA_BYTES));
+            self.commit(self.signature.image.size(v + variant::ARENA_BYTES));
         }
     }
 
@@ -448,7 +286,7 @@ impl Context {
         let (tasks, grain) = (s[step::TASKS], s[step::GRAIN]);
         match s[step::KIND] {
             step::KERNEL => {
-                let kernel = self.model.kernel(&self.image, s[step::FUNCTION]).ok_or(status::DAMAGED)?;
+                let kernel = self.model.kernel(&self.signature.image, s[step::FUNCTION]).ok_or(status::DAMAGED)?;
                 region(&self.parallel, tasks, grain, &|_, range| {
                     let scalars = [range.start as i64, range.end as i64];
                     // SAFETY: the compiler made the kernel for these arguments; iterations are free of data races.
@@ -468,7 +306,8 @@ impl Context {
                 });
             }
             _ => {
-                let (library, call) = library_call(self.model, &self.image, s).flatten().ok_or(status::DAMAGED)?;
+                let (library, call) =
+                    library_call(self.model, &self.signature.image, s).flatten().ok_or(status::DAMAGED)?;
                 let scratch = Shared(self.scratch.cast_const());
                 region(&self.parallel, tasks, grain, &|worker, range| {
                     let own = scratch.get().wrapping_add(worker * self.scratch_stride).cast_mut();
@@ -496,27 +335,4 @@ impl<T> Shared<T> {
     fn get(&self) -> *const T {
         self.0
     }
-}
-
-/// Extents of tensors, one after the other.
-struct Shapes {
-    image: Image<'static>,
-    at: usize,
-}
-
-impl Shapes {
-    fn next(&mut self, rank: usize) -> &'static [u64] {
-        let dims = self.image.words(self.at, rank);
-        self.at += rank;
-        dims
-    }
-}
-
-/// Bytes of an element of a type, by its number.
-fn size(dtype: u64) -> usize {
-    DType::ALL.into_iter().find(|d| *d as u64 == dtype).map_or(1, DType::size)
-}
-
-fn bytes(dtype: u64, dims: &[u64]) -> u64 {
-    dims.iter().product::<u64>() * size(dtype) as u64
 }

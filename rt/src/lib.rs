@@ -5,18 +5,21 @@
 //! symbol needed but libc's and libm's. Every entry point is a C function that takes the model first; the
 //! compiler generates the functions of a model's header, which pass it.
 //!
-//! `model` is what the generated code hands over, `context` one run's memory and the run itself, `library` the
-//! kernels that a model may need, `weights` the block of weights and its file, `pool` threads for those who
-//! have none, `program` the `main` of `--emit=exe`.
+//! `model` is what the generated code hands over, `signature` what it takes and gives, `context` one run's memory and
+//! the run itself, `library` the kernels that a model may need, `gpu` the same for models whose kernels run on a GPU,
+//! `weights` the block of weights and its file, `pool` threads for those who have none, `program` the `main` of
+//! `--emit=exe`.
 
 #![no_std]
 
 mod context;
+mod gpu;
 mod library;
 mod message;
 mod model;
 mod pool;
 mod program;
+mod signature;
 mod weights;
 
 use core::ffi::c_char;

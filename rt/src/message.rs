@@ -1,8 +1,11 @@
 //! Texts of errors, put together without an allocator.
 
-use tensorc_abi::DType;
+use core::ffi::{CStr, c_char};
 
-const CAPACITY: usize = 256;
+use tensorc_abi::DType;
+use tensorc_abi::artifact::Gpu;
+
+const CAPACITY: usize = Gpu::MESSAGE;
 
 /// A text that ends with a zero, cut off where it is too long.
 pub struct Message {
@@ -12,6 +15,10 @@ pub struct Message {
 
 impl Message {
     pub const EMPTY: Message = Message { bytes: [0; CAPACITY], len: 0 };
+
+    pub fn bytes(&self) -> [u8; CAPACITY] {
+        self.bytes
+    }
 
     pub fn as_ptr(&self) -> *const u8 {
         self.bytes.as_ptr()
@@ -31,6 +38,18 @@ impl Message {
             }
         }
         self
+    }
+
+    /// A text of C's.
+    ///
+    /// # Safety
+    /// It is null or ends with a zero.
+    pub unsafe fn c_text(&mut self, text: *const c_char) -> &mut Message {
+        if text.is_null() {
+            return self;
+        }
+        // SAFETY: by the caller's contract.
+        self.text(unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("?"))
     }
 
     #[inline(never)]

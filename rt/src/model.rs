@@ -2,7 +2,7 @@
 
 use tensorc_abi::KernelFn;
 use tensorc_abi::artifact::{Status, Tensor, status};
-use tensorc_abi::image::{Image, ImageError, LIBRARIES, MAX_RANK, header};
+use tensorc_abi::image::{Image, ImageError, LIBRARIES, MAX_RANK, header, step, variant};
 
 use crate::library::Library;
 
@@ -55,4 +55,16 @@ pub fn dims(tensor: &Tensor) -> &[i64] {
         // SAFETY: the caller gives as many extents as the rank says.
         false => unsafe { core::slice::from_raw_parts(tensor.dims, tensor.rank as usize) },
     }
+}
+
+/// Offsets of the records of all variants.
+pub fn variants(image: &Image<'static>) -> impl Iterator<Item = usize> + use<> {
+    let (count, at, image) = (image.size(header::VARIANTS), image.size(header::VARIANTS + 1), *image);
+    (0..count).map(move |i| image.size(at + i))
+}
+
+/// Records of the steps of a variant.
+pub fn steps(image: &Image<'static>, at: usize) -> impl Iterator<Item = &'static [u64; step::WORDS]> + use<> {
+    let (count, first, image) = (image.size(at + variant::STEPS), image.size(at + variant::STEPS + 1), *image);
+    (0..count).map_while(move |i| image.record(first + i * step::WORDS))
 }

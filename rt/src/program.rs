@@ -5,10 +5,13 @@ use core::ptr::{null, null_mut};
 
 use libc::{c_char, c_int};
 use tensorc_abi::DType;
-use tensorc_abi::artifact::{Parallel, Status, Tensor, Weights, status};
+use tensorc_abi::artifact::{Gpu, Parallel, Status, Tensor, Weights, status};
 use tensorc_abi::image::{Image, MAX_RANK, header, tensor};
 
 use crate::context::{Context, tc_rt_describe, tc_rt_error, tc_rt_free, tc_rt_init, tc_rt_run};
+use crate::gpu::{
+    GpuContext, GpuModel, tc_rt_gpu_describe, tc_rt_gpu_error, tc_rt_gpu_free, tc_rt_gpu_init_on, tc_rt_gpu_run,
+};
 use crate::model::{Model, dims};
 use crate::pool::{tc_rt_threads_start, tc_rt_threads_stop};
 use crate::weights::{tc_rt_weights_close, tc_rt_weights_open};
@@ -19,8 +22,49 @@ const MAX_TENSORS: usize = 64;
 const SHOWN: usize = 10;
 const MAX_PATH: usize = 4096;
 
-const USAGE: &CStr = c"usage: %s [--weights FILE] [--threads N] [--repeat N] [-o DIR] INPUT.npy...\n\
+const USAGE: &CStr = c"usage: %s [--weights FILE] %s [--repeat N] [-o DIR] INPUT.npy...\n\
 one array for every input, in order; results are printed, and with -o written to DIR as .npy files\n";
+
+/// What differs between models for processors and those for GPUs, whose records and contexts differ.
+struct Functions<M: 'static, C> {
+    /// Its own options.
+    options: &'static CStr,
+    gpu: bool,
+    model: fn(&'static M) -> &'static Model,
+    init: unsafe fn(&'static M, *mut *mut C, *const Weights, *const Parallel, *mut Gpu) -> Status,
+    describe: unsafe extern "C" fn(&'static M, *mut C, *const Tensor, *mut Tensor) -> Status,
+    run: unsafe extern "C" fn(&'static M, *mut C, *const Tensor, *mut Tensor) -> Status,
+    error: unsafe extern "C" fn(&'static M, *const C) -> *const c_char,
+    free: unsafe extern "C" fn(&'static M, *mut C),
+}
+
+const PROCESSOR: Functions<Model, Context> = Functions {
+    options: c"[--threads N]",
+    gpu: false,
+    model: |model| model,
+    init: |model, out, weights, parallel, _| {
+        // SAFETY: passed on from the caller.
+        unsafe { tc_rt_init(model, out, null_mut(), 0, weights, parallel) }
+    },
+    describe: tc_rt_describe,
+    run: tc_rt_run,
+    error: tc_rt_error,
+    free: tc_rt_free,
+};
+
+const GPU: Functions<GpuModel, GpuContext> = Functions {
+    options: c"[--device N] [--driver LIBRARY]",
+    gpu: true,
+    model: |model| &model.model,
+    init: |model, out, weights, _, gpu| {
+        // SAFETY: passed on from the caller.
+        unsafe { tc_rt_gpu_init_on(model, out, gpu, null_mut(), 0, weights) }
+    },
+    describe: tc_rt_gpu_describe,
+    run: tc_rt_gpu_run,
+    error: tc_rt_gpu_error,
+    free: tc_rt_gpu_free,
+};
 
 /// What goes wrong: a text with up to two texts in it.
 struct Failure(&'static CStr, *const c_char, *const c_char);
@@ -35,6 +79,8 @@ impl Failure {
 struct Arguments {
     weights: *const c_char,
     threads: u32,
+    device: u32,
+    driver: *const c_char,
     repeat: u32,
     out: *const c_char,
     inputs: [*const c_char; MAX_TENSORS],
@@ -48,6 +94,28 @@ struct Arguments {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tc_rt_main(model: &'static Model, argc: c_int, argv: *const *const c_char) -> c_int {
     // SAFETY: by the caller's contract.
+    unsafe { program(model, &PROCESSOR, argc, argv) }
+}
+
+/// `main` of a model for a GPU.
+///
+/// # Safety
+/// As `tc_rt_main`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tc_rt_gpu_main(model: &'static GpuModel, argc: c_int, argv: *const *const c_char) -> c_int {
+    // SAFETY: by the caller's contract.
+    unsafe { program(model, &GPU, argc, argv) }
+}
+
+/// # Safety
+/// As `main`; the functions are for the model.
+unsafe fn program<M, C>(
+    model: &'static M,
+    functions: &Functions<M, C>,
+    argc: c_int,
+    argv: *const *const c_char,
+) -> c_int {
+    // SAFETY: by the caller's contract.
     unsafe {
         let name = if argc > 0 { *argv } else { c"model".as_ptr() };
         let complain = |format: &CStr, a: *const c_char, b: *const c_char| {
@@ -55,11 +123,12 @@ pub unsafe extern "C" fn tc_rt_main(model: &'static Model, argc: c_int, argv: *c
             let len = libc::snprintf(text.as_mut_ptr(), text.len(), format.as_ptr(), a, b);
             libc::write(2, text.as_ptr().cast(), len.clamp(0, MAX_PATH as c_int - 1) as usize);
         };
-        let Some(arguments) = parse(argc, argv) else {
-            complain(USAGE, name, null());
+        let Some(arguments) = parse(functions.gpu, argc, argv) else {
+            complain(USAGE, name, functions.options.as_ptr());
             return 2;
         };
-        match run(model, &arguments) {
+        let mut gpu = Gpu { device: arguments.device, driver: arguments.driver, ..Gpu::FIRST };
+        match run(model, functions, &arguments, &mut gpu) {
             Ok(()) => 0,
             Err(Failure(text, a, b)) => {
                 complain(c"%s: ", name, null());
@@ -73,15 +142,23 @@ pub unsafe extern "C" fn tc_rt_main(model: &'static Model, argc: c_int, argv: *c
 
 /// # Safety
 /// As `main`.
-unsafe fn parse(argc: c_int, argv: *const *const c_char) -> Option<Arguments> {
-    let mut all =
-        Arguments { weights: null(), threads: 1, repeat: 1, out: null(), inputs: [null(); MAX_TENSORS], count: 0 };
+unsafe fn parse(gpu: bool, argc: c_int, argv: *const *const c_char) -> Option<Arguments> {
+    let mut all = Arguments {
+        weights: null(),
+        threads: 1,
+        device: 0,
+        driver: null(),
+        repeat: 1,
+        out: null(),
+        inputs: [null(); MAX_TENSORS],
+        count: 0,
+    };
     let mut i = 1;
     while i < argc {
         // SAFETY: `argv` has `argc` texts and a null.
         let (text, value) = unsafe { (CStr::from_ptr(*argv.add(i as usize)), *argv.add(i as usize + 1)) };
         // SAFETY: a text.
-        let number = || u32::try_from(unsafe { libc::atoi(value) }).ok().filter(|n| *n > 0);
+        let number = |least: u32| u32::try_from(unsafe { libc::atoi(value) }).ok().filter(|n| *n >= least);
         if text.to_bytes().first() != Some(&b'-') {
             *all.inputs.get_mut(all.count)? = text.as_ptr();
             all.count += 1;
@@ -93,8 +170,10 @@ unsafe fn parse(argc: c_int, argv: *const *const c_char) -> Option<Arguments> {
         }
         match text.to_bytes() {
             b"--weights" => all.weights = value,
-            b"--threads" => all.threads = number()?,
-            b"--repeat" => all.repeat = number()?,
+            b"--threads" if !gpu => all.threads = number(1)?,
+            b"--device" if gpu => all.device = number(0)?,
+            b"--driver" if gpu => all.driver = value,
+            b"--repeat" => all.repeat = number(1)?,
             b"-o" => all.out = value,
             _ => return None,
         }
@@ -105,7 +184,13 @@ unsafe fn parse(argc: c_int, argv: *const *const c_char) -> Option<Arguments> {
 
 /// # Safety
 /// The texts are texts.
-unsafe fn run(model: &'static Model, arguments: &Arguments) -> Result<(), Failure> {
+unsafe fn run<M, C>(
+    whole: &'static M,
+    functions: &Functions<M, C>,
+    arguments: &Arguments,
+    gpu: &mut Gpu,
+) -> Result<(), Failure> {
+    let model = (functions.model)(whole);
     let damaged = |status: Status| Failure::of(c"%s", status::text(status).as_ptr());
     let image = model.image().map_err(damaged)?;
     let [reads, writes] = [header::INPUTS, header::OUTPUTS].map(|at| image.size(at));
@@ -114,7 +199,7 @@ unsafe fn run(model: &'static Model, arguments: &Arguments) -> Result<(), Failur
     }
     let mut weights = Weights::NONE;
     let mut parallel = Parallel::NONE;
-    let mut context: *mut Context = null_mut();
+    let mut context: *mut C = null_mut();
     // SAFETY: every pointer is to something of this function, or null where that is allowed.
     unsafe {
         let mut given: *const Weights = null();
@@ -134,10 +219,15 @@ unsafe fn run(model: &'static Model, arguments: &Arguments) -> Result<(), Failur
         if given.is_null() && image.word(header::WEIGHTS) > 0 && model.embedded_weights().is_null() {
             return Err(Failure::of(c"the model's weights are in a file: give --weights FILE%s", c"".as_ptr()));
         }
-        let status = tc_rt_init(model, &raw mut context, null_mut(), 0, given, &raw const parallel);
-        let result =
-            if status == status::OK { execute(model, &image, context, arguments) } else { Err(damaged(status)) };
-        tc_rt_free(model, context);
+        let gpu = core::ptr::from_mut(gpu);
+        let status = (functions.init)(whole, &raw mut context, given, &raw const parallel, gpu);
+        let result = match status {
+            status::OK => execute(whole, functions, &image, context, arguments),
+            // Only GPUs fill the message, which its owner keeps.
+            _ if (*gpu).message[0] != 0 => Err(Failure::of(c"%s", (&raw const (*gpu).message).cast())),
+            _ => Err(damaged(status)),
+        };
+        (functions.free)(whole, context);
         tc_rt_threads_stop(&raw mut parallel);
         tc_rt_weights_close(model, &raw mut weights);
         result
@@ -148,10 +238,11 @@ unsafe fn run(model: &'static Model, arguments: &Arguments) -> Result<(), Failur
 ///
 /// # Safety
 /// The context is alive.
-unsafe fn execute(
-    model: &'static Model,
+unsafe fn execute<M, C>(
+    model: &'static M,
+    functions: &Functions<M, C>,
     image: &Image<'static>,
-    context: *mut Context,
+    context: *mut C,
     arguments: &Arguments,
 ) -> Result<(), Failure> {
     const NONE: Tensor = Tensor { data: null_mut(), dims: null(), rank: 0, dtype: 0, bytes: 0 };
@@ -163,8 +254,8 @@ unsafe fn execute(
     }
     // SAFETY: the context is alive, and the arrays are as long as the model needs.
     unsafe {
-        let failed = |_| Failure::of(c"%s", tc_rt_error(model, context));
-        check(tc_rt_describe(model, context, inputs.as_ptr(), outputs.as_mut_ptr())).map_err(failed)?;
+        let failed = |_| Failure::of(c"%s", (functions.error)(model, context));
+        check((functions.describe)(model, context, inputs.as_ptr(), outputs.as_mut_ptr())).map_err(failed)?;
         let count = image.size(header::OUTPUTS);
         for out in &mut outputs[..count] {
             out.data = libc::malloc(out.bytes.max(1) as usize).cast();
@@ -173,7 +264,7 @@ unsafe fn execute(
             }
         }
         for _ in 0..arguments.repeat {
-            check(tc_rt_run(model, context, inputs.as_ptr(), outputs.as_mut_ptr())).map_err(failed)?;
+            check((functions.run)(model, context, inputs.as_ptr(), outputs.as_mut_ptr())).map_err(failed)?;
         }
         for (i, out) in outputs[..count].iter().enumerate() {
             let at = image.size(header::OUTPUTS + 1) + i * tensor::WORDS;

@@ -4,10 +4,14 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tensorc_abi::DType;
-use tensorc_runtime::array::{Chunk, Inline, Launch, LaunchError, Source, Space, Target, View, launch, lend, read};
+use tensorc_runtime::array::{
+    Chunk, Extents, Inline, Launch, LaunchError, Source, Space, Target, View, launch, lend, read,
+};
 use tensorc_runtime::dlpack::Imported;
 use tensorc_runtime::engine::{EngineConfig, EngineKind, Name, Property};
+use tensorc_runtime::gpu::HostDriver;
 use tensorc_runtime::storage::StorageConfig;
 use tensorc_runtime::{Device, TensorMut, TensorRef};
 
@@ -15,12 +19,29 @@ static NAME: Name = Name::from_static("test");
 
 fn spaces() -> Vec<Space> {
     let config = |kind| EngineConfig { kind, cpu_workers: 2, ..EngineConfig::default() };
-    EngineKind::ALL.map(|kind| Space::new(config(kind), StorageConfig::default()).unwrap()).into()
+    let mut spaces: Vec<Space> = vec![];
+    for (seed, kind) in (0..).zip(EngineKind::ALL) {
+        let driver = Arc::new(HostDriver::with_seed(Device::accelerator(0), seed));
+        spaces.push(Space::new(config(kind), StorageConfig::default()).unwrap());
+        spaces.push(Space::with_driver(config(kind), StorageConfig::default(), Some(driver)).unwrap());
+    }
+    spaces
 }
 
 fn array(space: &Space, device: Device, values: &[u8]) -> View {
-    let chunk = Chunk::copy_of(space, device, values).unwrap();
-    View::whole(chunk, DType::U8, &[values.len() as u64]).unwrap()
+    let dims = [values.len() as u64];
+    if !space.is_driven(device) {
+        return View::whole(Chunk::copy_of(space, device, values).unwrap(), DType::U8, &dims).unwrap();
+    }
+    let view = View::whole(Chunk::new(space, device, dims[0]), DType::U8, &dims).unwrap();
+    let data = Bytes::copy_from_slice(values);
+    let from = Source::Host { dtype: DType::U8, dims: Extents::from_slice(&dims), data };
+    launch(space, request(device, vec![from], vec![Target::write(view.clone())]), |inputs, outputs| {
+        outputs[0].data.copy_from_slice(inputs[0].data);
+        Ok(())
+    })
+    .unwrap();
+    view
 }
 
 fn bytes(space: &Space, view: &View) -> Vec<u8> {

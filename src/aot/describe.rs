@@ -9,6 +9,7 @@ use tensorc_ir::text::print_kernel;
 use tensorc_runtime::artifact::{KernelInfo, Manifest, TensorInfo, VariantInfo, WeightsInfo};
 
 use super::Request;
+use super::gpu::Code;
 use super::variants::Variant;
 use super::weights::Block;
 use crate::Model;
@@ -20,6 +21,7 @@ pub fn describe(
     variants: &[Variant],
     kernels: &[Kernel],
     block: &Block,
+    gpu: Option<&Code>,
     image_words: usize,
 ) -> Manifest {
     let info = |v: &Variant| VariantInfo {
@@ -27,7 +29,13 @@ pub fn describe(
         steps: v.plan.steps.len() as u64,
         arena_bytes: v.plan.arena_bytes,
     };
-    let kernel = |k: &Kernel| KernelInfo { name: k.name.clone(), code_bytes: 0, kir: print_kernel(k) };
+    let ptx = gpu.map(Code::ptx_bytes).unwrap_or_default();
+    let kernel = |(i, k): (usize, &Kernel)| KernelInfo {
+        name: k.name.clone(),
+        code_bytes: ptx.get(i).copied().unwrap_or(0),
+        launch: gpu.map(|code| code.launch(i)),
+        kir: print_kernel(k),
+    };
     Manifest {
         format: (VERSION.major, VERSION.minor),
         compiler: env!("CARGO_PKG_VERSION").to_owned(),
@@ -41,13 +49,14 @@ pub fn describe(
             bytes: block.bytes.len() as u64,
             hash: format!("{:032x}", block.hash),
         },
+        gpu: gpu.map(Code::describe),
         image_bytes: 8 * image_words as u64,
         variants: variants.iter().map(info).collect(),
-        kernels: kernels.iter().map(kernel).collect(),
+        kernels: kernels.iter().enumerate().map(kernel).collect(),
     }
 }
 
-/// The manifest with the bytes of code of every kernel.
+/// The manifest with the bytes of code of every kernel for a processor.
 pub fn with_code(manifest: &Manifest, code: &[u64]) -> Manifest {
     let mut with = manifest.clone();
     with.kernels.iter_mut().zip(code).for_each(|(kernel, bytes)| kernel.code_bytes = *bytes);

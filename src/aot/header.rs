@@ -7,12 +7,20 @@ use tensorc_runtime::artifact::{Manifest, TensorInfo};
 /// Declarations that every header has, once in a program.
 const COMMON: &str = include_str!("tensorc.h.in");
 
+/// Declarations of every header of a model for a GPU.
+const GPU: &str = include_str!("tensorc_gpu.h.in");
+
 /// The text of the header.
 pub fn write(manifest: &Manifest) -> String {
     let name = &manifest.name;
     let upper = name.to_uppercase();
-    let mut h = format!("/* {name}: compiled by tensorc {} for {}. */\n", manifest.compiler, manifest.target);
-    let _ = write!(h, "#ifndef {upper}_H\n#define {upper}_H\n\n{COMMON}\n");
+    let target = match &manifest.gpu {
+        Some(gpu) => format!("{} and GPUs, {}", manifest.target, gpu.architecture),
+        None => manifest.target.clone(),
+    };
+    let common = format!("{COMMON}{}", if manifest.gpu.is_some() { GPU } else { "" });
+    let mut h = format!("/* {name}: compiled by tensorc {} for {target}. */\n", manifest.compiler);
+    let _ = write!(h, "#ifndef {upper}_H\n#define {upper}_H\n\n{common}\n");
     signature(&mut h, manifest);
     let weights = match (manifest.weights.bytes, manifest.weights.embedded) {
         (0, _) => "The model has no weights: give null.".to_owned(),
@@ -21,7 +29,6 @@ pub fn write(manifest: &Manifest) -> String {
             "The weights, {bytes} bytes, are in a file beside the object: open it once and give it to every context."
         ),
     };
-    let arena = manifest.arena_bytes();
     let _ = write!(
         h,
         r#"#define {upper}_INPUTS {inputs}
@@ -41,17 +48,9 @@ tc_status {name}_weights_open(const char *path, uint32_t flags, tc_weights *out)
 tc_status {name}_weights_view(const void *file, uint64_t bytes, uint32_t flags, tc_weights *out);
 void {name}_weights_close(tc_weights *weights);
 
-/* Bytes of memory that a context takes; intermediate tensors alone are {arena}. */
-uint64_t {name}_memory_bytes(uint32_t workers);
-/* Makes a context in `memory`, at a multiple of 64 bytes, or in memory of its own if that is null. With the
- * caller's memory nothing is allocated, here or later. `parallel` may be null: one thread. `weights` and
- * `parallel` must outlive the context. */
-tc_status {name}_init({name}_context **out, void *memory, uint64_t bytes, const tc_weights *weights,
-                      const tc_parallel *parallel);
-/* Fills type, shape and bytes of the outputs for the shapes of the inputs; no data is needed or touched. */
+{contexts}/* Fills type, shape and bytes of the outputs for the shapes of the inputs; no data is needed or touched. */
 tc_status {name}_describe({name}_context *context, const tc_tensor *inputs, tc_tensor *outputs);
-/* Runs the model on {upper}_INPUTS inputs into {upper}_OUTPUTS outputs, which overlap nothing. Results have the
- * same bits for every number of workers. */
+/* Runs the model on {upper}_INPUTS inputs into {upper}_OUTPUTS outputs, which overlap nothing. {results} */
 tc_status {name}_run({name}_context *context, const tc_tensor *inputs, tc_tensor *outputs);
 /* What went wrong in the last call with the context; valid until the next. */
 const char *{name}_error(const {name}_context *context);
@@ -65,8 +64,44 @@ void {name}_free({name}_context *context);
 "#,
         inputs = manifest.inputs.len(),
         outputs = manifest.outputs.len(),
+        contexts = contexts(manifest),
+        results = match manifest.gpu {
+            None => "Results have the\n * same bits for every number of workers.",
+            Some(_) => "It returns when\n * the GPU is done with them.",
+        },
     );
     h
+}
+
+/// The functions that make contexts.
+fn contexts(manifest: &Manifest) -> String {
+    let (name, arena) = (&manifest.name, manifest.arena_bytes());
+    if manifest.gpu.is_none() {
+        return format!(
+            r#"/* Bytes of memory that a context takes; intermediate tensors alone are {arena}. */
+uint64_t {name}_memory_bytes(uint32_t workers);
+/* Makes a context in `memory`, at a multiple of 64 bytes, or in memory of its own if that is null. With the
+ * caller's memory nothing is allocated, here or later. `parallel` may be null: one thread. `weights` and
+ * `parallel` must outlive the context. */
+tc_status {name}_init({name}_context **out, void *memory, uint64_t bytes, const tc_weights *weights,
+                      const tc_parallel *parallel);
+"#
+        );
+    }
+    format!(
+        r#"/* Bytes of the host's memory that a context takes, whatever `workers` is. On the GPU it takes {arena} bytes for
+ * intermediate tensors and room for a copy of every input and output. */
+uint64_t {name}_memory_bytes(uint32_t workers);
+/* Makes a context on a GPU, in `memory` of the host, at a multiple of 64 bytes, or in memory of its own if that is
+ * null. `gpu` may be null: the first GPU with the system's driver; after an error, its message says why. Code and
+ * weights are brought to the GPU with the first context and shared by all that are given the same `weights`, which
+ * must outlive them. */
+tc_status {name}_init_on({name}_context **out, tc_gpu *gpu, void *memory, uint64_t bytes, const tc_weights *weights);
+/* The same on the first GPU. Nothing is shared among threads of the host: `parallel` is not used. */
+tc_status {name}_init({name}_context **out, void *memory, uint64_t bytes, const tc_weights *weights,
+                      const tc_parallel *parallel);
+"#
+    )
 }
 
 /// Inputs, outputs and dynamic dimensions as a comment.

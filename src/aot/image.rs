@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use tensorc_abi::image::{LIBRARIES, MAGIC, VERSION, checksum, header, slot, step};
+use tensorc_abi::image::{LIBRARIES, MAGIC, VERSION, checksum, gpu, header, slot, step};
 use tensorc_abi::{Buffer, BufferId, Epilogue, Home, Plan, Step, StepOp};
 use tensorc_kernels::{ConvWay, conv_way};
 use tensorc_runtime::plan::division;
 
 use super::Request;
+use super::gpu::Code;
 use super::variants::Variant;
 use super::weights::Block;
 
@@ -18,6 +19,8 @@ pub struct Contents<'c> {
     /// Of each variant, the number of each of its kernels in the artifact.
     pub kernels: &'c [Vec<u32>],
     pub block: &'c Block,
+    /// Code of kernels that run on a GPU.
+    pub gpu: Option<&'c Code>,
 }
 
 /// The kind of a step; `None` for a function of the host.
@@ -62,6 +65,7 @@ pub fn write(contents: &Contents<'_>) -> Vec<u64> {
     w.table(header::VARIANTS, offsets.len(), &offsets);
     let kernels = contents.kernels.iter().flatten().max().map_or(0, |last| u64::from(*last) + 1);
     w.words[header::KERNELS] = kernels;
+    w.words[header::GPU] = contents.gpu.map_or(0, |code| w.gpu(contents, code));
     w.words[header::MAGIC] = MAGIC;
     w.words[header::VERSION] = VERSION.word();
     w.words[header::LEN] = w.words.len() as u64;
@@ -106,6 +110,29 @@ impl Writer {
         [self.text(&buffer.name), buffer.dtype as u64, buffer.dims.len() as u64]
     }
 
+    /// The record of the code for a GPU.
+    fn gpu(&mut self, contents: &Contents<'_>, code: &Code) -> u64 {
+        let mut parameters = vec![0; code.entries.len()];
+        for (variant, numbers) in contents.variants.iter().zip(contents.kernels) {
+            for s in &variant.plan.steps {
+                if let StepOp::Launch { kernel, args, .. } = &s.op {
+                    parameters[numbers[kernel.0 as usize] as usize] = args.len() as u64;
+                }
+            }
+        }
+        let mut launches = vec![];
+        for (entry, parameters) in code.entries.iter().zip(parameters) {
+            let name = self.text(&format!("{}\0", entry.name));
+            launches.extend([name, entry.blocks, entry.threads.into(), entry.shared_bytes.into(), parameters]);
+        }
+        let launches = self.put(&launches);
+        let (capability, later) = (code.capability.number().into(), code.capability.later().into());
+        let mut record = [0; gpu::WORDS];
+        record[..gpu::PTX].copy_from_slice(&[capability, later, launches]);
+        record[gpu::PTX..].copy_from_slice(&code.hashes());
+        self.put(&record)
+    }
+
     fn variant(&mut self, contents: &Contents<'_>, i: usize) -> u64 {
         let plan = &contents.variants[i].plan;
         let (mut slots, mut steps) = (vec![], vec![]);
@@ -115,9 +142,12 @@ impl Writer {
                 continue;
             }
             let (first, name) = ((slots.len() / slot::WORDS) as u64, self.text(&s.name));
-            let (function, args, call) = self.call(s, &contents.kernels[i]);
-            steps.extend([kind, name, first, tasks, grain, function, args, call]);
             let used = operands(s);
+            let (function, args, call) = self.call(s, &contents.kernels[i]);
+            steps.extend(match (contents.gpu, kind) {
+                (Some(_), step::KERNEL) => [step::LAUNCH, name, first, 1, 0, function, used.len() as u64, 0],
+                _ => [kind, name, first, tasks, grain, function, args, call],
+            });
             slots.extend(used.into_iter().flat_map(|id| place(plan, id, &contents.block.offsets[i])));
         }
         let shapes: Vec<u64> =

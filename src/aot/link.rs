@@ -93,7 +93,7 @@ pub fn link(
             command.args(["-shared".to_owned(), format!("-Wl,-soname,{file_name}")]);
             command.arg(format!("-Wl,--version-script={}", script.display()));
         }
-        command.arg("-o").args([&made, &object, &library]).args(["-lm", "-lpthread"]);
+        command.arg("-o").args([&made, &object, &library]).args(["-lm", "-lpthread", "-ldl"]);
     }
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|source| LinkError::Linker { linker: program.clone(), source })?;

@@ -2,11 +2,13 @@
 //!
 //! A [`Request`] names the shapes; every combination of extents of the dynamic dimensions becomes a *variant*, a
 //! plan of its own. `variants` compiles them, `weights` lays their weights into one block, `image` writes their
-//! plans as tables, and `tensorc_codegen::object` puts these beside the kernels. `header`, `bindings` and
-//! `describe` describe the result, `link` makes libraries and programs with the linker of the C compiler.
+//! plans as tables, and `tensorc_codegen::object` puts these beside the kernels; `gpu` makes the code of kernels that run on a
+//! GPU. `header`, `bindings` and `describe` describe the result, `link` makes libraries and programs with the linker of the
+//! C compiler.
 
 pub mod bindings;
 mod describe;
+pub mod gpu;
 mod header;
 mod image;
 pub mod link;
@@ -16,12 +18,14 @@ mod weights;
 use std::collections::BTreeMap;
 
 use tensorc_abi::image::step;
-use tensorc_codegen::object::{ObjectModel, emit_object, kernel_name};
+use tensorc_codegen::object::{GpuCode, ObjectModel, emit_object, kernel_name};
 use tensorc_codegen::target::Target;
 use tensorc_ir::Module;
 use tensorc_ir::kir::Kernel;
+use tensorc_passes::Device;
 use tensorc_runtime::artifact::Manifest;
 
+use self::gpu::{Code, Gpu};
 use self::variants::Variant;
 use crate::{Error, Model};
 
@@ -34,7 +38,10 @@ pub struct Request {
     pub shapes: BTreeMap<String, Vec<u64>>,
     /// First and last extents of dynamic dimensions, by name.
     pub ranges: BTreeMap<String, (u64, u64)>,
+    /// The processor, of the program alone if the kernels run on a GPU.
     pub target: Target,
+    /// Where the kernels run, if it is a GPU; the passes of the compiler are for one then.
+    pub gpu: Option<Gpu>,
     /// Whether the weights are part of the object rather than a file beside it.
     pub embed_weights: bool,
     /// Whether the object has a `main`.
@@ -49,6 +56,8 @@ pub struct Artifact {
     pub header: String,
     /// The file of weights, if they are not embedded.
     pub weights: Option<Vec<u8>>,
+    /// The PTX of kernels that run on a GPU.
+    pub ptx: Option<String>,
     pub manifest: Manifest,
     /// What was compiled, for people: the optimized graph and the plan of every variant, named by its extents, and the
     /// kernels of all, as the object names them.
@@ -63,23 +72,33 @@ pub struct Artifact {
 pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
     let compiler = model.compiler();
     check_name(&request.name)?;
-    if compiler.options().gpu.is_some() {
-        return Err(Error::Artifact("ahead of time, code is made for processors alone, not for a GPU".into()));
+    let made_for = match compiler.options().passes.device {
+        Device::Cpu if request.gpu.is_some() => Some("processors, the target is a GPU"),
+        Device::Gpu if request.gpu.is_none() => Some("GPUs, the target is a processor"),
+        _ => None,
+    };
+    if let Some(what) = made_for {
+        return Err(Error::Artifact(format!("the compiler's passes are for {what}")));
     }
     let variants = variants::compile(model, request)?;
     compiler.progress("pack weights");
     let block = weights::Block::new(compiler, &variants)?;
     let (kernels, numbers) = unique_kernels(&variants);
-    let image = image::write(&image::Contents { request, variants: &variants, kernels: &numbers, block: &block });
-    let manifest = describe::describe(model, request, &variants, &kernels, &block, image.len());
     compiler.progress("generate code");
+    let on_gpu = |gpu: &Gpu| Code::new(&request.name, &kernels, &variants, &numbers, gpu);
+    let code = request.gpu.as_ref().map(on_gpu).transpose()?;
+    let contents =
+        image::Contents { request, variants: &variants, kernels: &numbers, block: &block, gpu: code.as_ref() };
+    let image = image::write(&contents);
+    let manifest = describe::describe(model, request, &variants, &kernels, &block, code.as_ref(), image.len());
     let calls = |kind: u64| variants.iter().flat_map(|v| &v.plan.steps).any(|s| image::kind(&s.op) == Some(kind));
     let object = ObjectModel {
         name: &request.name,
-        kernels: &kernels,
+        kernels: if code.is_some() { &[] } else { &kernels },
         image: &image,
         weights: request.embed_weights.then_some(&block.bytes),
         libraries: std::array::from_fn(|library| calls(step::LIBRARY + library as u64)),
+        gpu: code.as_ref().map(|code| GpuCode { ptx: &code.ptx, cubin: code.cubin.as_deref() }),
         program: request.program,
         manifest: &|code| describe::with_code(&manifest, code).to_section(),
     };
@@ -90,7 +109,8 @@ pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
     let header = header::write(&manifest);
     let weights = (!request.embed_weights).then(|| block.file());
     let module = module(request, variants, kernels, &numbers);
-    Ok(Artifact { object, header, weights, manifest, module })
+    let ptx = code.as_ref().map(Code::text);
+    Ok(Artifact { object, header, weights, ptx, manifest, module })
 }
 
 fn module(request: &Request, variants: Vec<Variant>, mut kernels: Vec<Kernel>, numbers: &[Vec<u32>]) -> Module {

@@ -1,6 +1,7 @@
 //! The plans of a model: one for every combination of extents of its dynamic dimensions.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tensorc_abi::{Plan, StepOp};
 use tensorc_ir::TensorData;
@@ -16,7 +17,7 @@ use crate::compile::{Report, lowered};
 use crate::{Error, Model, binding};
 
 /// Most plans of an artifact.
-const MOST: u64 = 1024;
+const MOST: u64 = 4096;
 
 /// A plan for fixed shapes.
 pub struct Variant {
@@ -44,18 +45,41 @@ pub fn compile(model: &Model, request: &Request) -> Result<Vec<Variant>, Error> 
             "the ranges have {count} combinations of extents; an artifact holds up to {MOST} plans"
         ));
     }
-    let mut all = vec![];
-    let mut extents: Vec<u64> = request.ranges.values().map(|(first, _)| *first).collect();
-    loop {
-        all.push(variant(model, request, &extents).map_err(|error| within(request, &extents, error))?);
-        // The next combination, the last dimension first.
-        let ranges: Vec<(u64, u64)> = request.ranges.values().copied().collect();
-        let Some(next) = (0..extents.len()).rev().find(|i| extents[*i] < ranges[*i].1) else { return Ok(all) };
-        extents[next] += 1;
-        for i in next + 1..extents.len() {
-            extents[i] = ranges[i].0;
+    let all = combinations(request);
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let threads = model.compiler().pool().threads().min(all.len());
+    let work = || {
+        let mut found = vec![];
+        while let Some(extents) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let result = variant(model, request, extents).map_err(|error| within(request, extents, error));
+            let failed = result.is_err();
+            found.push((extents, result));
+            if failed {
+                // The first in order that fails is among those that have been begun.
+                next.store(all.len(), Ordering::Relaxed);
+            }
+            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+            if all.len() > 1 {
+                model.compiler().progress(&format!("plan {done} of {}", all.len()));
+            }
         }
-    }
+        found
+    };
+    let mut found = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let joined = threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        joined.flatten().collect::<Vec<_>>()
+    });
+    found.sort_by_key(|(extents, _)| *extents);
+    found.into_iter().map(|(_, variant)| variant).collect()
+}
+
+/// All combinations of extents in the ranges, ascending, the last dimension first.
+fn combinations(request: &Request) -> Vec<Vec<u64>> {
+    request.ranges.values().fold(vec![vec![]], |all, (first, last)| {
+        let with_each = |some: &Vec<u64>| (*first..=*last).map(|extent| [&some[..], &[extent]].concat()).collect();
+        all.iter().flat_map::<Vec<Vec<u64>>, _>(with_each).collect()
+    })
 }
 
 /// The error with the extents at which it came up.
@@ -96,6 +120,10 @@ fn variant(model: &Model, request: &Request, extents: &[u64]) -> Result<Variant,
     if let Some((operator, node)) = external {
         let why = format!("operator `{operator}` at `{node}` is a function of this process, which an artifact lacks");
         return Err(Error::Artifact(why));
+    }
+    let library = plan.steps.iter().find(|step| !matches!(step.op, StepOp::Launch { .. } | StepOp::Copy { .. }));
+    if let Some(step) = library.filter(|_| request.gpu.is_some()) {
+        return Err(Error::Artifact(format!("`{}` is a call of a library for processors", step.name)));
     }
     Ok(Variant { extents: extents.to_vec(), graph, plan, kernels, constants })
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use tensorc::runtime::artifact::{ArtifactError, Manifest, TensorInfo};
+use tensorc::runtime::artifact::{ArtifactError, LaunchInfo, Manifest, TensorInfo};
 
 use super::Failure;
 
@@ -48,16 +48,45 @@ pub fn table(manifest: &Manifest, kernels: bool) -> Result<String, Failure> {
     }
     let code: u64 = manifest.kernels.iter().map(|k| k.code_bytes).sum();
     let place = if manifest.weights.embedded { "inside" } else { "in a file" };
-    writeln!(out, "code         {code} B in {} kernels", manifest.kernels.len())?;
+    match &manifest.gpu {
+        None => writeln!(out, "code         {code} B in {} kernels", manifest.kernels.len())?,
+        Some(gpu) => {
+            let cubin = match gpu.cubin_bytes {
+                0 => "no machine code".to_owned(),
+                bytes => format!("{bytes} B of machine code"),
+            };
+            let kernels = manifest.kernels.len();
+            writeln!(out, "GPU          {}, {kernels} kernels, {} B of PTX, {cubin}", gpu.architecture, gpu.ptx_bytes)?;
+        }
+    }
     writeln!(out, "plans        {} B, {} plans", manifest.image_bytes, manifest.variants.len())?;
     writeln!(out, "weights      {} B {place}, XXH3 {}", manifest.weights.bytes, manifest.weights.hash)?;
     writeln!(out, "memory       {} B of intermediate tensors at most", manifest.arena_bytes())?;
     writeln!(out, "kernels")?;
     for (number, kernel) in manifest.kernels.iter().enumerate() {
         writeln!(out, "  {number:>4} {:>8} B  {}", kernel.code_bytes, kernel.name)?;
+        if let Some(launch) = &kernel.launch {
+            writeln!(out, "       {}", launched(launch))?;
+        }
         if kernels {
             writeln!(out, "{}", kernel.kir)?;
         }
     }
     Ok(out)
+}
+
+/// What a kernel takes of a GPU.
+fn launched(launch: &LaunchInfo) -> String {
+    let LaunchInfo { blocks, threads, shared_bytes, registers, spilled_bytes } = launch;
+    let mut text = format!("{blocks} blocks of {threads} threads");
+    if *shared_bytes > 0 {
+        text += &format!(", {shared_bytes} B shared");
+    }
+    if let Some(registers) = registers {
+        text += &format!(", {registers} registers");
+    }
+    if let Some(bytes) = spilled_bytes.filter(|bytes| *bytes > 0) {
+        text += &format!(", {bytes} B spilled");
+    }
+    text
 }

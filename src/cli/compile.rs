@@ -4,11 +4,14 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use tensorc::aot::gpu::{Gpu, find_assembler};
 use tensorc::aot::link::{Product, Tools, link};
-use tensorc::aot::{Request, bindings, compile};
+use tensorc::aot::{Artifact, Request, bindings, compile};
 use tensorc::ir::Module;
 use tensorc::ir::text::{PrintOptions, print_module};
-use tensorc::{Backend, Target};
+use tensorc::passes::Device;
+use tensorc::{Backend, Options, Target};
+use tensorc_codegen::target::Capability;
 
 use super::code::Form;
 use super::{CompileArgs, Failure, ModelArgs, Usage, arrays, print};
@@ -17,15 +20,22 @@ use super::{CompileArgs, Failure, ModelArgs, Usage, arrays, print};
 pub struct AheadArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Where to write: OUT.o, OUT.a, OUT.so, OUT, OUT.ir, OUT.kir or OUT.s, with OUT.h, OUT.json and OUT.weights beside
+    /// Where to write: OUT.o, OUT.a, OUT.so, OUT, OUT.ir, OUT.kir, OUT.s or OUT.ptx, with OUT.h, OUT.json and OUT.weights beside
     #[arg(short, long, value_name = "OUT")]
     out: PathBuf,
     /// What to write; several with commas
     #[arg(long, value_delimiter = ',', default_value = "obj")]
     emit: Vec<Emit>,
-    /// native, x86_64, x86_64-v3, x86_64-v4, aarch64 or riscv64
+    /// native, x86_64, x86_64-v3, x86_64-v4, aarch64 or riscv64; or a GPU, cuda:sm_80 or cuda:sm_90a
     #[arg(long, default_value = "native")]
     target: String,
+    /// The processor of a program whose kernels run on a GPU, as a target
+    #[arg(long, value_name = "TARGET", default_value = "native")]
+    host: String,
+    /// NVIDIA's assembler, which adds machine code to the PTX; `none` for PTX alone (default: $TENSORC_PTXAS, or ptxas of
+    /// the PATH if it is there)
+    #[arg(long, value_name = "PROGRAM")]
+    ptxas: Option<PathBuf>,
     /// Extents of an input or a named dimension, `x=1,3,224,224` or `batch=4`, or a range of a dimension, `batch=1..8`
     #[arg(long = "shape", value_name = "NAME=N,…")]
     shapes: Vec<String>,
@@ -65,6 +75,8 @@ enum Emit {
     Kir,
     /// Assembly of the kernels
     Asm,
+    /// PTX of the kernels
+    Ptx,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -76,8 +88,12 @@ enum Weights {
 }
 
 pub fn run(args: &AheadArgs) -> Result<(), Failure> {
-    let compiler = args.compile.compiler()?;
-    let target: Target = args.target.parse().map_err(|e| Usage(format!("--target: {e}")))?;
+    let (target, gpu) = targets(args)?;
+    let mut options = Options::default();
+    if gpu.is_some() {
+        options.passes.device = Device::Gpu;
+    }
+    let compiler = args.compile.compiler_with(None, options)?;
     let model = args.model.load(&compiler)?;
     let (ranges, shapes): (Vec<String>, Vec<String>) = args.shapes.iter().cloned().partition(|s| s.contains(".."));
     let request = Request {
@@ -85,12 +101,47 @@ pub fn run(args: &AheadArgs) -> Result<(), Failure> {
         shapes: arrays::shapes(&shapes)?,
         ranges: ranges.iter().map(|text| range(text)).collect::<Result<_, _>>()?,
         target,
+        gpu,
         embed_weights: args.weights == Weights::Embed,
         program: args.emit.contains(&Emit::Exe),
     };
     let artifact = compile(&model, &request)?;
     super::progress::clear();
+    let mut text = String::new();
+    for path in write(args, &request, &artifact)? {
+        let bytes = std::fs::metadata(&path).map_err(|e| format!("{}: {e}", path.display()))?.len();
+        text += &format!("{:>12} bytes  {}\n", bytes, path.display());
+    }
+    print(&text)
+}
+
+/// The processor and the GPU that are asked for.
+fn targets(args: &AheadArgs) -> Result<(Target, Option<Gpu>), Usage> {
+    let processor = |option: &str, text: &str| text.parse::<Target>().map_err(|e| Usage(format!("{option}: {e}")));
+    if !args.target.starts_with("cuda") {
+        if let Some(option) = [("--ptxas", args.ptxas.is_some()), ("--emit=ptx", args.emit.contains(&Emit::Ptx))]
+            .into_iter()
+            .find_map(|(option, given)| given.then_some(option))
+        {
+            return Err(Usage(format!("{option} is for GPUs: --target={}", Capability::NAMES.join(" or "))));
+        }
+        return Ok((processor("--target", &args.target)?, None));
+    }
+    if args.emit.contains(&Emit::Asm) {
+        return Err(Usage("--emit=asm is for processors; for a GPU, --emit=ptx".into()));
+    }
+    let capability = args.target.parse::<Capability>().map_err(|e| Usage(format!("--target: {e}")))?;
+    let assembler = match &args.ptxas {
+        Some(path) => Some(path.clone()).filter(|path| *path != Path::new("none")),
+        None => find_assembler(),
+    };
+    Ok((processor("--host", &args.host)?, Some(Gpu { capability, assembler })))
+}
+
+/// Writes what is asked for; the files.
+fn write(args: &AheadArgs, request: &Request, artifact: &Artifact) -> Result<Vec<PathBuf>, Failure> {
     let tools = Tools { linker: args.linker.clone(), library: args.runtime_library.clone() };
+    let target = request.target;
     let write = |extension: &str, bytes: &[u8]| -> Result<PathBuf, Failure> {
         let path = with_extension(&args.out, extension);
         std::fs::write(&path, bytes).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -111,6 +162,10 @@ pub fn run(args: &AheadArgs) -> Result<(), Failure> {
                 written.push(write("o", &artifact.object)?);
                 continue;
             }
+            Emit::Ptx => {
+                written.push(write("ptx", artifact.ptx.as_deref().unwrap_or_default().as_bytes())?);
+                continue;
+            }
             Emit::Ir | Emit::Kir | Emit::Asm => {
                 let (extension, text) = listing(*emit, &artifact.module, args.compile.backend()?, target)?;
                 written.push(write(extension, text.as_bytes())?);
@@ -124,12 +179,7 @@ pub fn run(args: &AheadArgs) -> Result<(), Failure> {
         link(product, &request.name, &artifact.object, target, &tools, &path)?;
         written.push(path);
     }
-    let mut text = String::new();
-    for path in written {
-        let bytes = std::fs::metadata(&path).map_err(|e| format!("{}: {e}", path.display()))?.len();
-        text += &format!("{:>12} bytes  {}\n", bytes, path.display());
-    }
-    print(&text)
+    Ok(written)
 }
 
 /// A text of what was compiled, and the extension of its file.
@@ -155,7 +205,7 @@ fn with_extension(out: &Path, extension: &str) -> PathBuf {
     if extension.is_empty() || out.extension().is_some_and(|e| e == extension) {
         return out.to_owned();
     }
-    let known = ["o", "a", "so", "h", "rs", "json", "weights", "ir", "kir", "s"];
+    let known = ["o", "a", "so", "h", "rs", "json", "weights", "ir", "kir", "s", "ptx"];
     let base = if out.extension().is_some_and(|e| known.iter().any(|k| e == *k)) {
         out.with_extension("")
     } else {

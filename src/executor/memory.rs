@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tensorc_runtime::Device;
 use tensorc_runtime::plan::SharedArena;
 
 use crate::Error;
@@ -29,13 +30,13 @@ impl SharedMemory {
         &self.0.arena
     }
 
-    /// The array that every run in this memory writes.
-    pub fn token(&self, rt: &Runtime) -> Result<NDArray, Error> {
+    /// The array that every run in this memory writes; `device` is where the first does.
+    pub fn token(&self, rt: &Runtime, device: Device) -> Result<NDArray, Error> {
         let mut token = lock(&self.0.token);
         match &*token {
             Some(token) => Ok(token.clone()),
             None => {
-                let made = rt.empty(rt.options().device, tensorc_abi::DType::U8, &[1])?;
+                let made = rt.empty(device, tensorc_abi::DType::U8, &[1])?;
                 Ok(token.insert(made).clone())
             }
         }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tensorc_abi::{Arg, Home, Plan};
 use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, Value};
-use tensorc_runtime::array::{self, Extents, Source, Target};
+use tensorc_runtime::array::{self, Extents, Run, Source, Target};
 use tensorc_runtime::engine::{Failure, Name, Property};
 use tensorc_runtime::plan::{Needs, Phase as Part};
 use tensorc_runtime::{Bindings, Context, Device, Executable, TensorMut, TensorRef};
@@ -85,7 +85,7 @@ pub(super) struct Program {
 struct Ready {
     executable: Arc<Executable>,
     compiler: Compiler,
-    context: Mutex<Context>,
+    context: Arc<Mutex<Context>>,
     /// Positions among the piece's inputs of the plan's inputs, and of its states.
     inputs: Vec<usize>,
     states: Vec<usize>,
@@ -195,7 +195,7 @@ impl Program {
             };
             let mut work = self.gather(rt, piece, &ready, part, arrays, keys)?;
             if alone {
-                work.targets.push(Target::update(memory.token(rt)?.view().clone()));
+                work.targets.push(Target::update(memory.token(rt, piece.device)?.view().clone()));
             }
             let Work { inputs, targets, states, outputs, deliveries } = work;
             let request = array::Launch {
@@ -206,10 +206,16 @@ impl Program {
                 inputs,
                 outputs: targets,
             };
-            array::launch(rt.space(), request, move |inputs, targets| {
-                let (states, rest) = targets.split_at_mut(states);
-                ready.run(part, inputs, states, &mut rest[..outputs])
-            })?;
+            match ready.executable.device() {
+                Some(_) => {
+                    let context = ready.context.clone();
+                    array::run(rt.space(), request, Run { context, phase: part, states, outputs })?;
+                }
+                None => array::launch(rt.space(), request, move |inputs, targets| {
+                    let (states, rest) = targets.split_at_mut(states);
+                    ready.run(part, inputs, states, &mut rest[..outputs])
+                })?,
+            }
             for (from, to) in deliveries {
                 from.copy_into(&to)?;
             }
@@ -228,16 +234,17 @@ impl Program {
         if let Some(ready) = &*code {
             return Ok(ready.clone());
         }
-        let executable = compile(&self.compiler, piece.graph.clone())?.executable;
+        let compiler = self.compiler.on(piece.device);
+        let executable = compile(&compiler, piece.graph.clone())?.executable;
         let context = match memory {
-            Some(memory) => Context::in_arena(executable.clone(), self.compiler.pool(), memory.arena())?,
-            None => Context::new(executable.clone(), self.compiler.pool())?,
+            Some(memory) => Context::in_arena(executable.clone(), compiler.pool(), memory.arena())?,
+            None => Context::new(executable.clone(), compiler.pool())?,
         };
         let graph = &piece.graph;
         let updated = |at: &usize| graph.updates().iter().any(|(of, _)| *of == graph.inputs()[*at]);
         let (states, inputs) = (0..graph.inputs().len()).partition(updated);
-        let compiler = self.compiler.clone();
-        let ready = Arc::new(Ready { executable, compiler, context: Mutex::new(context), inputs, states });
+        let context = Arc::new(Mutex::new(context));
+        let ready = Arc::new(Ready { executable, compiler, context, inputs, states });
         Ok(code.insert(ready).clone())
     }
 

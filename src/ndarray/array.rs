@@ -6,7 +6,7 @@ use tensorc_abi::DType;
 use tensorc_ir::DenseType;
 use tensorc_runtime::array::{self, Source, Target, View};
 use tensorc_runtime::engine::Property;
-use tensorc_runtime::{Device, Element, TensorRef};
+use tensorc_runtime::{Device, DeviceKind, Element, TensorRef};
 
 use super::autograd::tape::{self, Entry};
 use super::{Call, Runtime};
@@ -228,10 +228,11 @@ impl NDArray {
         tape::refuse_in_place("copy", [self], [to])?;
         self.settle()?;
         to.settle()?;
-        let (device, property) = match to.device() == Device::cpu(to.device().id) {
-            true if self.device() == to.device() => (to.device(), Property::Normal),
-            true => (self.device(), Property::CopyFromDevice),
-            false => (to.device(), Property::CopyToDevice),
+        let space = self.rt.space();
+        let (device, property) = match (self.device(), to.device()) {
+            (from, to) if from == to => (to, Property::Normal),
+            (from, to) if to.kind == DeviceKind::Cpu || space.is_driven(from) => (from, Property::CopyFromDevice),
+            (_, to) => (to, Property::CopyToDevice),
         };
         let request = array::Launch {
             name: &self.rt.inner().common.copy,
@@ -241,10 +242,13 @@ impl NDArray {
             inputs: vec![Source::View(self.view.clone())],
             outputs: vec![Target::write(to.view.clone())],
         };
-        array::launch(self.rt.space(), request, |inputs, outputs| {
-            outputs[0].data.copy_from_slice(inputs[0].data);
-            Ok(())
-        })?;
+        match property == Property::Normal && space.is_driven(device) {
+            true => array::duplicate(space, request)?,
+            false => array::launch(space, request, |inputs, outputs| {
+                outputs[0].data.copy_from_slice(inputs[0].data);
+                Ok(())
+            })?,
+        }
         to.view.chunk().touch();
         Ok(())
     }
@@ -267,6 +271,11 @@ impl NDArray {
             inputs: vec![],
             outputs: vec![Target::write(self.view.clone())],
         };
+        if self.rt.space().is_driven(self.device()) {
+            array::repeat(self.rt.space(), request, element[..size].to_vec())?;
+            self.view.chunk().touch();
+            return Ok(());
+        }
         array::launch(self.rt.space(), request, move |_, outputs| {
             match element[..size].iter().all(|b| *b == element[0]) {
                 true => outputs[0].data.fill(element[0]),

@@ -1,7 +1,7 @@
 //! From a call to an operation of the engine: look-up, compilation, deferral.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::{SmallVec, smallvec};
 use tensorc_ir::graph::{Graph, Value};
@@ -9,13 +9,14 @@ use tensorc_ir::op::{Compute, OpRef};
 use tensorc_ir::params::Params;
 use tensorc_ir::{DenseType, TensorData, TensorType};
 use tensorc_passes::infer::infer_graph;
+use tensorc_runtime::Device;
 use tensorc_runtime::array::{self, Chunk, Extents, Source, Target, View};
 use tensorc_runtime::engine::{Name, Property};
 
 use super::autograd::{Formula, tape};
 use super::call::{Formal, Request};
 use super::key::Key;
-use super::program::Program;
+use super::program::{OnDevices, Program};
 use super::window::Window;
 use super::{NDArray, Runtime};
 use crate::{Error, Session, Tensor};
@@ -40,7 +41,7 @@ pub(super) struct Signature {
     deferrable: bool,
     name: Name,
     formula: Arc<Formula>,
-    code: OnceLock<Arc<Program>>,
+    code: OnDevices,
     /// What runs the call if its result types depend on elements.
     staged: Mutex<Option<Session>>,
 }
@@ -153,7 +154,7 @@ fn push(
         let view = rt.front().window.defer(rt, signature, request, target)?;
         return Ok(smallvec![NDArray::new(rt.clone(), view)]);
     }
-    let program = signature.program(rt)?;
+    let program = signature.program(rt, request.device)?;
     let place = |(i, ty): (usize, &DenseType)| {
         let state = || request.written().find(|(_, result)| *result == i).map(|(state, _)| state);
         match targets.and_then(|targets| targets.get(i).copied()).or_else(state) {
@@ -174,7 +175,7 @@ fn push(
         inputs,
         outputs: views.iter().cloned().map(Target::write).collect(),
     };
-    array::launch(rt.space(), launch, move |inputs, outputs| program.run(inputs, outputs))?;
+    program.launch(rt.space(), launch)?;
     Ok(views.into_iter().map(|view| NDArray::new(rt.clone(), view)).collect())
 }
 
@@ -194,7 +195,7 @@ fn call_staged(rt: &Runtime, signature: &Signature, request: &Request<'_>) -> Re
     let mut staged = signature.staged.lock().unwrap_or_else(PoisonError::into_inner);
     let session = match &mut *staged {
         Some(session) => session,
-        none => none.insert(Session::new(rt.compiler().clone(), signature.formula.graph.clone())?),
+        none => none.insert(Session::new(rt.compiler().on(request.device), signature.formula.graph.clone())?),
     };
     let results = session.run(&inputs)?;
     drop(staged);
@@ -260,17 +261,15 @@ impl Signature {
             outputs,
             deferrable,
             name: Name::from(def.name),
-            code: OnceLock::new(),
+            code: OnDevices::default(),
             staged: Mutex::default(),
         })
     }
 
-    fn program(&self, rt: &Runtime) -> Result<Arc<Program>, Error> {
-        if let Some(program) = self.code.get() {
-            return Ok(program.clone());
-        }
-        let program = Arc::new(Program::compile(rt.compiler(), self.name.clone(), self.formula.graph.clone())?);
-        Ok(self.code.get_or_init(|| program).clone())
+    fn program(&self, rt: &Runtime, device: Device) -> Result<Arc<Program>, Error> {
+        let graph = || self.formula.graph.clone();
+        let compile = || Program::compile(rt.compiler(), device, self.name.clone(), graph());
+        self.code.on(rt.space(), device, compile)
     }
 }
 
@@ -296,7 +295,7 @@ fn check_targets<'a>(
 }
 
 /// A new array's memory, as a view of all of it.
-pub(super) fn fresh(rt: &Runtime, device: tensorc_runtime::Device, ty: &DenseType) -> Result<View, Error> {
+pub(super) fn fresh(rt: &Runtime, device: Device, ty: &DenseType) -> Result<View, Error> {
     let chunk = Chunk::new(rt.space(), device, array::byte_len(ty.dtype, &ty.dims)?);
     Ok(View::whole(chunk, ty.dtype, &ty.dims)?)
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use tensorc_ir::DenseType;
 use tensorc_passes::infer::{bind, infer_graph};
 use tensorc_passes::stage::split;
+use tensorc_runtime::Device;
 use tensorc_runtime::array::{self, Source, Target};
 use tensorc_runtime::engine::{Name, Property};
 
 use super::autograd::{Formula, tape};
 use super::front::fresh;
-use super::program::Program;
+use super::program::{OnDevices, Program};
 use super::{NDArray, Runtime};
 use crate::{Error, Model};
 
@@ -18,7 +19,9 @@ use crate::{Error, Model};
 /// engine; several may go on at the same time.
 pub struct Function {
     rt: Runtime,
-    program: Arc<Program>,
+    /// What operations that run it are called.
+    name: Name,
+    programs: OnDevices,
     formula: Arc<Formula>,
     inputs: Vec<(String, DenseType)>,
     outputs: Vec<(String, DenseType)>,
@@ -43,9 +46,11 @@ impl Runtime {
         let outputs = graph.outputs().iter().map(|(name, v)| Ok((name.to_string(), graph.dense(*v)?)));
         let outputs = outputs.collect::<Result<_, Error>>()?;
         let name = Name::from(graph.name.clone());
-        let formula = Formula::new(graph.clone(), false);
-        let program = Arc::new(Program::compile(self.compiler(), name, graph)?);
-        Ok(Function { rt: self.clone(), program, formula, inputs, outputs })
+        let formula = Formula::new(graph, false);
+        let function = Function { rt: self.clone(), name, programs: OnDevices::default(), formula, inputs, outputs };
+        // What does not compile is refused now, not at the first call.
+        function.program(self.options().device)?;
+        Ok(function)
     }
 }
 
@@ -70,7 +75,7 @@ impl Function {
         let mut outputs = made.collect::<Result<Vec<_>, Error>>()?;
         self.push(inputs, &outputs.iter().collect::<Vec<_>>())?;
         if tape::concerns(inputs.iter().copied()) {
-            tape::record_arrays(&self.program.name, &self.formula, inputs, &mut outputs);
+            tape::record_arrays(&self.name, &self.formula, inputs, &mut outputs);
         }
         Ok(outputs)
     }
@@ -81,10 +86,16 @@ impl Function {
     /// # Errors
     /// An array's type or device is not the function's.
     pub fn call_into(&self, inputs: &[&NDArray], outputs: &[&NDArray]) -> Result<(), Error> {
-        tape::refuse_in_place(&self.program.name, inputs.iter().copied(), outputs.iter().copied())?;
+        tape::refuse_in_place(&self.name, inputs.iter().copied(), outputs.iter().copied())?;
         self.push(inputs, outputs)?;
         outputs.iter().for_each(|array| array.view().chunk().touch());
         Ok(())
+    }
+
+    fn program(&self, device: Device) -> Result<Arc<Program>, Error> {
+        let graph = || self.formula.graph.clone();
+        let compile = || Program::compile(self.rt.compiler(), device, self.name.clone(), graph());
+        self.programs.on(self.rt.space(), device, compile)
     }
 
     fn push(&self, inputs: &[&NDArray], outputs: &[&NDArray]) -> Result<(), Error> {
@@ -93,28 +104,27 @@ impl Function {
         let mut arrays = inputs.iter().chain(outputs);
         let device = arrays.next().map_or(self.rt.options().device, |array| array.device());
         if let Some(other) = arrays.find(|array| array.device() != device) {
-            let op = self.program.name.to_string();
+            let op = self.name.to_string();
             return Err(Error::Devices { op, first: device, second: other.device() });
         }
-        self.rt.check(&self.program.name, inputs.iter().chain(outputs).copied())?;
+        self.rt.check(&self.name, inputs.iter().chain(outputs).copied())?;
         for array in inputs.iter().chain(outputs) {
             array.settle()?;
         }
         let request = array::Launch {
-            name: &self.program.name,
+            name: &self.name,
             device,
             property: Property::Normal,
             priority: 0,
             inputs: inputs.iter().map(|array| Source::View(array.view().clone())).collect(),
             outputs: outputs.iter().map(|array| Target::write(array.view().clone())).collect(),
         };
-        let program = self.program.clone();
-        array::launch(self.rt.space(), request, move |inputs, outputs| program.run(inputs, outputs))?;
+        self.program(device)?.launch(self.rt.space(), request)?;
         Ok(())
     }
 
     fn check(&self, side: &str, expected: &[(String, DenseType)], given: &[&NDArray]) -> Result<(), Error> {
-        let op = || self.program.name.to_string();
+        let op = || self.name.to_string();
         if expected.len() != given.len() {
             let (expected, found) = (format!("{} {side}s", expected.len()), format!("{}", given.len()));
             return Err(Error::Operand { op: op(), name: format!("{side}s"), expected, found });

@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorc_ir::graph::Graph;
+use tensorc_runtime::array::{self, Launch, LaunchError, Run, Space};
 use tensorc_runtime::engine::{Failure, Name};
-use tensorc_runtime::{Bindings, Context, Executable, TensorMut, TensorRef};
+use tensorc_runtime::{Bindings, Context, Device, Executable, TensorMut, TensorRef};
 
 use crate::compile::compile;
 use crate::{Compiler, Error};
@@ -19,17 +20,34 @@ pub(super) struct Program {
     compiler: Compiler,
     executable: Arc<Executable>,
     idle: Mutex<Vec<Context>>,
+    /// Of a program on a driver's device, where runs follow each other.
+    there: Option<Arc<Mutex<Context>>>,
 }
 
 impl Program {
-    /// Compiles a graph of known types, which updates none of its inputs.
-    pub fn compile(compiler: &Compiler, name: Name, graph: Graph) -> Result<Program, Error> {
-        let executable = compile(compiler, graph)?.executable;
-        Ok(Program { name, compiler: compiler.clone(), executable, idle: Mutex::default() })
+    /// Compiles a graph of known types, which updates none of its inputs, for a device.
+    pub fn compile(compiler: &Compiler, device: Device, name: Name, graph: Graph) -> Result<Program, Error> {
+        let compiler = compiler.on(device);
+        let executable = compile(&compiler, graph)?.executable;
+        let there = match executable.device() {
+            Some(_) => Some(Arc::new(Mutex::new(Context::new(executable.clone(), compiler.pool())?))),
+            None => None,
+        };
+        Ok(Program { name, compiler, executable, idle: Mutex::default(), there })
+    }
+
+    /// Pushes a run on a device that the program was compiled for.
+    pub fn launch(self: &Arc<Self>, space: &Space, launch: Launch<'_>) -> Result<(), LaunchError> {
+        if let Some(context) = &self.there {
+            let outputs = launch.outputs.len();
+            return array::run(space, launch, Run { context: context.clone(), phase: None, states: 0, outputs });
+        }
+        let program = self.clone();
+        array::launch(space, launch, move |inputs, outputs| program.run(inputs, outputs))
     }
 
     /// Runs once; several threads may at the same time.
-    pub fn run(&self, inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), Failure> {
+    fn run(&self, inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), Failure> {
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = idle().pop();
         let mut context = match taken {
@@ -42,5 +60,29 @@ impl Program {
             idle.push(context);
         }
         Ok(result?)
+    }
+}
+
+/// A program for every kind of device that it was used on.
+#[derive(Default)]
+pub(super) struct OnDevices {
+    here: std::sync::OnceLock<Arc<Program>>,
+    there: std::sync::OnceLock<Arc<Program>>,
+}
+
+impl OnDevices {
+    /// The program for a device, made by `compile` at its first use.
+    pub fn on(
+        &self,
+        space: &Space,
+        device: Device,
+        compile: impl FnOnce() -> Result<Program, Error>,
+    ) -> Result<Arc<Program>, Error> {
+        let cell = if space.is_driven(device) { &self.there } else { &self.here };
+        if let Some(program) = cell.get() {
+            return Ok(program.clone());
+        }
+        let program = Arc::new(compile()?);
+        Ok(cell.get_or_init(|| program).clone())
     }
 }

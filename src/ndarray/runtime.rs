@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use tensorc_abi::DType;
-use tensorc_runtime::array::{Chunk, Space, View, byte_len};
-use tensorc_runtime::engine::{Engine, EngineConfig};
+use tensorc_runtime::array::{self, Chunk, Extents, Launch, Source, Space, Target, View, byte_len};
+use tensorc_runtime::engine::{Engine, EngineConfig, Property};
 use tensorc_runtime::resource::RandomStreams;
 use tensorc_runtime::storage::{StorageConfig, StorageStats};
 use tensorc_runtime::{Device, Element, TensorRef};
@@ -81,12 +82,14 @@ impl Runtime {
         Runtime::with_compiler(Compiler::new(Options::default())?, options)
     }
 
-    /// A runtime that shares operators, threads and kernels with models of `compiler`.
+    /// A runtime that shares operators, threads and kernels with models of `compiler`. With [`Options::gpu`], arrays on that
+    /// device are in its memory, and what works on them runs there.
     ///
     /// # Errors
     /// As [`Runtime::new`].
     pub fn with_compiler(compiler: Compiler, options: RuntimeOptions) -> Result<Runtime, Error> {
-        let space = Space::new(options.engine.clone(), options.storage.clone())?;
+        let driver = compiler.options().gpu.clone();
+        let space = Space::with_driver(options.engine.clone(), options.storage.clone(), driver)?;
         let streams = RandomStreams::new();
         match options.seed {
             Seed::Fixed(seed) => streams.seed(seed),
@@ -171,8 +174,25 @@ impl Runtime {
             return Err(Error::TensorSize { elements: data.len() / dtype.size(), dims: dims.to_vec() });
         }
         self.bound_run_ahead(data.len() as u64)?;
-        let chunk = Chunk::copy_of(&self.0.space, device, data)?;
-        Ok(NDArray::new(self.clone(), View::whole(chunk, dtype, dims)?))
+        if !self.0.space.is_driven(device) {
+            let chunk = Chunk::copy_of(&self.0.space, device, data)?;
+            return Ok(NDArray::new(self.clone(), View::whole(chunk, dtype, dims)?));
+        }
+        let array = self.empty(device, dtype, dims)?;
+        let data = Bytes::copy_from_slice(data);
+        let request = Launch {
+            name: &self.0.common.copy,
+            device,
+            property: Property::CopyToDevice,
+            priority: 0,
+            inputs: vec![Source::Host { dtype, dims: Extents::from_slice(dims), data }],
+            outputs: vec![Target::write(array.view().clone())],
+        };
+        array::launch(&self.0.space, request, |inputs, outputs| {
+            outputs[0].data.copy_from_slice(inputs[0].data);
+            Ok(())
+        })?;
+        Ok(array)
     }
 
     /// An array whose elements are undefined until they are written. Memory is allocated then.

@@ -197,6 +197,7 @@ impl Window {
     ) -> Result<(), Error> {
         let mut form = Form::new(nodes, inputs, finished);
         for group in groups(nodes, inputs, results) {
+            form.key.small(u8::from(rt.space().is_driven(self.device)));
             form.select(&group);
             let program = self.program(rt, &form);
             form.key.clear();
@@ -213,7 +214,10 @@ impl Window {
                 outputs: group.iter().map(|(_, view)| Target::write(view.clone())).collect(),
             };
             // The calls have returned, so an error of compiling them stays with their results.
-            array::launch(rt.space(), launch, move |inputs, outputs| program?.run(inputs, outputs))?;
+            match program {
+                Ok(program) => program.launch(rt.space(), launch)?,
+                Err(error) => array::launch(rt.space(), launch, |_, _| Err(error.into()))?,
+            }
             form.finish(group);
         }
         Ok(())
@@ -223,7 +227,7 @@ impl Window {
         if let Some(program) = self.programs.get(form.key.bytes()) {
             return Ok(program.clone());
         }
-        let program = Arc::new(Program::compile(rt.compiler(), form.name(), form.graph()?)?);
+        let program = Arc::new(Program::compile(rt.compiler(), self.device, form.name(), form.graph()?)?);
         if self.programs.len() >= PROGRAMS {
             self.programs.clear();
         }

@@ -2,7 +2,9 @@
 
 mod builds;
 mod damage;
+mod driver;
 mod embed;
+mod gpu;
 mod programs;
 mod stored;
 
@@ -28,6 +30,7 @@ fn request(name: &str, target: &str) -> Request {
         shapes: BTreeMap::new(),
         ranges: BTreeMap::new(),
         target: target.parse::<Target>().unwrap(),
+        gpu: None,
         embed_weights: false,
         program: false,
     }

@@ -6,7 +6,7 @@ mod gradients;
 mod memory;
 mod merging;
 mod placement;
-mod steps;
+pub mod steps;
 
 use tensorc::DType;
 use tensorc::executor::Executor;

@@ -272,20 +272,26 @@ fn data_bits(t: &tensorc::Tensor) -> Vec<u64> {
 }
 
 /// The assembler; `None`, after a visible line, where it cannot be had.
-fn ptxas() -> Option<PathBuf> {
+pub fn ptxas() -> Option<PathBuf> {
     const PACKAGE: Package = Package {
         spec: "nvidia-cuda-nvcc==13.0.88",
         options: &["--only-binary=:all:", "--platform=manylinux2014_x86_64"],
         sha256: "56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03",
     };
+    tool("ptxas", PACKAGE)
+}
+
+/// A program of NVIDIA's from a package; `None`, after a visible line, where it cannot be had.
+pub fn tool(name: &str, package: Package) -> Option<PathBuf> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        visible("skipped: NVIDIA's assembler is for x86-64 Linux");
+        visible(&format!("skipped: {name} is for x86-64 Linux"));
         return None;
     }
-    let place = folder().join("ptxas-13.0.88");
+    let version = package.spec.split("==").last().unwrap_or_default();
+    let place = folder().join(format!("{name}-{version}"));
     if !place.exists() {
-        let bytes = member(&fetch(PACKAGE)?, "nvidia/cu13/bin/ptxas").unwrap();
-        let part = folder().join(format!("ptxas.part-{}", std::process::id()));
+        let bytes = member(&fetch(package)?, &format!("nvidia/cu13/bin/{name}")).unwrap();
+        let part = folder().join(format!("{name}.part-{}", std::process::id()));
         fs::write(&part, &bytes).unwrap();
         use std::os::unix::fs::PermissionsExt;
         fs::set_permissions(&part, fs::Permissions::from_mode(0o755)).unwrap();

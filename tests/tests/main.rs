@@ -11,6 +11,8 @@ mod code_cache;
 mod differential;
 mod executor;
 mod gpu;
+mod gpu_arrays;
+mod groups;
 mod models;
 mod mxnet_ops;
 mod ndarray;

@@ -24,4 +24,4 @@ mod vector;
 pub use bare::emit_kernels;
 pub use dump::{Dump, dump};
 pub(crate) use object::emit_object;
-pub use object::{ObjectModel, entry_points, kernel_name};
+pub use object::{GpuCode, ObjectModel, kernel_name};

@@ -1,7 +1,8 @@
 //! Object files: a compiled model as data and functions that a C program links with.
 //!
 //! The object defines a record of the model (`rt/src/model.rs` reads it), the kernels, and one function for every
-//! [`ENTRIES`] that passes the record on to the run-time library. Only these functions are visible to others.
+//! [`ENTRIES`] that passes the record on to the run-time library. Only these functions are visible to others. Of a model
+//! for a GPU, the kernels are data.
 
 use cranelift_codegen::ir::{self, AbiParam, InstBuilder, Signature, Type, types};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
@@ -32,10 +33,21 @@ pub struct ObjectModel<'m> {
     pub weights: Option<&'m [u8]>,
     /// Which of [`LIBRARIES`] are called.
     pub libraries: [bool; LIBRARIES.len()],
+    /// The code of kernels that run on a GPU; `kernels` is empty then.
+    pub gpu: Option<GpuCode<'m>>,
     /// Whether it has a `main`.
     pub program: bool,
     /// Makes what `tensorc inspect` shows, in a section that is not loaded, of the bytes of code of each kernel.
     pub manifest: &'m dyn Fn(&[u64]) -> Vec<u8>,
+}
+
+/// Code for a GPU.
+#[derive(Clone, Copy)]
+pub struct GpuCode<'m> {
+    /// PTX and a zero.
+    pub ptx: &'m [u8],
+    /// Machine code.
+    pub cubin: Option<&'m [u8]>,
 }
 
 /// What a kernel of a model is called in objects.
@@ -72,9 +84,15 @@ const ENTRIES: [Entry; 9] = [
     entry("_weights_close", &[POINTER], None),
 ];
 
-/// Suffixes of the C functions of a model.
-pub fn entry_points() -> impl Iterator<Item = &'static str> {
-    ENTRIES.iter().map(|entry| entry.suffix)
+/// What models for a GPU have besides.
+const GPU_ENTRY: Entry = entry("_init_on", &[POINTER, POINTER, POINTER, types::I64, POINTER], Some(types::I32));
+
+impl Entry {
+    /// The function of the run-time library that it passes on to. Those of weights are the same for all models.
+    fn callee(&self, gpu: bool) -> String {
+        let kind = if gpu && !self.suffix.starts_with("_weights") { "_gpu" } else { "" };
+        format!("tc_rt{kind}{}", self.suffix)
+    }
 }
 
 /// Makes the object of a model. `objects` holds, for each kernel that another back end compiled for the target, an
@@ -99,12 +117,14 @@ pub(crate) fn emit_object(model: &ObjectModel<'_>, objects: &[Option<Vec<u8>>], 
         code: vec![],
     };
     let record = emitter.record()?;
-    for entry in &ENTRIES {
-        let (name, callee) = (format!("{}{}", model.name, entry.suffix), format!("tc_rt{}", entry.suffix));
-        emitter.forward(&name, &callee, record, entry.params, entry.result)?;
+    let gpu = model.gpu.is_some();
+    for entry in ENTRIES.iter().chain(gpu.then_some(&GPU_ENTRY)) {
+        let name = format!("{}{}", model.name, entry.suffix);
+        emitter.forward(&name, &entry.callee(gpu), record, entry.params, entry.result)?;
     }
     if model.program {
-        emitter.forward("main", "tc_rt_main", record, &[types::I32, POINTER], Some(types::I32))?;
+        let callee = if gpu { "tc_rt_gpu_main" } else { "tc_rt_main" };
+        emitter.forward("main", callee, record, &[types::I32, POINTER], Some(types::I32))?;
     }
     let manifest = (model.manifest)(&emitter.code);
     let grafts = emitter.grafts;
@@ -156,7 +176,7 @@ impl Emitter<'_> {
         Ok(id)
     }
 
-    /// The record of the model, as `Model` of the run-time library declares it.
+    /// The record of the model, as `Model` of the run-time library declares it, or `GpuModel`.
     fn record(&mut self) -> Result<DataId> {
         let words: Vec<u8> = self.model.image.iter().flat_map(|word| word.to_le_bytes()).collect();
         let image = self.bytes("image", words, 8)?;
@@ -171,12 +191,17 @@ impl Emitter<'_> {
         let kernels = self.data("kernels", &table)?;
         let weights = self.model.weights.map(|weights| self.bytes("weights", weights.to_vec(), ALIGN)).transpose()?;
         const FIELDS: usize = 4 + LIBRARIES.len();
-        let mut fields = [0u8; 8 * FIELDS];
+        let mut fields = vec![0u8; 8 * (FIELDS + if self.model.gpu.is_some() { 2 } else { 0 })];
         fields[8..16].copy_from_slice(&(self.model.image.len() as u64).to_le_bytes());
         let mut record = DataDescription::new();
-        record.define(fields.to_vec().into());
+        record.define(fields.into());
         record.set_align(8);
-        let addresses = [(0, Some(image)), (2, Some(kernels)), (3, weights)];
+        let mut addresses = vec![(0, Some(image)), (2, Some(kernels)), (3, weights)];
+        if let Some(GpuCode { ptx, cubin }) = self.model.gpu {
+            addresses.push((FIELDS as u32, Some(self.bytes("ptx", ptx.to_vec(), ALIGN)?)));
+            let cubin = cubin.map(|cubin| self.bytes("cubin", cubin.to_vec(), ALIGN)).transpose()?;
+            addresses.push((FIELDS as u32 + 1, cubin));
+        }
         for (field, id) in addresses.into_iter().filter_map(|(field, id)| Some((field, id?))) {
             let value = self.module.declare_data_in_data(id, &mut record);
             record.write_data_addr(8 * field, value, 0);

@@ -36,6 +36,14 @@ pub enum Style {
     Wide,
     /// For the threads of a GPU. Reductions add in another order than for processors.
     Gpu,
+    /// For those of a GPU of compute capability 9.0a, of which groups of warps multiply what a copy engine fetches.
+    Hopper,
+}
+
+impl Style {
+    pub const fn is_gpu(self) -> bool {
+        matches!(self, Style::Gpu | Style::Hopper)
+    }
 }
 
 /// The library functions, and how kernels compute.
@@ -57,7 +65,7 @@ pub struct Emitted {
 /// Emits a cluster as one kernel. Its parameters are the cluster's inputs, then its outputs, laid out as
 /// `layouts` says.
 pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Emitted> {
-    if math.style == Style::Gpu {
+    if math.style.is_gpu() {
         return gpu::emit(class, body, name, math, layouts);
     }
     let body = strips::split_calls(body, math.library)?;

@@ -8,7 +8,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, LoopKind, Mma, Operand, Place, Stmt, Var, warp_matrix};
 
-use super::ir::{Value, internal, unsupported};
+use super::ir::{Value, unsupported};
 use super::kernel::{Bind, Gen};
 use super::memory::Storage;
 use super::nvptx::SHARED;
@@ -82,7 +82,7 @@ impl<'c> Gen<'c, '_, '_> {
                 let pending = self.ir.bits(self.ir.int(32).into(), u64::from(*pending))?;
                 self.ir.instruction("llvm.nvvm.cp.async.wait.group", &[], &[pending]).map(drop)
             }
-            _ => Err(internal("a statement that no kernel for a GPU has")),
+            _ => self.group_stmt(stmt),
         }
     }
 
@@ -122,7 +122,7 @@ impl<'c> Gen<'c, '_, '_> {
     }
 
     /// `count` registers of 32 bits from a place in an array of registers on, as values of type `ty`.
-    fn registers(
+    pub(super) fn registers(
         &mut self,
         place: &Place,
         count: usize,
@@ -137,7 +137,7 @@ impl<'c> Gen<'c, '_, '_> {
     }
 
     /// The address of register `i` of a place, counted in words of 32 bits.
-    fn register(&mut self, place: &Place, i: usize) -> Result<PointerValue<'c>> {
+    pub(super) fn register(&mut self, place: &Place, i: usize) -> Result<PointerValue<'c>> {
         let per_word = 4 / self.kernel.buf(place.buf).dtype.size();
         let index = self.resolve(&place.index.offset((i * per_word) as i64));
         self.address(place.buf, &index, None)

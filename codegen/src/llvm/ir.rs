@@ -225,6 +225,28 @@ impl<'c> Ir<'c, '_> {
         self.call(found.ok_or_else(|| internal(format!("LLVM has no `{name}`")))?, args)
     }
 
+    /// A call of assembly with effects beyond its operands, which threads execute together.
+    pub fn assembly(
+        &self,
+        text: &str,
+        constraints: &str,
+        result: Option<BasicTypeEnum<'c>>,
+        args: &[Value<'c>],
+    ) -> Result<Option<Value<'c>>> {
+        let types: Vec<BasicMetadataTypeEnum<'c>> = args.iter().map(|a| a.get_type().into()).collect();
+        let ty = match result {
+            Some(result) => result.fn_type(&types, false),
+            None => self.cx.void_type().fn_type(&types, false),
+        };
+        let code = self.cx.create_inline_asm(ty, text.into(), constraints.into(), true, false, None, false);
+        let args: Vec<BasicMetadataValueEnum<'c>> = args.iter().map(|a| (*a).into()).collect();
+        let call = built(self.b.build_indirect_call(ty, code, &args, ""))?;
+        for attribute in ["convergent", "nounwind"] {
+            call.add_attribute(AttributeLoc::Function, self.attribute(attribute));
+        }
+        Ok(call.try_as_basic_value().basic())
+    }
+
     /// Field `i` of a structure.
     pub fn field(&self, v: Value<'c>, i: u32) -> Result<Value<'c>> {
         match v {

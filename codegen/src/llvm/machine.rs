@@ -80,6 +80,6 @@ impl Processor {
             Arch::Riscv64 => false,
         };
         let vector_bits = wide.then_some(512);
-        Ok(Processor { machine, emitter: Machine { converts_f16, gpu: false }, vector_bits })
+        Ok(Processor { machine, emitter: Machine { converts_f16, gpu: false, groups: false }, vector_bits })
     }
 }

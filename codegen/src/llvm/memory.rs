@@ -39,7 +39,7 @@ impl<'c> Gen<'c, '_, '_> {
         let mut total = 0u64;
         for (i, info) in self.kernel.buffers.iter().enumerate().skip(self.kernel.params) {
             let bytes = info.len.saturating_mul(info.dtype.size() as u64);
-            if info.space == Space::Shared {
+            if info.space.is_shared() {
                 continue;
             }
             total = total.saturating_add(if info.space == Space::Stack { bytes } else { 0 });
@@ -64,7 +64,7 @@ impl<'c> Gen<'c, '_, '_> {
 
     pub(super) fn alloc(&mut self, buf: Buf) -> Result<()> {
         let info = self.kernel.buf(buf);
-        if info.space == Space::Shared {
+        if info.space.is_shared() {
             return self.alloc_shared(buf);
         }
         if let Some(lanes) = self.lanes.as_ref().map(|l| l.lanes) {

@@ -3,7 +3,7 @@
 use std::sync::Once;
 
 use inkwell::OptimizationLevel;
-use inkwell::attributes::AttributeLoc;
+use inkwell::attributes::{Attribute, AttributeLoc};
 use inkwell::context::Context;
 use inkwell::module::Module;
 use inkwell::passes::PassBuilderOptions;
@@ -28,7 +28,12 @@ const PTX_KERNEL: u32 = 71;
 /// Alignment of parameters, in bytes: that of every block of device memory.
 const PARAMETER_ALIGNMENT: u64 = 16;
 
-/// A module of PTX with an entry for each kernel, whose parameters are the addresses of its buffers.
+/// What a launch passes for each of [`Kernel::tensor_maps`], behind the addresses of buffers.
+const TENSOR_MAP_BYTES: u32 = 128;
+const TENSOR_MAP_ALIGNMENT: u64 = 64;
+
+/// A module of PTX with an entry for each kernel, whose parameters are the addresses of its buffers, then its
+/// [tensor maps](Kernel::tensor_maps) as `cuTensorMapEncodeTiled` encodes them.
 ///
 /// `distinct[i]` says that no two buffers of kernel `i` share memory, unless both are only read. Shared memory is
 /// dynamic: a launch gives as many bytes as [`Launch::shared_bytes`](tensorc_ir::kir::Launch) says.
@@ -43,7 +48,8 @@ pub fn ptx(kernels: &[(&str, &Kernel)], distinct: &[bool], capability: Capabilit
     module.set_data_layout(&machine.get_target_data().get_data_layout());
     for (i, (name, kernel)) in kernels.iter().enumerate() {
         let distinct = distinct.get(i).copied().unwrap_or(false);
-        translate(&cx, &module, name, kernel, distinct).map_err(|d| d.note(in_kernel(kernel)))?;
+        let gpu = Machine { converts_f16: true, gpu: true, groups: capability == Capability::Sm90a };
+        translate(&cx, &module, name, kernel, (distinct, gpu)).map_err(|d| d.note(in_kernel(kernel)))?;
     }
     let llvm = |e: inkwell::support::LLVMString| internal(format!("LLVM: {}", e.to_string_lossy()));
     module.verify().map_err(llvm)?;
@@ -71,21 +77,44 @@ fn machine(capability: Capability) -> Result<TargetMachine> {
     machine.ok_or_else(|| internal(format!("LLVM has no machine for {}", capability.processor())))
 }
 
-fn translate<'c>(cx: &'c Context, module: &Module<'c>, name: &str, kernel: &Kernel, distinct: bool) -> Result<()> {
+fn translate<'c>(
+    cx: &'c Context,
+    module: &Module<'c>,
+    name: &str,
+    kernel: &Kernel,
+    (distinct, machine): (bool, Machine),
+) -> Result<()> {
     let launch = kernel.launch().ok_or_else(|| unsupported("the kernel is not for a GPU"))?;
     if module.get_function(name).is_some() {
         return Err(internal(format!("two kernels of the name `{name}`")));
     }
     let ir = Ir { cx, module, b: cx.create_builder() };
     let pointer: BasicMetadataTypeEnum<'c> = cx.ptr_type(AddressSpace::from(GLOBAL)).into();
-    let ty = cx.void_type().fn_type(&vec![pointer; kernel.params], false);
+    let maps = kernel.tensor_maps().len();
+    let map: BasicMetadataTypeEnum<'c> = cx.ptr_type(AddressSpace::default()).into();
+    let ty = cx.void_type().fn_type(&[vec![pointer; kernel.params], vec![map; maps]].concat(), false);
     let function = module.add_function(name, ty, None);
     function.set_call_conventions(PTX_KERNEL);
     function.add_attribute(AttributeLoc::Function, ir.attribute("nounwind"));
     let threads = launch.threads.to_string();
     function.add_attribute(AttributeLoc::Function, cx.create_string_attribute("nvvm.maxntid", &threads));
+    if maps > 0 {
+        // Registers are divided among roles only if the assembler knows how many a block has.
+        function.add_attribute(AttributeLoc::Function, cx.create_string_attribute("nvvm.minctasm", "1"));
+    }
+    let kind = Attribute::get_named_enum_kind_id("align");
+    for i in kernel.params..kernel.params + maps {
+        let bytes = cx.i8_type().array_type(TENSOR_MAP_BYTES);
+        let by_value = Attribute::get_named_enum_kind_id("byval");
+        let attributes = [
+            cx.create_type_attribute(by_value, bytes.into()),
+            cx.create_enum_attribute(kind, TENSOR_MAP_ALIGNMENT),
+            cx.create_string_attribute("nvvm.grid_constant", ""),
+            ir.attribute("readonly"),
+        ];
+        attributes.into_iter().for_each(|a| function.add_attribute(AttributeLoc::Param(i as u32), a));
+    }
     for (i, info) in kernel.buffers[..kernel.params].iter().enumerate() {
-        let kind = inkwell::attributes::Attribute::get_named_enum_kind_id("align");
         let mut attributes = vec![cx.create_enum_attribute(kind, PARAMETER_ALIGNMENT)];
         if distinct {
             attributes.push(ir.attribute("noalias"));
@@ -95,5 +124,5 @@ fn translate<'c>(cx: &'c Context, module: &Module<'c>, name: &str, kernel: &Kern
         }
         attributes.into_iter().for_each(|a| function.add_attribute(AttributeLoc::Param(i as u32), a));
     }
-    Gen::translate(ir, Machine { converts_f16: true, gpu: true }, kernel, function)
+    Gen::translate(ir, machine, kernel, function)
 }

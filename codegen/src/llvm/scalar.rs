@@ -20,6 +20,8 @@ pub(super) struct Machine {
     pub converts_f16: bool,
     /// Whether it is a GPU, whose kernels are launched, and which has no run-time library.
     pub gpu: bool,
+    /// Whether its groups of warps multiply tiles.
+    pub groups: bool,
 }
 
 const fn bits_of(dtype: DType) -> u32 {

@@ -206,7 +206,7 @@ impl Lowering<'_> {
                 let inputs = self.operands(node)?;
                 let outputs = self.results(node)?;
                 let kernel = match self.math.style {
-                    Style::Gpu => emit::gpu::launched(kernel)?,
+                    Style::Gpu | Style::Hopper => emit::gpu::launched(kernel)?,
                     Style::Narrow | Style::Wide => (**kernel).clone(),
                 };
                 self.launch(node, kernel, &inputs, &outputs, 0);
@@ -302,11 +302,11 @@ impl Lowering<'_> {
             return Ok(());
         }
         let flops = flops(&fused.body)?;
-        if fused.class == FusionClass::Attention && self.math.style != Style::Gpu {
+        if fused.class == FusionClass::Attention && !self.math.style.is_gpu() {
             return self.attention(node, fused, flops);
         }
         if fused.class == FusionClass::Contract
-            && self.math.style != Style::Gpu
+            && !self.math.style.is_gpu()
             && let Some(library) = library_form(&fused.body)?
             && packs(self.graph, node, &library)
         {
@@ -481,7 +481,9 @@ impl Lowering<'_> {
             let run = here.or(there).map_or(ty.len(), |runs| runs.run);
             let strides = [here, there].map(|runs| runs.map_or(run, |runs| runs.stride));
             let kernel = match self.math.style {
-                Style::Gpu => self.copy(name, &ty, Layouts { inputs: vec![here], outputs: vec![there] })?,
+                Style::Gpu | Style::Hopper => {
+                    self.copy(name, &ty, Layouts { inputs: vec![here], outputs: vec![there] })?
+                }
                 Style::Narrow | Style::Wide => emit_concat_part(name, out.dtype, ty.len() / run, run, strides),
             };
             let to = self.part(name, &ty, to)?;

@@ -130,8 +130,8 @@ pub fn as_blocked_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType)
         && axes.channel.is_none_or(|axis| c.extents[axis as usize] == lhs.dims[1])
         && axes.lane.is_none_or(|axis| c.extents[axis as usize] == CHANNEL_BLOCK);
     conv.pass = match c.method {
-        Method::Winograd2 if conv.allows_winograd() && layout == ConvLayout::Blocked => ConvPass::Winograd2,
-        Method::Winograd4 if conv.allows_winograd() && layout == ConvLayout::Blocked => ConvPass::Winograd4,
+        Method::Winograd2 if conv.allows_winograd() => ConvPass::Winograd2,
+        Method::Winograd4 if conv.allows_winograd() => ConvPass::Winograd4,
         _ => ConvPass::Forward,
     };
     whole.then_some(conv)

@@ -187,13 +187,7 @@ impl Machine<'_> {
                 true => self.block(then),
                 false => self.block(otherwise),
             },
-            Stmt::Barrier
-            | Stmt::Shuffle { .. }
-            | Stmt::Mma(_)
-            | Stmt::LoadMatrix { .. }
-            | Stmt::CopyAsync { .. }
-            | Stmt::CommitCopies
-            | Stmt::AwaitCopies { .. } => self.fail("a statement of kernels for a GPU".into()),
+            _ => self.fail("a statement of kernels for a GPU".into()),
         }
     }
 }

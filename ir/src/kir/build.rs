@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use tensorc_abi::DType;
 
-use super::{Buf, BufInfo, Kernel, LoopKind, Operand, Space, Stmt, Var, VarInfo};
+use super::{Buf, BufInfo, Kernel, LoopKind, Operand, Role, Space, Stmt, Var, VarInfo};
 use crate::index::Index;
 use crate::scalar::{CmpOp, MathFn, Scalar, ScalarFn, ScalarNode, ScalarOp};
 
@@ -129,6 +129,11 @@ impl KernelBuilder {
     pub fn close_if(&mut self, cond: Operand) {
         let then = self.blocks.pop().unwrap_or_default();
         self.push(Stmt::If { cond, then, otherwise: vec![] });
+    }
+
+    /// Closes the block opened last: it is what some warps do.
+    pub fn close_role(&mut self, warps: (u32, u32), registers: u32) -> Role {
+        Role { warps, registers, body: self.blocks.pop().unwrap_or_default() }
     }
 
     /// What `value` is in the thread of the warp whose number differs in the bits of `mask`.

@@ -9,12 +9,16 @@
 
 mod build;
 mod gpu;
+mod group;
 
 use smallvec::SmallVec;
 use tensorc_abi::DType;
 
 pub use build::{KernelBuilder, LoopRange};
 pub use gpu::{Launch, Mma, Place, WARP, warp_matrix};
+pub use group::{
+    GROUP, GROUP_ROWS, GroupMma, PANEL, Role, TILE_ALIGNMENT, TensorMap, TileCopy, TileOperand, group_acc, swizzled,
+};
 
 use crate::index::Index;
 use crate::scalar::{MathFn, Scalar, ScalarOp};
@@ -68,6 +72,11 @@ pub enum Space {
     Global,
     /// Memory of a block of GPU threads, allocated in the grid loop.
     Shared,
+    /// Shared memory that the copy engine writes and matrix units read, aligned to [`TILE_ALIGNMENT`]. Threads do not access
+    /// it.
+    Tile,
+    /// Barriers in shared memory, i64 each, on which threads wait for threads or for the copy engine.
+    Barrier,
     /// Thread-private memory, for arrays indexed by loop variables.
     Stack,
     /// Accessed only at constant indices (after unrolling) or at a constant plus the variable of
@@ -189,6 +198,36 @@ pub enum Stmt {
     AwaitCopies {
         pending: u8,
     },
+    /// Begins the life of all barriers of a buffer in phase 0; a phase is over when as many warps have arrived and all bytes have
+    /// come that they announced. They may be used after a [`Stmt::Barrier`].
+    InitBarriers {
+        buf: Buf,
+        arrivals: u32,
+    },
+    /// Every warp that executes it arrives, once, after everything its threads did, and announces bytes that the copy engine
+    /// brings in this phase.
+    Arrive {
+        barrier: Place,
+        bytes: u32,
+    },
+    /// Waits until the phase of this number is over, as phase -1 always is. The next one must not be over.
+    AwaitBarrier {
+        barrier: Place,
+        phase: Index,
+    },
+    /// Every warp that executes it has the copy engine begin to copy a box of a matrix. It has come when the phase of the barrier is
+    /// over that counts its bytes.
+    CopyTile(Box<TileCopy>),
+    /// Begins a product of two tiles, spread over the registers of a group of warps.
+    GroupMma(Box<GroupMma>),
+    /// Waits until at most the `pending` products begun last are unfinished. Until a product is finished only further ones
+    /// may use its sums, and nothing may write its tiles.
+    AwaitProducts {
+        sums: Buf,
+        pending: u8,
+    },
+    /// Warps part for the rest of the kernel, which it ends.
+    Roles(Vec<Role>),
 }
 
 impl Kernel {
@@ -220,16 +259,20 @@ impl Kernel {
         Some(Launch { blocks: extent(blocks)?, threads: u32::try_from(extent(threads)?).ok()?, shared_bytes })
     }
 
-    /// The first byte of a shared buffer: they lie one behind the other in the shared memory of a block, each aligned to
-    /// 16 bytes.
+    /// The first byte of a buffer in shared memory: they lie one behind the other in the shared memory of a block, each
+    /// aligned to 16 bytes, tiles to [`TILE_ALIGNMENT`].
     pub fn shared_offset(&self, buf: Buf) -> u64 {
-        self.shared_before(buf.0 as usize)
+        let before = self.shared_before(buf.0 as usize);
+        self.buffers.get(buf.0 as usize).map_or(before, |info| before.next_multiple_of(info.shared_alignment()))
     }
 
-    /// Bytes of the shared ones among the first `count` buffers.
+    /// Bytes of those of the first `count` buffers that lie in shared memory.
     fn shared_before(&self, count: usize) -> u64 {
-        let shared = self.buffers.iter().take(count).filter(|b| b.space == Space::Shared);
-        shared.map(|b| (b.len * b.dtype.size() as u64).next_multiple_of(16)).sum()
+        let shared = self.buffers.iter().take(count).filter(|b| b.space.is_shared());
+        shared.fold(0, |end, b| {
+            let bytes = b.len * b.dtype.size() as u64;
+            (end.next_multiple_of(b.shared_alignment()) + bytes).next_multiple_of(16)
+        })
     }
 
     pub fn is_parallel(&self) -> bool {
@@ -242,5 +285,19 @@ impl Kernel {
 
     pub fn buf(&self, b: Buf) -> &BufInfo {
         &self.buffers[b.0 as usize]
+    }
+}
+
+impl BufInfo {
+    /// Bytes at whose multiples it begins, in shared memory.
+    fn shared_alignment(&self) -> u64 {
+        if self.space == Space::Tile { TILE_ALIGNMENT } else { 16 }
+    }
+}
+
+impl Space {
+    /// Whether it is part of the memory of a block.
+    pub const fn is_shared(self) -> bool {
+        matches!(self, Space::Shared | Space::Tile | Space::Barrier)
     }
 }

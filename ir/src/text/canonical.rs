@@ -1,7 +1,7 @@
 //! The canonical form of kernels: variables and local buffers numbered in the order of the text.
 
 use crate::index::{Atom, Index};
-use crate::kir::{Buf, Kernel, Mma, Operand, Place, Stmt, Var};
+use crate::kir::{Buf, GroupMma, Kernel, Mma, Operand, Place, Role, Stmt, TensorMap, TileCopy, TileOperand, Var};
 
 /// The same kernel with variables numbered in the order they are bound, scalar parameters first,
 /// and local buffers in the order of their allocation. What is never bound or allocated comes last
@@ -87,7 +87,14 @@ impl Canonical<'_> {
                 | Stmt::LoadMatrix { .. }
                 | Stmt::CopyAsync { .. }
                 | Stmt::CommitCopies
-                | Stmt::AwaitCopies { .. } => {}
+                | Stmt::AwaitCopies { .. }
+                | Stmt::InitBarriers { .. }
+                | Stmt::Arrive { .. }
+                | Stmt::AwaitBarrier { .. }
+                | Stmt::CopyTile(_)
+                | Stmt::GroupMma(_)
+                | Stmt::AwaitProducts { .. } => {}
+                Stmt::Roles(roles) => roles.iter().for_each(|role| self.number(&role.body)),
             }
         }
     }
@@ -157,6 +164,13 @@ impl Canonical<'_> {
             Stmt::If { cond, then, otherwise } => {
                 Stmt::If { cond: self.operand(*cond), then: self.block(then), otherwise: self.block(otherwise) }
             }
+            _ => self.gpu_stmt(stmt),
+        }
+    }
+
+    /// Statements of kernels for a GPU alone.
+    fn gpu_stmt(&mut self, stmt: &Stmt) -> Stmt {
+        match stmt {
             Stmt::Shuffle { var, value, mask } => {
                 Stmt::Shuffle { var: self.var(*var), value: self.operand(*value), mask: *mask }
             }
@@ -175,7 +189,27 @@ impl Canonical<'_> {
                 len: *len,
                 cond: cond.map(|c| self.operand(c)),
             },
-            Stmt::Barrier | Stmt::CommitCopies | Stmt::AwaitCopies { .. } => stmt.clone(),
+            Stmt::InitBarriers { buf, arrivals } => Stmt::InitBarriers { buf: self.buf(*buf), arrivals: *arrivals },
+            Stmt::Arrive { barrier, bytes } => Stmt::Arrive { barrier: self.place(barrier), bytes: *bytes },
+            Stmt::AwaitBarrier { barrier, phase } => {
+                Stmt::AwaitBarrier { barrier: self.place(barrier), phase: self.index(phase) }
+            }
+            Stmt::CopyTile(copy) => {
+                let map = TensorMap { buf: self.buf(copy.map.buf), ..copy.map.clone() };
+                let at = [self.index(&copy.at[0]), self.index(&copy.at[1])];
+                let (into, barrier) = (self.place(&copy.into), self.place(&copy.barrier));
+                Stmt::CopyTile(Box::new(TileCopy { into, map, at, barrier }))
+            }
+            Stmt::GroupMma(mma) => {
+                let [a, b] = [&mma.a, &mma.b].map(|x| TileOperand { at: self.place(&x.at), panels: x.panels });
+                Stmt::GroupMma(Box::new(GroupMma { acc: self.place(&mma.acc), a, b, ..(**mma).clone() }))
+            }
+            Stmt::AwaitProducts { sums, pending } => Stmt::AwaitProducts { sums: self.buf(*sums), pending: *pending },
+            Stmt::Roles(roles) => {
+                let role = |r: &Role| Role { body: self.block(&r.body), ..*r };
+                Stmt::Roles(roles.iter().map(role).collect())
+            }
+            _ => stmt.clone(),
         }
     }
 }

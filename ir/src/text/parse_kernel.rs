@@ -9,7 +9,10 @@ use super::parse::Parser;
 use super::parse_scalar::Arg;
 use crate::diag::Result;
 use crate::index::Index;
-use crate::kir::{Buf, BufInfo, Kernel, LoopKind, Mma, Operand, Place, Space, Stmt, Var, VarInfo};
+use crate::kir::{
+    Buf, BufInfo, GroupMma, Kernel, LoopKind, Mma, Operand, Place, Role, Space, Stmt, TensorMap, TileCopy, TileOperand,
+    Var, VarInfo,
+};
 use crate::scalar::{MathFn, Scalar};
 
 #[derive(Clone, Copy)]
@@ -190,7 +193,103 @@ impl Parser<'_> {
             }
             "commit_copies" => Ok(Stmt::CommitCopies),
             "await_copies" => Ok(Stmt::AwaitCopies { pending: self.number("a number of groups")? }),
+            _ => self.group_stmt(s, word, pos),
+        }
+    }
+
+    /// Statements of groups of warps.
+    fn group_stmt(&mut self, s: &mut Scope, word: &str, pos: Pos) -> Result<Stmt> {
+        match word {
+            "init_barriers" => {
+                let buf = self.buffer_name(s)?;
+                self.expect_word("arrivals")?;
+                Ok(Stmt::InitBarriers { buf, arrivals: self.number("a number of warps")? })
+            }
+            "arrive" => {
+                let barrier = self.gpu_place(s)?;
+                let bytes = if self.eat_word("bytes") { self.number("a number of bytes")? } else { 0 };
+                Ok(Stmt::Arrive { barrier, bytes })
+            }
+            "await_barrier" => {
+                let barrier = self.gpu_place(s)?;
+                self.expect_word("phase")?;
+                Ok(Stmt::AwaitBarrier { barrier, phase: self.kernel_index(s)? })
+            }
+            "copy_tile" => {
+                let into = self.gpu_place(s)?;
+                self.expect(',')?;
+                let buf = self.buffer_name(s)?;
+                let mut extent = |word: &str| {
+                    self.expect_word(word)?;
+                    self.number::<u64>("a number of elements")
+                };
+                let (rows, columns, stride) = (extent("rows")?, extent("columns")?, extent("stride")?);
+                self.expect_word("box")?;
+                let box_rows = self.number("a number of rows")?;
+                self.expect_word("at")?;
+                let row = self.kernel_index(s)?;
+                self.expect(',')?;
+                let at = [row, self.kernel_index(s)?];
+                self.expect_word("signals")?;
+                let map = TensorMap { buf, rows, columns, stride, box_rows };
+                Ok(Stmt::CopyTile(Box::new(TileCopy { into, map, at, barrier: self.gpu_place(s)? })))
+            }
+            "group_mma" => {
+                let acc = self.gpu_place(s)?;
+                self.expect(',')?;
+                let a = self.tile_operand(s)?;
+                self.expect(',')?;
+                let b = self.tile_operand(s)?;
+                self.expect_word("columns")?;
+                let columns = self.number("a number of columns")?;
+                self.expect_word("depth")?;
+                let depth = self.number("a number of terms")?;
+                Ok(Stmt::GroupMma(Box::new(GroupMma { acc, a, b, columns, depth })))
+            }
+            "await_products" => {
+                let sums = self.buffer_name(s)?;
+                self.expect_word("pending")?;
+                Ok(Stmt::AwaitProducts { sums, pending: self.number("a number of products")? })
+            }
+            "roles" => {
+                self.expect('{')?;
+                let mut roles = vec![];
+                while self.eat_word("warps") {
+                    let first = self.number("a warp")?;
+                    if *self.peek() != Tok::DotDot {
+                        return self.expected("`..`");
+                    }
+                    self.next();
+                    let end = self.number("a warp")?;
+                    self.expect_word("registers")?;
+                    let registers = self.number("a number of registers")?;
+                    roles.push(Role { warps: (first, end), registers, body: self.block(s)? });
+                }
+                self.expect('}')?;
+                Ok(Stmt::Roles(roles))
+            }
             _ => Err(pos.error(format!("`{word}` does not begin a statement"))),
+        }
+    }
+
+    fn tile_operand(&mut self, s: &Scope) -> Result<TileOperand> {
+        let at = self.gpu_place(s)?;
+        let panels = match self.eat_word("transposed") {
+            true => {
+                self.expect_word("panels")?;
+                Some(self.number("a number of elements")?)
+            }
+            false => None,
+        };
+        Ok(TileOperand { at, panels })
+    }
+
+    fn buffer_name(&mut self, s: &Scope) -> Result<Buf> {
+        let pos = self.pos();
+        let name = self.sigil('%', "a buffer")?;
+        match s.names.get(&name.key()) {
+            Some(Entry::Buf(buf)) => Ok(*buf),
+            _ => Err(pos.error(format!("`%{}` is not a visible buffer", name.text))),
         }
     }
 
@@ -229,9 +328,11 @@ impl Parser<'_> {
         if self.eat_word("alloc") {
             let space = match () {
                 _ if self.eat_word("shared") => Space::Shared,
+                _ if self.eat_word("tile") => Space::Tile,
+                _ if self.eat_word("barrier") => Space::Barrier,
                 _ if self.eat_word("register") => Space::Register,
                 _ if self.eat_word("stack") => Space::Stack,
-                _ => return self.expected("`register`, `stack` or `shared`"),
+                _ => return self.expected("`register`, `stack`, `shared`, `tile` or `barrier`"),
             };
             let (dtype, len) = self.buffer_type()?;
             let info = BufInfo { name: name.text.clone(), dtype, len, space, writable: true };
@@ -274,15 +375,11 @@ impl Parser<'_> {
 
     /// `%buffer[index]`.
     fn place(&mut self, s: &Scope) -> Result<(Buf, Index)> {
-        let pos = self.pos();
-        let name = self.sigil('%', "a buffer")?;
-        let Some(Entry::Buf(buf)) = s.names.get(&name.key()) else {
-            return Err(pos.error(format!("`%{}` is not a visible buffer", name.text)));
-        };
+        let buf = self.buffer_name(s)?;
         self.expect('[')?;
         let index = self.kernel_index(s)?;
         self.expect(']')?;
-        Ok((*buf, index))
+        Ok((buf, index))
     }
 
     fn kernel_index(&mut self, s: &Scope) -> Result<Index> {

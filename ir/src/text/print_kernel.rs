@@ -7,7 +7,7 @@ use super::names::{Scoped, sigiled};
 use super::print::{Out, join};
 use super::print_scalar::{constant, instruction};
 use crate::index::Index;
-use crate::kir::{Buf, Kernel, LoopKind, Operand, Space, Stmt, Var};
+use crate::kir::{Buf, Kernel, LoopKind, Operand, Place, Role, Space, Stmt, TensorMap, TileOperand, Var};
 
 struct Printer<'k> {
     kernel: &'k Kernel,
@@ -206,7 +206,53 @@ impl Printer<'_> {
             }
             Stmt::CommitCopies => out.line("commit_copies"),
             Stmt::AwaitCopies { pending } => out.line(&format!("await_copies {pending}")),
-            _ => out.line("barrier"),
+            Stmt::Barrier => out.line("barrier"),
+            _ => self.group_stmt(out, stmt),
+        }
+    }
+
+    /// Statements of groups of warps.
+    fn group_stmt(&mut self, out: &mut Out<'_>, stmt: &Stmt) {
+        let place = |p: &Self, place: &Place| p.place(place.buf, &place.index);
+        match stmt {
+            Stmt::InitBarriers { buf, arrivals } => {
+                out.line(&format!("init_barriers {} arrivals {arrivals}", self.buffer(*buf)));
+            }
+            Stmt::Arrive { barrier, bytes: 0 } => out.line(&format!("arrive {}", place(self, barrier))),
+            Stmt::Arrive { barrier, bytes } => out.line(&format!("arrive {} bytes {bytes}", place(self, barrier))),
+            Stmt::AwaitBarrier { barrier, phase } => {
+                let phase = self.index(phase);
+                out.line(&format!("await_barrier {} phase {phase}", place(self, barrier)));
+            }
+            Stmt::CopyTile(copy) => {
+                let TensorMap { buf, rows, columns, stride, box_rows } = copy.map;
+                let (matrix, into, barrier) = (self.buffer(buf), place(self, &copy.into), place(self, &copy.barrier));
+                let [row, column] = [0, 1].map(|i| self.index(&copy.at[i]));
+                let view = format!("{matrix} rows {rows} columns {columns} stride {stride} box {box_rows}");
+                out.line(&format!("copy_tile {into}, {view} at {row}, {column} signals {barrier}"));
+            }
+            Stmt::GroupMma(mma) => {
+                let operand = |p: &Self, x: &TileOperand| match x.panels {
+                    None => place(p, &x.at),
+                    Some(distance) => format!("{} transposed panels {distance}", place(p, &x.at)),
+                };
+                let (a, b) = (operand(self, &mma.a), operand(self, &mma.b));
+                let (columns, depth) = (mma.columns, mma.depth);
+                out.line(&format!("group_mma {}, {a}, {b} columns {columns} depth {depth}", place(self, &mma.acc)));
+            }
+            Stmt::AwaitProducts { sums, pending } => {
+                out.line(&format!("await_products {} pending {pending}", self.buffer(*sums)));
+            }
+            Stmt::Roles(roles) => {
+                out.open("roles {");
+                for Role { warps: (first, end), registers, body } in roles {
+                    out.open(&format!("warps {first}..{end} registers {registers} {{"));
+                    self.block(out, body);
+                    out.close("}");
+                }
+                out.close("}");
+            }
+            _ => {}
         }
     }
 }
@@ -226,6 +272,8 @@ pub(super) const fn space_name(space: Space) -> &'static str {
     match space {
         Space::Global => "global",
         Space::Shared => "shared",
+        Space::Tile => "tile",
+        Space::Barrier => "barrier",
         Space::Stack => "stack",
         Space::Register => "register",
     }

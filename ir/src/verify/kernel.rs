@@ -1,6 +1,7 @@
 //! Rules of kernels.
 
 mod gpu;
+mod group;
 
 use smallvec::SmallVec;
 use tensorc_abi::DType;
@@ -35,6 +36,11 @@ const UNKNOWN: Interval = (i64::MIN / 4, i64::MAX / 4);
 /// - Threads reach a barrier all or none: no condition or loop bound around it depends on the thread. Around what
 ///   a warp does together (shuffles and matrices) they may depend on the number of the warp.
 /// - Operands of matrix units and of asynchronous copies have the types and lie in the memory their statements name.
+/// - Barriers are initialised once, in the loop of threads itself, with a barrier of the block between that and their use. Roles
+///   end the program of a thread; they divide the warps of a block in whole groups of four, with a multiple of 8 registers from
+///   24 to 256, as many as a block has together. Arrivals, waits and copies of tiles are the same for a warp, products of
+///   tiles for a group. Tiles are copied from parameters that are only read, by rows of a multiple of 16 bytes, and nothing
+///   else accesses tiles or barriers.
 pub fn verify_kernel(kernel: &Kernel) -> Result<()> {
     let mut v = Verifier {
         k: kernel,
@@ -229,6 +235,9 @@ impl Verifier<'_> {
                 let range = self.index(index)?;
                 self.bind(*var, DType::I64, Known { range, kind: None, spread: self.index_spread(index) })
             }
+            Stmt::Load { buf, .. } | Stmt::Store { buf, .. } if group::is_opaque(self.k, *buf) => {
+                Err(format!("threads do not access `{}`", self.k.buf(*buf).name))
+            }
             Stmt::Load { var, buf, index, guard } => {
                 let dtype = self.place(*buf, index, guard.is_some())?;
                 if let Some((cond, fill)) = guard {
@@ -303,7 +312,15 @@ impl Verifier<'_> {
         if self.vector.is_some() {
             return Err(format!("`{}` is allocated in a vector loop", info.name));
         }
-        if (info.space == Space::Shared) != (self.level == Level::Grid) {
+        let wanted = match info.space {
+            Space::Tile => info.dtype.size() == 2,
+            Space::Barrier => info.dtype == DType::I64,
+            _ => true,
+        };
+        if !wanted {
+            return Err(format!("`{}`: tiles hold elements of 16 bits, barriers are i64", info.name));
+        }
+        if info.space.is_shared() != (self.level == Level::Grid) {
             return Err(format!("`{}`: exactly shared memory is allocated in the grid loop", info.name));
         }
         self.buffers[i] = true;

@@ -6,11 +6,12 @@
 //! matrix product of tiles × channels by channels × filters, computed strip by strip as pointwise convolutions
 //! are; the results of all coefficients are transformed into the tile. A task takes rows of tiles whose
 //! coefficients stay in the second-level cache, and panels of filters, which it reads once. Filters are
-//! transformed when they are packed.
+//! transformed when they are packed. Where x has its channels in planes, what lies under a run of tiles is first
+//! copied into blocks.
 
 use core::ops::Range;
 
-use tensorc_abi::Conv2d;
+use tensorc_abi::{Conv2d, ConvLayout};
 
 use super::blocked::PANEL;
 use super::{Shape, Tensors};
@@ -49,6 +50,8 @@ pub(super) struct Schedule {
     outputs: usize,
     /// Panels of filters, cut into runs.
     panels: Split,
+    /// Whether x has its channels in planes.
+    planes: bool,
 }
 
 /// Pixels of a tile along one axis.
@@ -72,7 +75,8 @@ impl Schedule {
         let runs = (rows * per_row).div_ceil(most).max(want.min(rows * tiles[1] / TASK_TILES));
         let rows = Split::into(rows, runs);
         let groups = want.div_ceil(rows.parts()).min(panels);
-        Schedule { size, tiles, rows, outputs, panels: Split::into(panels, groups), shape }
+        let planes = call.layout == ConvLayout::ToBlocked;
+        Schedule { size, tiles, rows, outputs, panels: Split::into(panels, groups), planes, shape }
     }
 
     pub(super) fn tasks(&self) -> usize {
@@ -104,8 +108,14 @@ impl Schedule {
     pub(super) fn scratch(&self) -> usize {
         match self.shape.is_empty() {
             true => 0,
-            false => self.extent().pow(2) * (self.patch_plane() + self.sum_plane()),
+            false => self.extent().pow(2) * (self.patch_plane() + self.sum_plane()) + self.window(),
         }
+    }
+
+    /// Elements of a block of channels under a strip of tiles, which are copied from planes.
+    fn window(&self) -> usize {
+        let columns = (STRIP_PIXELS - 1) * self.size + self.extent();
+        if self.planes { self.extent() * columns * LANES } else { 0 }
     }
 }
 
@@ -124,8 +134,9 @@ pub(super) unsafe fn run(
     for task in tasks {
         let (panels, run) = (schedule.panels.range(task % groups), task / groups);
         let sums = scratch.wrapping_add(schedule.extent().pow(2) * schedule.patch_plane());
+        let window = sums.wrapping_add(schedule.extent().pow(2) * schedule.sum_plane());
         let rows = schedule.rows.range(run);
-        let worker = Worker { schedule, tier, tensors, epilogue, rows, patches: scratch, sums };
+        let worker = Worker { schedule, tier, tensors, epilogue, rows, patches: scratch, sums, window };
         // SAFETY: the task is one of the call's.
         unsafe {
             if kept != Some(run) {
@@ -150,6 +161,8 @@ struct Worker<'a> {
     patches: *mut f32,
     /// Sum (r, c) of the tiles at `sums[(r·extent + c)·sum_plane]`: by block of channels, tile and channel.
     sums: *mut f32,
+    /// What of x lies under a run of tiles, if it is copied: [`Schedule::window`] elements.
+    window: *mut f32,
 }
 
 impl Worker<'_> {
@@ -201,11 +214,10 @@ impl Worker<'_> {
             let at = run.start + column - columns.start - strip.start;
             for block in 0..shape.in_channels / LANES {
                 let x = image.wrapping_add(block * shape.plane() * LANES);
-                let corner = top * line as isize + left(column) * LANES as isize;
                 let to = strip.start * shape.in_channels + (block * strip.len() + at) * LANES;
                 let mut patch = PatchIn {
                     size: *size,
-                    x: x.wrapping_offset(corner),
+                    x: x.wrapping_offset((top * line as isize) + left(column) * LANES as isize),
                     row: line,
                     step: size * LANES,
                     v: self.patches.wrapping_add(to),
@@ -216,8 +228,16 @@ impl Worker<'_> {
                 // SAFETY: the patches are in the image, or what is of them is copied.
                 unsafe {
                     if together == 0 {
-                        self.copy(x, [top, left(column)], &mut edge);
+                        self.copy_edge(x, [top, left(column)], &mut edge);
                         (patch.x, patch.row) = (edge.as_ptr(), MOST * LANES);
+                    } else if self.schedule.planes {
+                        let columns = (together - 1) * size + extent as usize;
+                        let first = (top * shape.input[1] as isize + left(column)) as usize;
+                        for row in 0..extent as usize {
+                            let to = self.window.wrapping_add(row * columns * LANES);
+                            self.copy_pixels(x, first + row * shape.input[1], columns, to);
+                        }
+                        (patch.x, patch.row) = (self.window, columns * LANES);
                     }
                     self.tier.enter(&patch);
                 }
@@ -226,11 +246,11 @@ impl Worker<'_> {
         }
     }
 
-    /// Copies what a patch has of a plane of x.
+    /// Copies what a patch has of a block of channels.
     ///
     /// # Safety
     /// `x` addresses the block of channels.
-    unsafe fn copy(&self, x: *const f32, [top, left]: [isize; 2], to: &mut [f32; MOST * MOST * LANES]) {
+    unsafe fn copy_edge(&self, x: *const f32, [top, left]: [isize; 2], to: &mut [f32; MOST * MOST * LANES]) {
         let [height, width] = self.schedule.shape.input.map(|pixels| pixels as isize);
         let extent = self.schedule.extent() as isize;
         let columns = (-left).clamp(0, extent)..(width - left).clamp(0, extent);
@@ -238,12 +258,34 @@ impl Worker<'_> {
         if columns.is_empty() {
             return;
         }
-        let len = columns.len() * LANES;
         for row in rows {
-            let src = x.wrapping_offset(((top + row) * width + left + columns.start) * LANES as isize);
+            let src = (top + row) * width + left + columns.start;
             let first = (row as usize * MOST + columns.start as usize) * LANES;
             // SAFETY: the pixels are in the image.
-            to[first..first + len].copy_from_slice(unsafe { core::slice::from_raw_parts(src, len) });
+            unsafe { self.copy_pixels(x, src as usize, columns.len(), to[first..].as_mut_ptr()) };
+        }
+    }
+
+    /// Copies neighbouring pixels of a block of channels, which become blocks.
+    ///
+    /// # Safety
+    /// `x` addresses the block of channels, which has the pixels; `to` has room for them.
+    unsafe fn copy_pixels(&self, x: *const f32, first: usize, pixels: usize, to: *mut f32) {
+        if !self.schedule.planes {
+            // SAFETY: by the caller's contract.
+            return unsafe { x.add(first * LANES).copy_to_nonoverlapping(to, pixels * LANES) };
+        }
+        // SAFETY: by the caller's contract.
+        let to = unsafe { core::slice::from_raw_parts_mut(to, pixels * LANES) };
+        for lane in 0..LANES {
+            // SAFETY: as above.
+            let plane = unsafe {
+                let start = x.add(lane * self.schedule.shape.plane() + first);
+                core::slice::from_raw_parts(start, pixels)
+            };
+            for (pixel, value) in to.chunks_exact_mut(LANES).zip(plane) {
+                pixel[lane] = *value;
+            }
         }
     }
 

@@ -93,10 +93,9 @@ impl Prices<'_> {
         times.min_by_key(|(_, time)| *time).unwrap_or_default()
     }
 
-    /// What the fastest method saves, in picoseconds: all but the sum need x in blocks.
-    fn gain(self, conv: &Conv2d) -> u64 {
-        let sum = self.machine.blocked_convolution_time(conv, Method::Sum).unwrap_or_default();
-        sum.saturating_sub(self.method(conv).1)
+    /// Picoseconds it takes a convolution to read x of type `ty` from planes: all methods but the sum copy it.
+    fn planes(self, conv: &Conv2d, ty: &DenseType) -> u64 {
+        if self.method(conv).0 == Method::Sum { 0 } else { self.conversion(ty) }
     }
 
     /// Picoseconds of moving a value between the layouts.
@@ -126,7 +125,7 @@ struct Problem<'g> {
     graph: &'g Graph,
     prices: Prices<'g>,
     network: Network,
-    candidates: BTreeMap<NodeId, Candidate>,
+    candidates: &'g BTreeMap<NodeId, Candidate>,
     at: BTreeMap<NodeId, usize>,
 }
 
@@ -141,21 +140,20 @@ pub(super) fn blocked(graph: &Graph, prices: Prices<'_>, everywhere: bool) -> Re
     if candidates.values().all(|c| *c == Candidate::Same) {
         return Ok(vec![]);
     }
+    let with_method = |n: NodeId| match candidates.get(&n)? {
+        Candidate::Dense(conv) => Some((n, prices.method(conv).0)),
+        _ => Some((n, Method::Sum)),
+    };
     if everywhere {
-        let with_method = |n: NodeId| match candidates.get(&n)? {
-            Candidate::Dense(conv) => Some((n, prices.method(conv).0)),
-            _ => Some((n, Method::Sum)),
-        };
         return Ok(graph.order().into_iter().filter_map(with_method).collect());
     }
-    let mut problem = Problem { graph, prices, network: Network::new(), at: BTreeMap::new(), candidates };
+    let mut problem = Problem { graph, prices, network: Network::new(), at: BTreeMap::new(), candidates: &candidates };
     problem.add_nodes();
     problem.add_values()?;
     let side = std::mem::replace(&mut problem.network, Network::new()).source_side();
     let cut = problem.at.iter().filter(|(_, i)| side[**i]).map(|(node, _)| *node).collect();
     let blocked = problem.with_epilogues(cut)?;
-    let nodes = graph.order().into_iter().filter(|n| blocked.contains(n));
-    nodes.map(|n| Ok((n, problem.method(n, &|n| blocked.contains(n))?))).collect()
+    Ok(graph.order().into_iter().filter(|n| blocked.contains(n)).filter_map(with_method).collect())
 }
 
 impl Problem<'_> {
@@ -183,22 +181,8 @@ impl Problem<'_> {
         Ok(blocked)
     }
 
-    /// The method of a node that computes a blocked result: one that needs x in blocks only if x is there in blocks,
-    /// or all convolutions that read it gain more than the conversion takes.
-    fn method(&self, node: NodeId, is_blocked: &impl Fn(&NodeId) -> bool) -> Result<Method> {
-        let Some(Candidate::Dense(conv)) = self.candidates.get(&node) else { return Ok(Method::Sum) };
-        let x = self.graph.args(node)[0];
-        let gains = self.graph.uses(x.node).into_iter().filter(|(user, ..)| is_blocked(user));
-        let gains = gains.map(|(user, ..)| match self.candidates.get(&user) {
-            Some(Candidate::Dense(conv)) => self.prices.gain(conv),
-            _ => UNBOUNDED,
-        });
-        let pays = gains.fold(0, u64::saturating_add) > self.prices.conversion(&self.graph.dense(x)?);
-        Ok(if is_blocked(&x.node) || pays { self.prices.method(conv).0 } else { Method::Sum })
-    }
-
     fn add_nodes(&mut self) {
-        for (&node, &candidate) in &self.candidates {
+        for (&node, &candidate) in self.candidates {
             let [planar, blocked] = self.prices.costs(candidate);
             let i = self.network.add_node();
             self.at.insert(node, i);
@@ -215,7 +199,8 @@ impl Problem<'_> {
             if constant || self.graph.node(node).types.len() != 1 || !has_blocks(&self.graph.dense(v)?) {
                 continue;
             }
-            let cost = self.prices.conversion(&self.graph.dense(v)?);
+            let ty = self.graph.dense(v)?;
+            let cost = self.prices.conversion(&ty);
             let own = self.at.get(&node).copied();
             let mut planar = if self.graph.is_root(node) { vec![Network::SINK] } else { vec![] };
             let mut blocked = vec![];
@@ -226,7 +211,7 @@ impl Problem<'_> {
                         blocked.push((
                             i,
                             match candidate {
-                                Candidate::Dense(conv) => self.prices.gain(conv),
+                                Candidate::Dense(conv) => self.prices.planes(conv, &ty),
                                 _ => UNBOUNDED,
                             },
                         ));

@@ -95,7 +95,7 @@ fn in_blocks(
     let prim = match prim {
         Prim::Contract(_) => {
             let conv = convolution(graph, node)?.ok_or_else(|| internal(graph, node))?;
-            let planes = method == Method::Sum && !conv.is_depthwise() && !blocked.contains_key(&(args[0], 4));
+            let planes = !conv.is_depthwise() && !blocked.contains_key(&(args[0], 4));
             let layout = if planes { ConvLayout::ToBlocked } else { ConvLayout::Blocked };
             let x = if planes { args[0] } else { operand(graph, args[0], 4, blocked)? };
             let c = Contraction { method, ..blocked_convolution(&conv, layout) };

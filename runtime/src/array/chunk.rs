@@ -52,7 +52,7 @@ impl Chunk {
         Chunk::with_memory(space, device, bytes, Memory::None)
     }
 
-    /// A chunk holding a copy of bytes of the host.
+    /// A chunk of a device whose memory the host can address, holding a copy of bytes.
     ///
     /// # Errors
     /// Memory is short.
@@ -142,7 +142,20 @@ impl Chunk {
         Ok(())
     }
 
-    /// The bytes; empty if nothing was ever written.
+    /// Where the memory begins, whoever can address it; `None` if there is none.
+    ///
+    /// # Safety
+    /// The caller is inside an operation that reads or writes `var`, and keeps what it does with the address inside it.
+    pub(super) unsafe fn address(&self) -> Option<*mut u8> {
+        // SAFETY: no operation writes `var` at the same time.
+        match unsafe { &*self.memory.get() } {
+            Memory::None => None,
+            Memory::Block(block) => Some(block.start().as_ptr()),
+            Memory::Foreign(memory) => Some(memory.start().as_ptr()),
+        }
+    }
+
+    /// The bytes; empty if nothing was ever written, or the host cannot address them.
     ///
     /// # Safety
     /// The caller is inside an operation that reads or writes `var`, and drops the slice in it.
@@ -188,13 +201,16 @@ impl Chunk {
         }
     }
 
-    /// Takes another block for the memory.
+    /// Takes another block for the memory, and returns the old one if there was one.
     ///
     /// # Safety
     /// The caller is inside an operation that writes `var`, and not `is_pinned`.
-    pub(super) unsafe fn exchange(&self, block: Block) {
+    pub(super) unsafe fn exchange(&self, block: Block) -> Option<Block> {
         // SAFETY: writing `var` excludes every other access.
-        unsafe { *self.memory.get() = Memory::Block(block) };
+        match std::mem::replace(unsafe { &mut *self.memory.get() }, Memory::Block(block)) {
+            Memory::Block(old) => Some(old),
+            Memory::None | Memory::Foreign(_) => None,
+        }
     }
 }
 

@@ -5,11 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
+use super::enqueued::enqueued;
 use super::source::Source;
 use super::space::Space;
+use super::staged::{Staged, staged};
 use super::view::View;
 use crate::device::stream::{Stream, StreamError};
 use crate::engine::{EngineError, Failure, Name, Op, Property, Var, WaitError};
+use crate::gpu::{DriverError, Queue};
+use crate::plan::DeviceTensor;
 use crate::pool::TaskPanic;
 use crate::storage::{AllocError, Block};
 use crate::{Device, TensorMut, TensorRef};
@@ -35,6 +39,15 @@ pub struct Target {
 }
 
 impl Target {
+    pub(super) fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Whether the operation finds the old elements.
+    pub(super) fn is_update(&self) -> bool {
+        self.update
+    }
+
     /// Every element of the view is written.
     pub fn write(view: View) -> Target {
         Target { view, update: false }
@@ -61,10 +74,13 @@ pub enum LaunchError {
     #[error(transparent)]
     Stream(#[from] StreamError),
     #[error(transparent)]
+    Driver(#[from] DriverError),
+    #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
-/// Pushes an operation; returns before it ran.
+/// Pushes an operation of the host; returns before it ran. On a driver's device it works on copies: what it reads is
+/// brought to the host, and what it writes back.
 ///
 /// The outputs are written only if `body` succeeds where they are inputs as well; an output that
 /// covers its whole chunk is a pure overwrite unless the chunk is an input.
@@ -86,6 +102,75 @@ fn launch_with(
     done: Option<&Var>,
     body: impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>]) -> Result<(), Failure> + Send + 'static,
 ) -> Result<(), LaunchError> {
+    let driven = space.driven(launch.device)?;
+    let accelerator = if driven.is_none() { space.accelerator(launch.device)? } else { None };
+    let property = launch.property;
+    match (driven, accelerator) {
+        (None, None) => push(launch, done, |op, inputs, outputs| {
+            // SAFETY: called where the engine has given permission for every chunk of the lists.
+            space.engine().push(op, move |_| unsafe { execute(&inputs, &outputs, &[], &[], body) })
+        }),
+        (None, Some(accelerator)) => push(launch, done, |op, inputs, outputs| {
+            space.engine().push_async(op, move |_, completion| {
+                let stream = match property {
+                    Property::CopyToDevice => &accelerator.copy_in,
+                    Property::CopyFromDevice => &accelerator.copy_out,
+                    Property::Normal | Property::Prioritized => &accelerator.compute,
+                };
+                // The result goes to the engine and not into the stream, which other operations share.
+                stream.enqueue(Box::new(move || {
+                    // SAFETY: as above, until the operation is complete.
+                    let run = || unsafe { execute(&inputs, &outputs, &[], &[], body) };
+                    let result = catch_unwind(AssertUnwindSafe(run));
+                    completion.complete(result.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload).into())));
+                    Ok(())
+                }));
+            })
+        }),
+        (Some(driven), _) => push(launch, done, |op, inputs, outputs| {
+            let storage = space.storage().clone();
+            space.engine().push_async(op, move |_, completion| {
+                // SAFETY: as above, until the operation is complete.
+                let stage = |queue: &mut Queue<'_>| unsafe { staged(queue, inputs, outputs, body) };
+                driven.operate(property, &storage, completion, stage);
+            })
+        }),
+    }
+}
+
+/// Pushes an operation on the memory of a driver's device; returns before it ran. `body` enqueues it: it is given the
+/// tensors' addresses, also those of operands that come from elsewhere and are copied there first.
+///
+/// # Errors
+/// The request is wrong, or the device is no driver's; what goes wrong while running stays with the outputs.
+pub fn enqueue(
+    space: &Space,
+    launch: Launch<'_>,
+    body: impl FnOnce(&mut Queue<'_>, &[DeviceTensor<'_>], &[DeviceTensor<'_>]) -> Result<(), Failure> + Send + 'static,
+) -> Result<(), LaunchError> {
+    let (device, property) = (launch.device, launch.property);
+    let Some(driven) = space.driven(device)? else {
+        let message = "the device has no driver".into();
+        return Err(LaunchError::Driver(DriverError { device, message }));
+    };
+    let storage = space.storage().clone();
+    push(launch, None, |op, inputs, outputs| {
+        space.engine().push_async(op, move |_, completion| {
+            // SAFETY: called where the engine has given permission for every chunk of the lists, until the operation
+            // is complete.
+            let run = |queue: &mut Queue<'_>| unsafe { enqueued(queue, inputs, outputs, body) };
+            driven.operate(property, &storage, completion, run);
+        })
+    })
+}
+
+/// Checks a request and hands it to the engine through `to`. The operation may use the chunks of the sources, and write
+/// those of the targets; `done` is one more variable that it writes.
+fn push(
+    launch: Launch<'_>,
+    done: Option<&Var>,
+    to: impl FnOnce(Op<'_>, Vec<Source>, Vec<Target>) -> Result<(), EngineError>,
+) -> Result<(), LaunchError> {
     let Launch { name, device, property, priority, inputs, outputs } = launch;
     for (second, b) in outputs.iter().enumerate() {
         if let Some(first) = outputs[..second].iter().position(|a| a.view.overlaps(&b.view)) {
@@ -102,25 +187,7 @@ fn launch_with(
     let bytes = inputs.iter().map(source_bytes).chain(written.iter().map(View::bytes)).sum();
     let staged_bytes = inputs.iter().filter(|source| source.view().is_none()).map(source_bytes).sum();
     let op = Op { device, reads: &reads, writes: &writes, priority, property, bytes, staged_bytes, ..Op::new(name) };
-    // SAFETY: called where the engine has given permission for every chunk of the lists above.
-    let run = move || unsafe { execute(&inputs, &outputs, body) };
-    match space.accelerator(device)? {
-        None => space.engine().push(op, move |_| run())?,
-        Some(accelerator) => space.engine().push_async(op, move |_, completion| {
-            let stream = match property {
-                Property::CopyToDevice => &accelerator.copy_in,
-                Property::CopyFromDevice => &accelerator.copy_out,
-                Property::Normal | Property::Prioritized => &accelerator.compute,
-            };
-            // The result goes to the engine and not into the stream, which other operations share.
-            stream.enqueue(Box::new(move || {
-                let result = catch_unwind(AssertUnwindSafe(run));
-                completion.complete(result.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload).into())));
-                Ok(())
-            }));
-        })?,
-    }
-    Ok(())
+    Ok(to(op, inputs, outputs)?)
 }
 
 fn source_bytes(source: &Source) -> u64 {
@@ -133,7 +200,7 @@ fn source_bytes(source: &Source) -> u64 {
 
 /// Where an output is computed.
 enum Place {
-    /// In its chunk.
+    /// In its chunk, or in memory that is copied there later.
     Direct(*mut u8),
     /// In a block of its own that becomes the chunk's memory, or is copied there.
     Apart(Block),
@@ -142,37 +209,58 @@ enum Place {
 /// A view whose memory cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("the memory of the result belongs to another library and is read-only")]
-struct ReadOnly;
+pub(super) struct ReadOnly;
 
+/// A view whose memory the host cannot address.
+#[derive(Debug, thiserror::Error)]
+#[error("the memory of {0} is not the host's")]
+struct Elsewhere(Device);
+
+/// Some of the inputs and outputs may be in memory of the host apart from their chunks.
+///
 /// # Safety
 /// The caller is inside an operation that reads or writes the variables of all inputs and writes
-/// those of all outputs, which do not overlap.
-unsafe fn execute(
+/// those of all outputs, which do not overlap. Staging memory is used by nobody else.
+pub(super) unsafe fn execute(
     inputs: &[Source],
     outputs: &[Target],
+    staged_inputs: &[Option<Staged>],
+    staged_outputs: &[Option<Staged>],
     body: impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    let staging = |list: &[Option<Staged>], i: usize| list.get(i).copied().flatten();
     // What is read must have memory, and a chunk that no one wrote has none.
     let mut zeros: SmallVec<[Option<Block>; 4]> = SmallVec::new();
-    for source in inputs {
+    for (i, source) in inputs.iter().enumerate() {
         zeros.push(match source {
             // SAFETY: passed on from the caller.
-            Source::View(view) if unsafe { view.chunk().data() }.len() < view.range().end => Some(unwritten(view)?),
+            Source::View(view) if staging(staged_inputs, i).is_none() => match unsafe { written(view) }? {
+                true => None,
+                false => Some(unwritten(view)?),
+            },
             _ => None,
         });
     }
     let mut places: SmallVec<[Place; 2]> = SmallVec::new();
-    for target in outputs {
-        // SAFETY: passed on from the caller.
-        places.push(unsafe { place(target, inputs) }?);
+    for (i, target) in outputs.iter().enumerate() {
+        places.push(match staging(staged_outputs, i) {
+            Some(staged) => Place::Direct(staged.start),
+            // SAFETY: passed on from the caller.
+            None => unsafe { place(target, inputs) }?,
+        });
     }
     let mut refs: SmallVec<[TensorRef<'_>; 4]> = SmallVec::new();
-    for (source, zeros) in inputs.iter().zip(&zeros) {
-        refs.push(match (source, zeros) {
-            (Source::Inline(value), _) => value.as_ref(),
-            (Source::Host { dtype, dims, data }, _) => TensorRef::new(*dtype, dims, data),
-            (Source::View(view), Some(block)) => TensorRef::new(view.dtype(), view.dims(), block.as_slice()),
-            (Source::View(view), None) => {
+    for (i, (source, zeros)) in inputs.iter().zip(&zeros).enumerate() {
+        refs.push(match (source, zeros, staging(staged_inputs, i)) {
+            (Source::Inline(value), ..) => value.as_ref(),
+            (Source::Host { dtype, dims, data }, ..) => TensorRef::new(*dtype, dims, data),
+            (Source::View(view), _, Some(staged)) => {
+                // SAFETY: passed on from the caller.
+                let data = unsafe { std::slice::from_raw_parts(staged.start.cast_const(), view.bytes() as usize) };
+                TensorRef::new(view.dtype(), view.dims(), data)
+            }
+            (Source::View(view), Some(block), _) => TensorRef::new(view.dtype(), view.dims(), block.as_slice()),
+            (Source::View(view), None, _) => {
                 // SAFETY: passed on from the caller; no output is computed in memory that is read.
                 let data = unsafe { view.chunk().data() };
                 TensorRef::new(view.dtype(), view.dims(), &data[view.range()])
@@ -198,6 +286,19 @@ unsafe fn execute(
         }
     }
     Ok(())
+}
+
+/// Whether the host can read the view's elements: someone wrote them.
+///
+/// # Safety
+/// As for [`execute`].
+unsafe fn written(view: &View) -> Result<bool, Elsewhere> {
+    // SAFETY: passed on from the caller.
+    let (data, address) = unsafe { (view.chunk().data(), view.chunk().address()) };
+    match data.len() < view.range().end {
+        true if address.is_some() => Err(Elsewhere(view.device())),
+        short => Ok(!short),
+    }
 }
 
 fn unwritten(view: &View) -> Result<Block, AllocError> {
@@ -243,7 +344,7 @@ unsafe fn commit(view: &View, block: Block) -> Result<(), Failure> {
     let chunk = view.chunk();
     if view.is_whole() && !chunk.is_pinned() {
         // SAFETY: passed on from the caller.
-        unsafe { chunk.exchange(block) };
+        drop(unsafe { chunk.exchange(block) });
         return Ok(());
     }
     // SAFETY: passed on from the caller; the view's range lies inside the chunk, and the block is

@@ -4,19 +4,25 @@
 //! contiguous part of a chunk seen as a tensor; views of one chunk share memory and ordering.
 //! [`launch`] pushes one operation over views: the engine orders it, and only inside it is memory
 //! touched. Host code reads through [`read`], which is an operation as well, so that no access to a
-//! chunk ever races another.
+//! chunk ever races another. On a driver's device, [`enqueue`] pushes work of the device, and what the host does there
+//! works on copies.
 
 mod chunk;
+mod driven;
+mod enqueued;
 mod launch;
 mod lend;
+mod planned;
 mod region;
 mod source;
 mod space;
+mod staged;
 mod view;
 
 pub use chunk::Chunk;
-pub use launch::{Launch, LaunchError, ReadError, Target, launch, read};
+pub use launch::{Launch, LaunchError, ReadError, Target, enqueue, launch, read};
 pub use lend::{LendError, lend};
+pub use planned::{Run, duplicate, repeat, run};
 pub use region::{Region, Span};
 pub use source::{Inline, Source};
 pub use space::Space;

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr::{null, null_mut};
 
 use tensorc_abi::DType;
-use tensorc_abi::artifact::{Parallel, Status, Task, Tensor, Weights, status};
+use tensorc_abi::artifact::{Gpu, InitOn, Parallel, Status, Task, Tensor, Weights, status};
 
 use super::{Artifact, ArtifactError};
 use crate::{Pool, TensorMut, TensorRef};
@@ -22,10 +22,11 @@ pub struct ModelContext<'p> {
 unsafe impl Send for ModelContext<'_> {}
 
 impl Artifact {
-    /// Makes the memory of a run, whose work the threads of a pool share.
+    /// Makes the memory of a run, whose work the threads of a pool share; that of a model for a GPU is done there.
     ///
     /// # Errors
-    /// Memory is short, or the model was linked without the weights it needs.
+    /// Memory is short, or the model was linked without the weights it needs; the GPU or its driver is missing, or does
+    /// not take the model's code.
     pub fn context<'p>(&self, pool: &'p Pool) -> Result<ModelContext<'p>, ArtifactError> {
         let parallel = Box::new(Parallel {
             parallel_for: Some(parallel_for),
@@ -33,14 +34,40 @@ impl Artifact {
             workers: pool.threads() as u32,
         });
         let weights: *const Weights = if self.0.has_weights { &raw const self.0.weights } else { null() };
-        let mut raw = null_mut();
-        // SAFETY: weights and pool outlive the context; the model allocates its memory.
-        let code = unsafe { (self.0.entry.init)(&raw mut raw, null_mut(), 0, weights, &raw const *parallel) };
-        match code {
-            status::OK => {
-                Ok(ModelContext { artifact: self.clone(), raw, _parallel: parallel, pool: std::marker::PhantomData })
+        let raw = match self.0.entry.init_on {
+            Some(init_on) => self.on_gpu(init_on, weights)?,
+            None => {
+                let mut raw = null_mut();
+                // SAFETY: weights and pool outlive the context; the model allocates its memory.
+                let code = unsafe { (self.0.entry.init)(&raw mut raw, null_mut(), 0, weights, &raw const *parallel) };
+                if code != status::OK {
+                    return Err(failed(code, status::text(code)));
+                }
+                raw
             }
-            code => Err(failed(code, status::text(code))),
+        };
+        Ok(ModelContext { artifact: self.clone(), raw, _parallel: parallel, pool: std::marker::PhantomData })
+    }
+}
+
+impl Artifact {
+    /// Makes a context on a GPU.
+    fn on_gpu(&self, init: InitOn, weights: *const Weights) -> Result<*mut c_void, ArtifactError> {
+        let inner = &self.0;
+        let mut gpu = Gpu {
+            device: inner.gpu.device,
+            flags: if inner.gpu.stepwise { Gpu::STEPWISE } else { 0 },
+            driver: inner.driver.as_ref().map_or(null(), |path| path.as_ptr()),
+            ..Gpu::FIRST
+        };
+        let mut raw = null_mut();
+        // SAFETY: the weights outlive the context; the model allocates its memory. That the library is a driver is the
+        // caller's word, as it is the system's for its own.
+        let code = unsafe { init(&raw mut raw, &raw mut gpu, null_mut(), 0, weights) };
+        match (code, CStr::from_bytes_until_nul(&gpu.message)) {
+            (status::OK, _) => Ok(raw),
+            (code, Ok(message)) if !message.is_empty() => Err(failed(code, message)),
+            (code, _) => Err(failed(code, status::text(code))),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use tensorc_abi::DType;
 use tensorc_abi::artifact::EntryPoints;
 
-use super::{Artifact, ArtifactError, Counts};
+use super::{Artifact, ArtifactError, Counts, LoadOptions};
 
 /// An input or output of a model, as its bindings state it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,8 @@ impl Artifact {
         weights: Option<&Path>,
     ) -> Result<Artifact, ArtifactError> {
         let counts = Counts { inputs: inputs.len(), outputs: outputs.len() };
-        Artifact::new(entry, counts, None, weights.map(|path| (path.to_owned(), false)), None)
+        let options = LoadOptions { weights: weights.map(Path::to_owned), ..LoadOptions::default() };
+        Artifact::new(entry, counts, None, &options, None)
     }
 }
 
@@ -75,6 +76,7 @@ macro_rules! linked_artifact {
         let entry = EntryPoints {
             memory_bytes: $memory_bytes,
             init: $init,
+            init_on: None,
             describe: $describe,
             run: $run,
             error: $error,

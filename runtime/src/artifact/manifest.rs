@@ -29,6 +29,9 @@ pub struct Manifest {
     /// Dynamic dimensions with their least and greatest extents.
     pub dims: Vec<(String, u64, u64)>,
     pub weights: WeightsInfo,
+    /// Of a model whose kernels run on a GPU; `target` is the processor of the program then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuInfo>,
     /// Bytes of the tables that describe the plans.
     pub image_bytes: u64,
     pub variants: Vec<VariantInfo>,
@@ -64,9 +67,36 @@ pub struct VariantInfo {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelInfo {
     pub name: String,
+    /// Of a kernel for a GPU, those of its PTX.
     pub code_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<LaunchInfo>,
     /// Its text in the kernel language.
     pub kir: String,
+}
+
+/// Code for a GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GpuInfo {
+    /// As compilers name it: `sm_80`.
+    pub architecture: String,
+    pub ptx_bytes: u64,
+    /// Of machine code for the architecture; 0 if there is none.
+    pub cubin_bytes: u64,
+}
+
+/// How a kernel is launched on a GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LaunchInfo {
+    pub blocks: u64,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Shared memory of a block.
+    pub shared_bytes: u32,
+    /// Registers of a thread, where there is machine code.
+    pub registers: Option<u32>,
+    /// Bytes of registers that a thread keeps in memory.
+    pub spilled_bytes: Option<u32>,
 }
 
 impl Manifest {

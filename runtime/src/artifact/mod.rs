@@ -22,7 +22,7 @@ pub use linked::{Extent, Port};
 /// Types of the C interface.
 pub use tensorc_abi::artifact as ffi;
 
-pub use manifest::{KernelInfo, Manifest, TensorInfo, VariantInfo, WeightsInfo};
+pub use manifest::{GpuInfo, KernelInfo, LaunchInfo, Manifest, TensorInfo, VariantInfo, WeightsInfo};
 
 /// Why a compiled model cannot be loaded or run.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +43,8 @@ pub enum ArtifactError {
     Target { target: String },
     #[error("the library cannot be loaded: {0}")]
     Load(String),
+    #[error("the path {path:?} has a zero in it")]
+    Path { path: PathBuf },
     #[error("weights {path}: {message}", path = path.display())]
     Weights { path: PathBuf, message: String },
     /// A function of the model has failed.
@@ -57,6 +59,18 @@ pub struct LoadOptions {
     pub weights: Option<PathBuf>,
     /// Do not read the weights to check their hash: the file is known to be intact.
     pub trusted: bool,
+    pub gpu: GpuOptions,
+}
+
+/// Where a model for a GPU runs.
+#[derive(Clone, Debug, Default)]
+pub struct GpuOptions {
+    /// The number of the GPU.
+    pub device: u32,
+    /// The library of the driver, if it is not the system's.
+    pub driver: Option<PathBuf>,
+    /// Wait for every kernel, so that an error names the one that failed.
+    pub stepwise: bool,
 }
 
 /// A compiled model with its weights. Cloning shares them.
@@ -76,6 +90,9 @@ struct Inner {
     manifest: Option<Manifest>,
     weights: Weights,
     has_weights: bool,
+    gpu: GpuOptions,
+    /// The path of the driver, as C has it.
+    driver: Option<CString>,
     /// Keeps the code in memory.
     _library: Option<Library>,
 }
@@ -117,35 +134,40 @@ impl Artifact {
         // SAFETY: the seal says that this is a library made by tensorc, whose code runs nothing when it is loaded.
         let library = unsafe { Library::new(absolute) }.map_err(load)?;
         // SAFETY: the functions of a model have these types.
-        let entry = unsafe { entry_points(&library, &manifest.name) }.map_err(load)?;
+        let entry = unsafe { entry_points(&library, &manifest.name, manifest.gpu.is_some()) }.map_err(load)?;
         let in_file = manifest.weights.bytes > 0 && !manifest.weights.embedded;
         let weights = options.weights.clone().unwrap_or_else(|| path.with_extension("weights"));
-        let weights = in_file.then_some((weights, options.trusted));
+        let options = LoadOptions { weights: in_file.then_some(weights), ..options.clone() };
         let counts = Counts { inputs: manifest.inputs.len(), outputs: manifest.outputs.len() };
-        Artifact::new(entry, counts, Some(manifest), weights, Some(library))
+        Artifact::new(entry, counts, Some(manifest), &options, Some(library))
     }
 
     fn new(
         entry: EntryPoints,
         counts: Counts,
         manifest: Option<Manifest>,
-        file: Option<(PathBuf, bool)>,
+        options: &LoadOptions,
         library: Option<Library>,
     ) -> Result<Artifact, ArtifactError> {
+        let text = |path: &Path| {
+            let fail = |_| ArtifactError::Path { path: path.to_owned() };
+            CString::new(path.as_os_str().as_encoded_bytes()).map_err(fail)
+        };
         let mut weights = Weights::NONE;
-        if let Some((path, trusted)) = &file {
-            let fail = |message: &str| ArtifactError::Weights { path: path.clone(), message: message.to_owned() };
-            let text =
-                CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| fail("the path has a zero in it"))?;
-            let flags = if *trusted { Weights::TRUSTED } else { 0 };
+        if let Some(path) = &options.weights {
+            let file = text(path)?;
+            let flags = if options.trusted { Weights::TRUSTED } else { 0 };
             // SAFETY: the path is a text, and the record is ours.
-            let code = unsafe { (entry.weights_open)(text.as_ptr(), flags, &raw mut weights) };
+            let code = unsafe { (entry.weights_open)(file.as_ptr(), flags, &raw mut weights) };
             if code != status::OK {
-                return Err(fail(&status::text(code).to_string_lossy()));
+                let message = status::text(code).to_string_lossy().into_owned();
+                return Err(ArtifactError::Weights { path: path.clone(), message });
             }
         }
-        let has_weights = file.is_some();
-        Ok(Artifact(Arc::new(Inner { entry, counts, manifest, weights, has_weights, _library: library })))
+        let gpu = options.gpu.clone();
+        let driver = gpu.driver.as_deref().map(text).transpose()?;
+        let has_weights = options.weights.is_some();
+        Ok(Artifact(Arc::new(Inner { entry, counts, manifest, weights, has_weights, gpu, driver, _library: library })))
     }
 
     /// What the model says of itself; none if it is linked.
@@ -164,7 +186,7 @@ impl std::fmt::Debug for Artifact {
 ///
 /// # Safety
 /// The library defines them with the types of [`EntryPoints`].
-unsafe fn entry_points(library: &Library, name: &str) -> Result<EntryPoints, libloading::Error> {
+unsafe fn entry_points(library: &Library, name: &str, gpu: bool) -> Result<EntryPoints, libloading::Error> {
     macro_rules! get {
         ($suffix:literal) => {
             // SAFETY: by the caller's contract.
@@ -174,6 +196,7 @@ unsafe fn entry_points(library: &Library, name: &str) -> Result<EntryPoints, lib
     Ok(EntryPoints {
         memory_bytes: get!("memory_bytes"),
         init: get!("init"),
+        init_on: if gpu { Some(get!("init_on")) } else { None },
         describe: get!("describe"),
         run: get!("run"),
         error: get!("error"),

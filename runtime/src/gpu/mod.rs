@@ -6,18 +6,21 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 mod host;
+mod queue;
+mod simulated;
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::Device;
-use crate::device::stream::Stream;
+use crate::device::stream::{Event, Stream};
 use crate::engine::Failure;
 
 #[cfg(feature = "cuda")]
 pub use cuda::CudaDriver;
 pub use host::HostDriver;
+pub use queue::{Kept, Queue};
 
 /// A call of a driver failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,8 +35,8 @@ pub struct DriverError {
 pub enum CodeForm {
     /// PTX for a compute capability, written as ten times its major and once its minor number: 80, 90.
     Ptx { capability: u32 },
-    /// Functions of this process.
-    Host,
+    /// Functions of this process, which do what a GPU of a compute capability does.
+    Host { capability: u32 },
 }
 
 /// How a kernel is launched.
@@ -45,6 +48,24 @@ pub struct Entry {
     pub threads: u32,
     /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
+    /// Matrices in the arguments that the copy engine is told of, behind the arguments.
+    pub matrices: Vec<Matrix>,
+}
+
+/// An argument as a matrix of elements of 16 bits, of which kernels copy boxes to shared memory, each row of a box 128 bytes, with
+/// pieces of 16 bytes permuted by row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    /// Position among the arguments.
+    pub argument: u32,
+    /// Whether elements are bf16 rather than f16.
+    pub bf16: bool,
+    pub rows: u64,
+    pub columns: u64,
+    /// Elements from one row to the next: a multiple of 8.
+    pub stride: u64,
+    /// Rows of a box.
+    pub box_rows: u32,
 }
 
 /// A function of copies of a kernel's buffers, which it changes.
@@ -78,13 +99,27 @@ impl fmt::Debug for Function {
     }
 }
 
-/// Memory of a device, returned when it is dropped.
-pub trait Memory: Send + Sync {
-    /// Where it begins, aligned to 256 bytes. Only the device can use it, unless its memory is the host's.
+/// Memory of a device or page-locked memory of the host, returned when it is dropped.
+pub trait Memory: fmt::Debug + Send + Sync {
+    /// Where it begins, aligned to 256 bytes.
     fn address(&self) -> *mut u8;
 }
 
-/// A stream that launches kernels.
+/// Work that a stream recorded instead of executing it, to be launched as one.
+pub struct Graph {
+    /// What the driver that recorded it made of it.
+    pub code: Box<dyn Any + Send + Sync>,
+    /// Kernels in it, for messages.
+    pub kernels: Arc<[Arc<Entry>]>,
+}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Graph").field("kernels", &self.kernels.len()).finish_non_exhaustive()
+    }
+}
+
+/// A stream that launches kernels. Failures of its work name the kernel.
 pub trait LaunchStream: Stream {
     /// Launches a kernel after everything before it. A failure is one of the stream.
     ///
@@ -93,6 +128,36 @@ pub trait LaunchStream: Stream {
     /// the launch; nobody uses what the kernel writes, or writes what it reads, other than work ordered with
     /// this stream.
     unsafe fn launch(&self, function: &Function, arguments: &[*mut u8]);
+
+    /// Writes an element of 1, 2, 4 or 8 bytes over and over to `bytes` bytes, a multiple of its size.
+    ///
+    /// # Safety
+    /// `target` is an address in the device's memory, a multiple of the element's size and valid for the bytes until the
+    /// stream has passed; nobody else uses them, other than work ordered with this stream.
+    unsafe fn fill(&self, target: *mut u8, bytes: usize, element: &[u8]);
+
+    /// Begins to record: launches, copies inside the device and fills are kept instead of executed, until
+    /// [`LaunchStream::end_capture`]. Nothing else may be asked of the stream until then.
+    ///
+    /// # Errors
+    /// The device cannot record, or the stream has failed.
+    fn begin_capture(&self) -> Result<(), DriverError>;
+
+    /// What was recorded.
+    ///
+    /// # Errors
+    /// Nothing is being recorded, or what was asked of the stream cannot be.
+    fn end_capture(&self) -> Result<Graph, DriverError>;
+
+    /// Executes what was recorded, after everything before it. A failure is one of the stream.
+    ///
+    /// # Safety
+    /// As for [`LaunchStream::launch`], for everything recorded. The graph lives until the stream has passed.
+    unsafe fn replay(&self, graph: &Graph);
+
+    /// Ends an operation: the point after everything enqueued so far. The event carries the failure of the
+    /// stream, which forgets it.
+    fn close(&self) -> Arc<dyn Event>;
 }
 
 /// A GPU.
@@ -110,9 +175,18 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// The code is of another form or is refused.
     fn load(&self, code: Code) -> Result<Vec<Function>, DriverError>;
 
+    /// Memory of the device, with undefined contents. Only the device can use it.
+    ///
     /// # Errors
     /// The device's memory is used up.
     fn alloc(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError>;
+
+    /// Page-locked memory of the host, with undefined contents: copies between it and the device go on while the host
+    /// does other things.
+    ///
+    /// # Errors
+    /// The host's memory is used up.
+    fn alloc_pinned(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError>;
 
     /// # Errors
     /// The device has no further streams.

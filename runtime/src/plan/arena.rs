@@ -2,17 +2,23 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::error::RunError;
+use crate::device::stream::Event;
+use crate::gpu::{Driver, Memory};
 use crate::{AlignedBuffer, AllocError};
 
-/// An arena of several contexts. It is as large as the largest of them needs, and holds what the last
-/// one left there. Cloning shares it.
+/// An arena of several contexts, which run on one device. It is as large as the largest of them needs, and holds
+/// what the last one left there. Cloning shares it.
 #[derive(Clone, Debug, Default)]
 pub struct SharedArena(Arc<Mutex<Turn>>);
 
 /// The memory, in the hands of the context that runs.
-#[derive(Debug)]
 pub(super) struct Turn {
     memory: AlignedBuffer,
+    /// The memory if it is a device's, and its bytes.
+    there: Option<(Box<dyn Memory>, u64)>,
+    /// The end of the last run on a device.
+    pub ended: Option<Arc<dyn Event>>,
     /// Numbers given to contexts so far.
     contexts: u64,
     /// The context that ran last.
@@ -21,14 +27,20 @@ pub(super) struct Turn {
 
 impl Default for Turn {
     fn default() -> Turn {
-        Turn { memory: AlignedBuffer::empty(), contexts: 0, last: 0 }
+        Turn { memory: AlignedBuffer::empty(), there: None, ended: None, contexts: 0, last: 0 }
+    }
+}
+
+impl std::fmt::Debug for Turn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Turn({} bytes)", self.bytes())
     }
 }
 
 impl SharedArena {
     /// Bytes at present.
     pub fn bytes(&self) -> usize {
-        self.turn().memory.len()
+        self.turn().bytes()
     }
 
     /// A number for another context that uses the arena.
@@ -45,6 +57,30 @@ impl SharedArena {
 }
 
 impl Turn {
+    fn bytes(&self) -> usize {
+        self.there.as_ref().map_or(self.memory.len(), |(_, bytes)| *bytes as usize)
+    }
+
+    /// As [`Turn::take`], in the memory of a device.
+    pub fn take_there(&mut self, driver: &dyn Driver, context: u64, bytes: u64) -> Result<(*mut u8, bool), RunError> {
+        let kept = self.last == context;
+        self.last = context;
+        match &self.there {
+            Some((memory, size)) if *size >= bytes => Ok((memory.address(), kept)),
+            _ => {
+                if let Some(ended) = self.ended.take() {
+                    // Whoever ran has been told of a failure, or will be.
+                    let _ = ended.synchronize();
+                }
+                self.there = None;
+                let memory = driver.alloc(bytes)?;
+                let address = memory.address();
+                self.there = Some((memory, bytes));
+                Ok((address, kept))
+            }
+        }
+    }
+
     /// Hands the memory to a context that needs `bytes`. Returns the first byte, and whether the memory
     /// still holds what this context left there.
     pub fn take(&mut self, context: u64, bytes: u64) -> Result<(*mut u8, bool), AllocError> {

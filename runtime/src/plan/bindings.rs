@@ -36,6 +36,32 @@ impl<'a, 'o> Bindings<'a, '_, 'o> {
     }
 }
 
+/// A tensor in the memory of a device, row-major and without gaps.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceTensor<'a> {
+    pub dtype: DType,
+    pub dims: &'a [u64],
+    /// A multiple of [`DeviceTensor::ALIGN`] unless the tensor is empty.
+    pub address: *mut u8,
+}
+
+impl DeviceTensor<'_> {
+    /// Kernels move as many bytes at once.
+    pub const ALIGN: usize = 16;
+
+    pub fn bytes(&self) -> usize {
+        self.dims.iter().product::<u64>() as usize * self.dtype.size()
+    }
+}
+
+/// The caller's tensors on a device, in the order of the plan's lists, as in [`Bindings`].
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceBindings<'a> {
+    pub inputs: &'a [DeviceTensor<'a>],
+    pub states: &'a [DeviceTensor<'a>],
+    pub outputs: &'a [DeviceTensor<'a>],
+}
+
 /// What a phase takes from the caller: ascending positions in the lists of the plan. The tensors
 /// are given in this order: `inputs` and behind them `read_states` as [`Bindings::inputs`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -142,9 +168,9 @@ impl Interface {
     /// Checks the caller's tensors and enters their addresses into the argument table.
     pub fn bind(&self, plan: &Plan, table: &mut [*mut u8], bindings: Bindings<'_, '_, '_>) -> Result<(), RunError> {
         let Bindings { inputs, states, outputs } = bindings;
-        self.inputs.check(plan, Side::Input, inputs.iter().map(|t| (t.dtype, t.dims, t.data)))?;
+        self.check_inputs(plan, inputs)?;
         self.states.check(plan, Side::State, states.iter().map(|t| (t.dtype, t.dims, &*t.data)))?;
-        self.outputs.check(plan, Side::Output, outputs.iter().map(|t| (t.dtype, t.dims, &*t.data)))?;
+        self.check_outputs(plan, outputs)?;
         for patch in &self.inputs.patches {
             table[patch.slot] = inputs[patch.index].data.as_ptr().cast_mut().wrapping_add(patch.offset);
         }
@@ -155,6 +181,53 @@ impl Interface {
             table[patch.slot] = outputs[patch.index].data.as_mut_ptr().wrapping_add(patch.offset);
         }
         Ok(())
+    }
+}
+
+impl Interface {
+    /// Checks tensors to read.
+    pub fn check_inputs(&self, plan: &Plan, inputs: &[TensorRef<'_>]) -> Result<(), RunError> {
+        self.inputs.check(plan, Side::Input, inputs.iter().map(|t| (t.dtype, t.dims, t.data)))
+    }
+
+    /// Checks tensors to write.
+    pub fn check_outputs(&self, plan: &Plan, outputs: &[TensorMut<'_>]) -> Result<(), RunError> {
+        self.outputs.check(plan, Side::Output, outputs.iter().map(|t| (t.dtype, t.dims, &*t.data)))
+    }
+
+    /// As [`Interface::bind`], with tensors on the device.
+    pub fn bind_device(
+        &self,
+        plan: &Plan,
+        table: &mut [*mut u8],
+        bindings: DeviceBindings<'_>,
+    ) -> Result<(), RunError> {
+        let DeviceBindings { inputs, states, outputs } = bindings;
+        let all = [(&self.inputs, Side::Input, inputs), (&self.states, Side::State, states)];
+        for (group, side, given) in all.into_iter().chain([(&self.outputs, Side::Output, outputs)]) {
+            group.count(plan, side, given.len())?;
+            for ((side, id), tensor) in group.buffers.iter().zip(given) {
+                let buffer = plan.buffer(*id);
+                check_type(*side, buffer, tensor.dtype, tensor.dims)?;
+                if !buffer.is_empty() && !tensor.address.addr().is_multiple_of(DeviceTensor::ALIGN) {
+                    let (name, align) = (buffer.name.clone(), DeviceTensor::ALIGN);
+                    return Err(RunError::Alignment { side: *side, name, dtype: tensor.dtype, align });
+                }
+            }
+            for patch in &group.patches {
+                table[patch.slot] = given[patch.index].address.wrapping_add(patch.offset);
+            }
+        }
+        Ok(())
+    }
+
+    /// Enters the addresses of buffers that stand for the caller's tensors into the argument table.
+    pub fn place(&self, table: &mut [*mut u8], at: impl Fn(BufferId) -> *mut u8) {
+        for group in [&self.inputs, &self.states, &self.outputs] {
+            for patch in &group.patches {
+                table[patch.slot] = at(group.buffers[patch.index].1).wrapping_add(patch.offset);
+            }
+        }
     }
 }
 
@@ -186,16 +259,21 @@ impl Needs {
 }
 
 impl Group {
+    fn count(&self, plan: &Plan, side: Side, actual: usize) -> Result<(), RunError> {
+        let expected = self.buffers.len();
+        match expected == actual {
+            true => Ok(()),
+            false => Err(RunError::Count { plan: plan.name.clone(), side, expected, actual }),
+        }
+    }
+
     fn check<'t>(
         &self,
         plan: &Plan,
         side: Side,
         tensors: impl ExactSizeIterator<Item = (DType, &'t [u64], &'t [u8])>,
     ) -> Result<(), RunError> {
-        let (expected, actual) = (self.buffers.len(), tensors.len());
-        if expected != actual {
-            return Err(RunError::Count { plan: plan.name.clone(), side, expected, actual });
-        }
+        self.count(plan, side, tensors.len())?;
         self.buffers
             .iter()
             .zip(tensors)
@@ -203,7 +281,7 @@ impl Group {
     }
 }
 
-fn check_tensor(side: Side, buffer: &Buffer, dtype: DType, dims: &[u64], data: &[u8]) -> Result<(), RunError> {
+fn check_type(side: Side, buffer: &Buffer, dtype: DType, dims: &[u64]) -> Result<(), RunError> {
     let name = || buffer.name.clone();
     if dtype != buffer.dtype {
         return Err(RunError::DType { side, name: name(), expected: buffer.dtype, actual: dtype });
@@ -211,6 +289,12 @@ fn check_tensor(side: Side, buffer: &Buffer, dtype: DType, dims: &[u64], data: &
     if dims != buffer.dims {
         return Err(RunError::Shape { side, name: name(), expected: buffer.dims.clone(), actual: dims.to_vec() });
     }
+    Ok(())
+}
+
+fn check_tensor(side: Side, buffer: &Buffer, dtype: DType, dims: &[u64], data: &[u8]) -> Result<(), RunError> {
+    let name = || buffer.name.clone();
+    check_type(side, buffer, dtype, dims)?;
     let (expected, actual) = (buffer.bytes(), data.len() as u64);
     if expected != actual {
         return Err(RunError::Bytes { side, name: name(), expected, actual });

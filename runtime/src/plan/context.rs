@@ -1,5 +1,7 @@
 //! The mutable state of one run, and the run itself.
 
+mod there;
+
 use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +11,7 @@ use std::time::{Duration, Instant};
 use tensorc_abi::{BufferId, ExternError, Home};
 
 use super::arena::{SharedArena, Turn};
-use super::bindings::{Bindings, Phase};
+use super::bindings::{Bindings, Interface, Phase};
 use super::device::DeviceContext;
 use super::error::RunError;
 use super::executable::{COPY_BLOCK, Call, Executable, Prepared};
@@ -68,8 +70,8 @@ impl Context {
         Context::with_arena(executable, pool, Arena::Own { _memory: arena, base }, base)
     }
 
-    /// A context whose intermediate tensors lie in memory shared with others. It is allocated by the
-    /// first run. A run waits for those of the other contexts.
+    /// A context whose intermediate tensors lie in memory shared with others, of the same device. It is allocated by
+    /// the first run. A run waits for those of the other contexts.
     pub fn in_arena(executable: Arc<Executable>, pool: &Pool, arena: &SharedArena) -> Result<Context, RunError> {
         let base = AlignedBuffer::dangling().as_ptr();
         let arena = Arena::Shared { arena: arena.clone(), context: arena.register(), base };
@@ -89,7 +91,9 @@ impl Context {
             Home::Input(_) | Home::Output(_) | Home::State(_) => AlignedBuffer::dangling().as_ptr(),
         };
         let arguments = executable.slots.iter().map(address).collect();
-        let device = executable.device.as_ref().map(|program| DeviceContext::new(&executable, program)).transpose()?;
+        let own = matches!(arena, Arena::Own { .. });
+        let there = |program| DeviceContext::new(&executable, program, own);
+        let device = executable.device.as_ref().map(there).transpose()?;
         Ok(Context { executable, arena, scratch, arguments, device, halfway: false })
     }
 
@@ -106,9 +110,18 @@ impl Context {
     }
 
     /// Takes the shared arena over from the context that ran last.
-    fn enter(&mut self, turn: Option<&mut Turn>) -> Result<(), AllocError> {
+    fn enter(&mut self, turn: Option<&mut Turn>) -> Result<(), RunError> {
         let (Some(turn), Arena::Shared { context, base, .. }) = (turn, &mut self.arena) else { return Ok(()) };
         let plan = self.executable.plan();
+        if let Some(device) = &mut self.device {
+            let (start, kept) = turn.take_there(&*device.driver, *context, plan.arena_bytes)?;
+            self.halfway &= kept;
+            if *base != start {
+                *base = start;
+                device.rebase(&self.executable, start);
+            }
+            return Ok(());
+        }
         let (start, kept) = turn.take(*context, plan.arena_bytes)?;
         self.halfway &= kept;
         if *base != start {
@@ -181,11 +194,11 @@ impl Context {
         let calls = self.bind(phase, pool, bindings)?;
         let executable = &*self.executable;
         let mut times = vec![Duration::ZERO; executable.plan().steps.len()];
-        if let Some(device) = &self.device {
+        if self.device.is_some() {
             let mut start = Instant::now();
             let mut after =
                 |call: &Prepared| times[call.step] = std::mem::replace(&mut start, Instant::now()).elapsed();
-            device.run(interface_of(phase), &self.arguments, &executable.prepared[calls], Some(&mut after))?;
+            self.run_there(phase, Some(&mut after))?;
             self.halfway = phase == Some(Phase::First);
             return Ok(times);
         }
@@ -213,21 +226,28 @@ impl Context {
         pool: &Pool,
         bindings: Bindings<'_, '_, '_>,
     ) -> Result<Range<usize>, RunError> {
-        let plan = self.executable.plan();
-        let fail = |why| Err(RunError::Phase { plan: plan.name.clone(), why });
-        let Some(interface) = self.executable.interface(phase) else {
-            return fail("the plan has one phase only");
-        };
-        if phase == Some(Phase::Second) && !self.halfway {
-            return fail("the second phase follows the first, which has not run");
-        }
-        interface.bind(plan, &mut self.arguments, bindings)?;
+        self.interface(phase)?;
+        let executable = self.executable.clone();
+        let Some(interface) = executable.interface(phase) else { return Ok(0..0) };
+        interface.bind(executable.plan(), &mut self.arguments, bindings)?;
         if pool.threads() > self.scratch.threads {
             self.scratch = Scratch::new(self.executable.scratch_bytes, pool.threads())?;
         }
         // From here on the arena changes.
         self.halfway = false;
         Ok(interface.calls.clone())
+    }
+
+    /// What a phase takes, if it can run now.
+    fn interface(&self, phase: Option<Phase>) -> Result<&Interface, RunError> {
+        let fail = |why| Err(RunError::Phase { plan: self.executable.plan().name.clone(), why });
+        match self.executable.interface(phase) {
+            None => fail("the plan has one phase only"),
+            Some(_) if phase == Some(Phase::Second) && !self.halfway => {
+                fail("the second phase follows the first, which has not run")
+            }
+            Some(interface) => Ok(interface),
+        }
     }
 
     fn execute(&mut self, phase: Option<Phase>, pool: &Pool, bindings: Bindings<'_, '_, '_>) -> Result<(), RunError> {
@@ -248,15 +268,14 @@ impl Context {
         pool: &Pool,
         watch: W,
     ) -> Result<(), RunError> {
-        let executable = &*self.executable;
-        if let Some(device) = &self.device {
+        if self.device.is_some() {
             let start = watch.begin();
-            let all = &executable.prepared[calls];
-            device.run(interface_of(phase), &self.arguments, all, None)?;
+            self.run_there(phase, None)?;
             // What a stream executes is one span.
-            watch.steps(start, all);
+            watch.steps(start, &self.executable.prepared[calls]);
             return Ok(());
         }
+        let executable = &*self.executable;
         let poison = Poison::begin(executable, &self.arena, &calls);
         let run = Run::new(pool, &self.arguments, &mut self.scratch, watch);
         let parallel = pool.threads() > 1;

@@ -1,21 +1,24 @@
 //! Plans whose steps are launches on a GPU.
 //!
-//! Weights lie in the device's memory with the executable, the arena and a copy of every tensor of the caller's with
-//! the context. A run copies in what it reads, enqueues its launches on one stream, copies out what it wrote,
-//! and waits.
+//! Weights lie in the device's memory with the executable, the arena with the context. A run enqueues its launches on one
+//! stream; when a third run finds everything at the same addresses, its launches are recorded, and from then on
+//! replayed as one graph. Tensors of the host are copied on streams of their own ([`Lanes`]).
 
-use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
-use tensorc_abi::{Arg, BufferId, Home, Plan};
+use tensorc_abi::{BufferId, Home, Plan};
 
-use super::bindings::Interface;
 use super::error::{LoadError, RunError};
 use super::executable::{Call, Executable, Prepared};
-use crate::device::stream::Transfer;
-use crate::gpu::{Driver, DriverError, Function, LaunchStream, Memory};
+use super::lanes::Lanes;
+use crate::device::stream::{StreamError, Transfer};
+use crate::gpu::{Driver, DriverError, Function, Graph, LaunchStream, Memory};
 use crate::{Device, WeightStorage};
+
+/// Runs at the same addresses before one is recorded.
+const RUNS: u32 = 2;
+/// Sets of addresses a context knows at a time.
+const KNOWN: usize = 4;
 
 /// A kernel as a step calls it.
 pub(super) struct Launch {
@@ -54,109 +57,115 @@ impl DeviceProgram {
     }
 }
 
-/// A tensor of the caller's that a run copies.
-struct Edge {
-    /// An entry of the argument table with its address, and how far behind its start that is.
-    slot: usize,
-    offset: usize,
-    /// Its copy on the device.
-    there: *mut u8,
-    bytes: usize,
-    copy_in: bool,
-    copy_out: bool,
+/// Launches at the same addresses.
+struct Known {
+    interface: usize,
+    table: Vec<*mut u8>,
+    runs: u32,
+    graph: Option<Arc<Graph>>,
 }
 
 /// What a context of an executable on a device has there.
 pub(super) struct DeviceContext {
-    device: Device,
-    stream: Box<dyn LaunchStream>,
-    /// Addresses of arguments on the device.
-    table: Vec<*mut u8>,
-    /// By interface of the executable.
-    edges: Vec<Vec<Edge>>,
-    _memory: Vec<Box<dyn Memory>>,
+    pub driver: Arc<dyn Driver>,
+    /// Addresses of arguments on the device, those of the caller's tensors from the last run.
+    pub table: Vec<*mut u8>,
+    /// Tensors of the host and their streams, once there was a run with some. They go before what they use.
+    pub lanes: Option<Lanes>,
+    known: Vec<Known>,
+    /// None if others share it.
+    _arena: Option<Box<dyn Memory>>,
 }
 
 impl DeviceContext {
-    pub fn new(executable: &Executable, program: &DeviceProgram) -> Result<DeviceContext, DriverError> {
+    /// With an arena of its own, or in one that is announced by [`DeviceContext::rebase`].
+    pub fn new(executable: &Executable, program: &DeviceProgram, own: bool) -> Result<DeviceContext, DriverError> {
         let (plan, driver) = (executable.plan(), &program.driver);
-        let mut memory = vec![driver.alloc(plan.arena_bytes)?];
-        let arena = memory[0].address();
-        let mut homes: BTreeMap<BufferId, *mut u8> = BTreeMap::new();
-        for id in plan.inputs.iter().chain(&plan.outputs).chain(&plan.states) {
-            let block = driver.alloc(plan.buffer(*id).bytes())?;
-            homes.insert(*id, block.address());
-            memory.push(block);
-        }
-        let start = |id: BufferId| {
-            let home = match plan.buffer(id).home {
-                Home::Arena(offset) => arena.wrapping_add(offset as usize),
-                Home::Weight(index) => program.weights[index as usize].address(),
-                home => edge_of(plan, home).and_then(|id| homes.get(&id)).copied().unwrap_or(std::ptr::null_mut()),
-            };
-            home.wrapping_add(plan.byte_offset(id) as usize)
+        let arena = own.then(|| driver.alloc(plan.arena_bytes)).transpose()?;
+        let start = |id: &BufferId| match plan.buffer(*id).home {
+            Home::Weight(index) => {
+                program.weights[index as usize].address().wrapping_add(plan.byte_offset(*id) as usize)
+            }
+            _ => std::ptr::null_mut(),
         };
-        let table = executable.slots.iter().map(|id| start(*id)).collect();
-        let interfaces = executable.interfaces();
-        let edges = interfaces.iter().map(|i| edges(executable, i, &homes)).collect();
-        Ok(DeviceContext { device: driver.device(), stream: driver.stream()?, table, edges, _memory: memory })
+        let table = executable.slots.iter().map(start).collect();
+        let mut context = DeviceContext { driver: driver.clone(), table, known: vec![], lanes: None, _arena: None };
+        if let Some(arena) = arena {
+            context.rebase(executable, arena.address());
+            context._arena = Some(arena);
+        }
+        Ok(context)
     }
 
-    /// Copies the tensors of interface `interface`, whose addresses are in `arguments`, and executes the calls; `after`
-    /// is told of every call that has ended, if it wants to be.
-    pub fn run(
-        &self,
-        interface: usize,
-        arguments: &[*mut u8],
-        prepared: &[Prepared],
-        after: Option<&mut dyn FnMut(&Prepared)>,
-    ) -> Result<(), RunError> {
-        let edges = &self.edges[interface];
-        let host = |edge: &Edge| arguments[edge.slot].wrapping_sub(edge.offset);
-        for edge in edges.iter().filter(|edge| edge.copy_in) {
-            self.copy((host(edge), Device::cpu(0)), (edge.there, self.device), edge.bytes);
-        }
-        let failed =
-            |step: &str, e: &dyn std::fmt::Display| RunError::Device { step: step.into(), message: e.to_string() };
-        let mut outcome = Ok(());
-        match after {
-            None => prepared.iter().for_each(|call| self.call(call)),
-            Some(after) => {
-                for call in prepared {
-                    self.call(call);
-                    outcome = self.stream.synchronize().map_err(|e| failed(call.name(), &e));
-                    if outcome.is_err() {
-                        break;
-                    }
-                    after(call);
-                }
+    /// The arena begins at another address.
+    pub fn rebase(&mut self, executable: &Executable, base: *mut u8) {
+        let plan = executable.plan();
+        for (argument, id) in self.table.iter_mut().zip(&executable.slots) {
+            if let Home::Arena(offset) = plan.buffer(*id).home {
+                *argument = base.wrapping_add((offset + plan.byte_offset(*id)) as usize);
             }
         }
-        for edge in edges.iter().filter(|edge| edge.copy_out && outcome.is_ok()) {
-            self.copy((edge.there, self.device), (host(edge), Device::cpu(0)), edge.bytes);
+    }
+
+    /// Enqueues the calls of an interface on the addresses in the table. The graph, if there is one, is to be kept until
+    /// they are done.
+    ///
+    /// # Safety
+    /// Every address in the table that the calls use is memory of the device of its buffer's size until the stream has
+    /// passed the calls, and ordered with it.
+    pub unsafe fn enqueue(
+        &mut self,
+        stream: &dyn LaunchStream,
+        interface: usize,
+        calls: &[Prepared],
+    ) -> Option<Arc<Graph>> {
+        let at = self.known.iter().position(|known| known.interface == interface && known.table == self.table);
+        let at = at.unwrap_or_else(|| {
+            if self.known.len() == KNOWN {
+                self.known.remove(0);
+            }
+            self.known.push(Known { interface, table: self.table.clone(), runs: 0, graph: None });
+            self.known.len() - 1
+        });
+        self.known[at].runs = self.known[at].runs.saturating_add(1);
+        // A device that cannot record is not asked again.
+        if self.known[at].runs == RUNS + 1 && calls.len() > 1 && stream.begin_capture().is_ok() {
+            calls.iter().for_each(|call| self.call(stream, call));
+            self.known[at].graph = stream.end_capture().ok().map(Arc::new);
         }
-        // The caller's tensors are its own again only when nothing is under way.
-        let end = self.stream.synchronize().map_err(|e| failed("", &e));
-        outcome.and(end)
+        let graph = self.known[at].graph.clone();
+        match &graph {
+            // SAFETY: passed on from the caller, for the addresses that were recorded.
+            Some(graph) => unsafe { stream.replay(graph) },
+            None => calls.iter().for_each(|call| self.call(stream, call)),
+        }
+        graph
     }
 
-    fn copy(&self, (source, from): (*mut u8, Device), (target, to): (*mut u8, Device), bytes: usize) {
-        let transfer = Transfer { source: source.cast_const(), from, target, to, bytes };
-        // SAFETY: the plan's verifier and the checks of bindings say that both ranges have these bytes; they are the
-        // context's or the caller's until the run ends, which waits for the stream.
-        unsafe { self.stream.copy(transfer) };
+    /// The lanes, to be put back.
+    pub fn take_lanes(&mut self, executable: &Executable) -> Result<Lanes, DriverError> {
+        self.lanes.take().map_or_else(|| Lanes::new(executable, &*self.driver), Ok)
     }
 
-    fn call(&self, prepared: &Prepared) {
+    /// Whether runs replay what was recorded.
+    pub fn replays(&self) -> bool {
+        self.known.iter().any(|known| known.graph.is_some())
+    }
+
+    /// Enqueues one call.
+    pub fn call(&self, stream: &dyn LaunchStream, prepared: &Prepared) {
         match &prepared.call {
             Call::Launch(launch) => {
                 let arguments = &self.table[prepared.first_slot..prepared.first_slot + launch.arguments];
-                // SAFETY: every argument is a buffer of the plan in memory of this context or executable.
-                unsafe { self.stream.launch(&launch.function, arguments) };
+                // SAFETY: every argument is a buffer of the plan, in memory as `enqueue` demands.
+                unsafe { stream.launch(&launch.function, arguments) };
             }
             Call::Copy(bytes) => {
                 let (source, target) = (self.table[prepared.first_slot], self.table[prepared.first_slot + 1]);
-                self.copy((source, self.device), (target, self.device), *bytes as usize);
+                let device = self.driver.device();
+                let bytes = *bytes as usize;
+                // SAFETY: as above; the plan's verifier proved that both have these bytes and are apart.
+                unsafe { stream.copy(Transfer { source, from: device, target, to: device, bytes }) };
             }
             // Loading refused them.
             Call::Kernel(_) | Call::Library(_) | Call::Extern(_) => {}
@@ -164,34 +173,17 @@ impl DeviceContext {
     }
 }
 
+/// The error of a stream as one of a run.
+pub(super) fn failed(error: &StreamError) -> RunError {
+    RunError::Device { message: error.to_string() }
+}
+
 /// The buffer of an edge of the plan.
-fn edge_of(plan: &Plan, home: Home) -> Option<BufferId> {
+pub(super) fn edge_of(plan: &Plan, home: Home) -> Option<BufferId> {
     match home {
         Home::Input(i) => plan.inputs.get(i as usize).copied(),
         Home::Output(i) => plan.outputs.get(i as usize).copied(),
         Home::State(i) => plan.states.get(i as usize).copied(),
         Home::Weight(_) | Home::Arena(_) => None,
     }
-}
-
-/// The caller's tensors that the calls of an interface use.
-fn edges(executable: &Executable, interface: &Interface, homes: &BTreeMap<BufferId, *mut u8>) -> Vec<Edge> {
-    let plan = executable.plan();
-    let mut edges: BTreeMap<BufferId, Edge> = BTreeMap::new();
-    let calls: Range<usize> = interface.calls.clone();
-    for call in &executable.prepared[calls] {
-        for (i, Arg { buffer, writes }) in plan.steps[call.step].op.args().into_iter().enumerate() {
-            let Some(id) = edge_of(plan, plan.buffer(buffer).home) else { continue };
-            let edge = edges.entry(id).or_insert_with(|| Edge {
-                slot: call.first_slot + i,
-                offset: plan.byte_offset(buffer) as usize,
-                there: homes.get(&id).copied().unwrap_or(std::ptr::null_mut()),
-                bytes: plan.buffer(id).bytes() as usize,
-                copy_in: !matches!(plan.buffer(id).home, Home::Output(_)),
-                copy_out: false,
-            });
-            edge.copy_out |= writes;
-        }
-    }
-    edges.into_values().collect()
 }

@@ -125,9 +125,12 @@ pub enum RunError {
     Alloc(#[from] AllocError),
     #[error("step `{step}`: {panic}")]
     Panic { step: String, panic: TaskPanic },
-    /// A launch or a copy failed on a device; no step is named if it is not known which.
-    #[error("{}{message}", if step.is_empty() { String::new() } else { format!("step `{step}`: ") })]
-    Device { step: String, message: String },
+    /// A launch or a copy failed on a device.
+    #[error("{message}")]
+    Device { message: String },
+    /// Runs are begun and finished in turn, on a device.
+    #[error("plan `{plan}`: {why}")]
+    Turn { plan: String, why: &'static str },
     #[error(transparent)]
     Driver(#[from] DriverError),
     /// A function of the host, an operator written as a closure, failed or panicked.

@@ -13,9 +13,9 @@ use super::poison::Deaths;
 use super::region::regions;
 use super::trace::StepNames;
 use super::verify::{PlanReport, verify};
-use crate::WeightStorage;
 use crate::gpu::{Driver, Function};
 use crate::profiler::Name;
+use crate::{Device, WeightStorage};
 
 /// Work below this estimate stays on the calling thread: ten times the price of waking a sleeping
 /// worker, as the `overhead` example shows it; one that still spins costs a tenth of that.
@@ -199,6 +199,11 @@ impl Executable {
         &self.plan
     }
 
+    /// Where it runs, if not here.
+    pub fn device(&self) -> Option<Device> {
+        self.device.as_ref().map(|program| program.driver.device())
+    }
+
     /// Memory figures of the plan.
     pub fn report(&self) -> PlanReport {
         self.report
@@ -317,14 +322,6 @@ impl<'a> Linked<'a> {
 }
 
 impl Prepared {
-    /// The kernel's name, for messages; empty for what is no launch.
-    pub fn name(&self) -> &str {
-        match &self.call {
-            Call::Launch(launch) => &launch.function.entry.name,
-            _ => "",
-        }
-    }
-
     /// Tasks of a chunk when the step is cut into about `chunks`: rather more of them than fewer, which could not be
     /// shared evenly.
     pub fn grain(&self, chunks: u64) -> u64 {

@@ -11,6 +11,7 @@ mod device;
 mod error;
 mod executable;
 mod external;
+mod lanes;
 mod library;
 mod poison;
 mod region;
@@ -18,7 +19,7 @@ mod trace;
 pub mod verify;
 
 pub use arena::SharedArena;
-pub use bindings::{Bindings, Needs, Phase};
+pub use bindings::{Bindings, DeviceBindings, DeviceTensor, Needs, Phase};
 pub use context::Context;
 pub use error::{LoadError, PlanError, RunError, Side};
 pub use executable::{Executable, division};

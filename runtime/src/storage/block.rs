@@ -5,15 +5,16 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::pool::Pool;
+use super::raw::Raw;
 use crate::{AlignedBuffer, Device};
 
 /// Memory of one device, given back to its pool when dropped.
 ///
 /// The first byte's address is a multiple of [`AlignedBuffer::ALIGN`]. The bytes are initialised but
-/// undefined: they may be those of an earlier block.
+/// undefined: they may be those of an earlier block. Those of a device with a driver are the driver's to use.
 #[derive(Debug)]
 pub struct Block {
-    memory: AlignedBuffer,
+    memory: Raw,
     len: usize,
     device: Device,
     /// None for a block without memory.
@@ -21,13 +22,13 @@ pub struct Block {
 }
 
 impl Block {
-    pub(super) fn new(memory: AlignedBuffer, len: usize, device: Device, pool: Arc<Pool>) -> Block {
+    pub(super) fn new(memory: Raw, len: usize, device: Device, pool: Arc<Pool>) -> Block {
         debug_assert!(len <= memory.len());
         Block { memory, len, device, pool: Some(pool) }
     }
 
     pub(super) fn empty(device: Device) -> Block {
-        Block { memory: AlignedBuffer::empty(), len: 0, device, pool: None }
+        Block { memory: Raw::Host(AlignedBuffer::empty()), len: 0, device, pool: None }
     }
 
     pub fn device(&self) -> Device {
@@ -49,32 +50,40 @@ impl Block {
     }
 
     pub fn as_ptr(&self) -> *const u8 {
-        self.memory.as_ptr()
+        self.start().as_ptr()
     }
 
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.memory.as_mut_ptr()
+        self.start().as_ptr()
     }
 
     /// The first byte, for owners that share the block and keep accesses apart themselves: the bytes
-    /// may be written through this pointer while no reference to them exists.
+    /// may be written through this pointer while no reference to them exists. The host must not follow it into
+    /// memory that it cannot address.
     pub fn start(&self) -> NonNull<u8> {
         self.memory.start()
     }
 
-    pub fn as_slice(&self) -> &[u8] {
-        &self.memory.as_slice()[..self.len]
+    /// Whether the host can address the bytes.
+    pub fn is_addressable(&self) -> bool {
+        self.memory.is_addressable()
     }
 
+    /// The bytes; none of memory that the host cannot address.
+    pub fn as_slice(&self) -> &[u8] {
+        self.memory.as_slice().get(..self.len).unwrap_or_default()
+    }
+
+    /// As [`Block::as_slice`].
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut self.memory.as_mut_slice()[..self.len]
+        self.memory.as_mut_slice().get_mut(..self.len).unwrap_or_default()
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.take() {
-            pool.give_back(mem::replace(&mut self.memory, AlignedBuffer::empty()));
+            pool.give_back(mem::replace(&mut self.memory, Raw::Host(AlignedBuffer::empty())));
         }
     }
 }

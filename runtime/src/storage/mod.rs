@@ -4,12 +4,13 @@
 //! is handed out again, the one dropped last first, to a request of the same size class
 //! ([`Pooling`]). A pool keeps a bounded amount of unused memory ([`PoolConfig::max_held`]) and gives
 //! all of it back on [`Storage::release`], when its device's limit is near, and when the system has
-//! no more memory.
+//! no more memory. With a driver, the pools of its device and of page-locked memory get theirs from it.
 
 mod block;
 mod config;
 mod error;
 mod pool;
+mod raw;
 #[cfg(test)]
 mod tests;
 
@@ -22,7 +23,9 @@ pub use pool::StorageStats;
 
 use crate::Device;
 use crate::device::DeviceTable;
+use crate::gpu::Driver;
 use pool::Pool;
+use raw::Supply;
 
 /// What every byte of unused memory holds where [`PoolConfig::poison`] is set.
 pub const POISON: u8 = 0xCB;
@@ -50,12 +53,18 @@ pub struct Storage {
 #[derive(Debug)]
 struct Shared {
     config: StorageConfig,
+    driver: Option<Arc<dyn Driver>>,
     pools: DeviceTable<Arc<Pool>>,
 }
 
 impl Storage {
     pub fn new(config: StorageConfig) -> Storage {
-        Storage { shared: Arc::new(Shared { config, pools: DeviceTable::new() }) }
+        Storage::with_driver(config, None)
+    }
+
+    /// With the memory of a GPU, for its device and for [`Device::pinned`] of the same number.
+    pub fn with_driver(config: StorageConfig, driver: Option<Arc<dyn Driver>>) -> Storage {
+        Storage { shared: Arc::new(Shared { config, driver, pools: DeviceTable::new() }) }
     }
 
     /// A block of `bytes` bytes whose contents are undefined; none are needed for 0 bytes.
@@ -113,7 +122,16 @@ impl Storage {
     }
 
     fn pool(&self, device: Device) -> &Arc<Pool> {
-        self.shared.pools.get_or_init(device, || Arc::new(Pool::new(device, self.config(device).clone())))
+        let make = || Arc::new(Pool::new(device, self.config(device).clone(), self.supply(device)));
+        self.shared.pools.get_or_init(device, make)
+    }
+
+    fn supply(&self, device: Device) -> Supply {
+        match &self.shared.driver {
+            Some(driver) if driver.device() == device => Supply::Device(driver.clone()),
+            Some(driver) if Device::pinned(driver.device().id) == device => Supply::Pinned(driver.clone()),
+            _ => Supply::System,
+        }
     }
 }
 

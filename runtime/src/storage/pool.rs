@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::sync::{Arc, Mutex};
 
+use super::raw::{Raw, Supply};
 use super::{AllocCause, Block, POISON, PoolConfig, Pooling, lock};
-use crate::{AlignedBuffer, Device};
+use crate::Device;
 
 /// Figures of one device's pool. Bytes are those of whole size classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub struct StorageStats {
 #[derive(Debug, Default)]
 struct FreeList {
     /// The end was freed last.
-    memory: Vec<AlignedBuffer>,
+    memory: Vec<Raw>,
     /// Fewest entries since the pool was last trimmed. As many were not needed in all that time.
     idle: usize,
 }
@@ -47,14 +48,15 @@ struct State {
 }
 
 #[derive(Debug)]
-pub struct Pool {
+pub(super) struct Pool {
     device: Device,
     config: PoolConfig,
+    supply: Supply,
     state: Mutex<State>,
 }
 
 impl State {
-    fn reuse(&mut self, size: u64) -> Option<AlignedBuffer> {
+    fn reuse(&mut self, size: u64) -> Option<Raw> {
         let list = self.lists.get_mut(&size)?;
         let memory = list.memory.pop()?;
         list.idle = list.idle.min(list.memory.len());
@@ -78,7 +80,7 @@ impl State {
 
     /// Takes out memory until no more than `target` bytes are held: what was not needed since the
     /// last time, then the largest.
-    fn trim(&mut self, target: u64) -> Vec<AlignedBuffer> {
+    fn trim(&mut self, target: u64) -> Vec<Raw> {
         let mut excess = vec![];
         for list in self.lists.values_mut() {
             excess.extend(list.memory.drain(..list.idle));
@@ -96,13 +98,13 @@ impl State {
     }
 }
 
-fn bytes(memory: &[AlignedBuffer]) -> u64 {
+fn bytes(memory: &[Raw]) -> u64 {
     memory.iter().map(|memory| memory.len() as u64).sum()
 }
 
 impl Pool {
-    pub fn new(device: Device, config: PoolConfig) -> Pool {
-        Pool { device, config, state: Mutex::default() }
+    pub fn new(device: Device, config: PoolConfig, supply: Supply) -> Pool {
+        Pool { device, config, supply, state: Mutex::default() }
     }
 
     /// A block of `bytes` bytes, more than 0.
@@ -129,12 +131,12 @@ impl Pool {
     }
 
     /// Memory from the system, within the limit.
-    fn fresh(&self, size: u64) -> Result<AlignedBuffer, AllocCause> {
+    fn fresh(&self, size: u64) -> Result<Raw, AllocCause> {
         self.charge(size)?;
-        let memory = AlignedBuffer::zeroed(size, "storage");
+        let memory = self.supply.alloc(size);
         let mut state = lock(&self.state);
         state.pending -= size;
-        let mut memory = memory.map_err(|_| AllocCause::System)?;
+        let mut memory = memory?;
         state.hand_out(size);
         drop(state);
         if self.config.poison {
@@ -162,7 +164,7 @@ impl Pool {
     }
 
     /// Takes memory that was in use.
-    pub fn give_back(&self, mut memory: AlignedBuffer) {
+    pub fn give_back(&self, mut memory: Raw) {
         let size = memory.len() as u64;
         if self.config.poison {
             memory.as_mut_slice().fill(POISON);

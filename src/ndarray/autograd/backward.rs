@@ -37,7 +37,7 @@ pub(in crate::ndarray) struct Programs(Mutex<HashMap<Box<[u8]>, Arc<Compiled>>>)
 /// The gradients of one structure of calls.
 struct Compiled {
     /// Nothing is to be computed if every gradient is zero.
-    program: Option<Program>,
+    program: Option<Arc<Program>>,
     formula: Arc<Formula>,
     /// Positions among the inputs of the structure of those that are read.
     used: Vec<usize>,
@@ -161,6 +161,7 @@ impl Work {
     /// The gradients of this structure, compiled at the first use.
     fn compiled(&self, orders: &[Order]) -> Result<Arc<Compiled>, Error> {
         let mut key = Key::default();
+        key.small(u8::from(self.rt.space().is_driven(self.device)));
         self.linear.describe(&mut key);
         let position = |at: Option<usize>| at.map_or(0, |i| i as u64 + 1);
         key.number(self.heads.len() as u64);
@@ -219,7 +220,10 @@ impl Work {
         let formulas = self.linear.steps.iter().map(|step| step.call.formula.clone()).collect();
         let program = match roots.is_empty() {
             true => None,
-            false => Some(Program::compile(compiler, Name::from("backward"), graph.clone())?),
+            false => {
+                let name = Name::from("backward");
+                Some(Arc::new(Program::compile(compiler, self.device, name, graph.clone())?))
+            }
         };
         Ok(Compiled { program, formula: Formula::new(graph, false), used, outputs, _formulas: formulas })
     }
@@ -259,11 +263,7 @@ impl Work {
             inputs,
             outputs: written.iter().map(|(_, target)| Target::write(target.view().clone())).collect(),
         };
-        let kept = compiled.clone();
-        array::launch(self.rt.space(), launch, move |inputs, outputs| match &kept.program {
-            Some(program) => program.run(inputs, outputs),
-            None => Ok(()),
-        })?;
+        program.launch(self.rt.space(), launch)?;
         written.iter().for_each(|(_, target)| target.view().chunk().touch());
         Ok(())
     }

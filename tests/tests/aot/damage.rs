@@ -31,7 +31,7 @@ fn damaged_libraries_are_not_loaded() {
     let Some((dir, path, _)) = built(Product::SharedLibrary, "digits.so", "native") else { return };
     let whole = std::fs::read(&path).unwrap();
     let target = dir.path().join("damaged.so");
-    let options = LoadOptions { weights: Some(dir.path().join("digits.weights")), trusted: false };
+    let options = LoadOptions { weights: Some(dir.path().join("digits.weights")), ..LoadOptions::default() };
     let mut random = 1;
     for case in 0..damages() {
         std::fs::write(&target, damaged(&whole, &mut random)).unwrap();
@@ -53,7 +53,7 @@ fn damaged_weights_are_refused() {
     let Some((dir, path, _)) = built(Product::SharedLibrary, "digits.so", "native") else { return };
     let whole = std::fs::read(dir.path().join("digits.weights")).unwrap();
     let target = dir.path().join("damaged.weights");
-    let options = LoadOptions { weights: Some(target.clone()), trusted: false };
+    let options = LoadOptions { weights: Some(target.clone()), ..LoadOptions::default() };
     let mut random = 2;
     for case in 0..damages() {
         let bytes = damaged(&whole, &mut random);

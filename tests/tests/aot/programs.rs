@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tensorc::DType;
 use tensorc::aot::link::Product;
 use tensorc::runtime::artifact::{Artifact, LoadOptions};
 use tensorc::runtime::{Pool, TensorMut, TensorRef};
+use tensorc::{DType, Model};
 
 use super::{built, checked, exists, expected, images, text};
 use crate::support::cache::visible;
@@ -16,9 +16,15 @@ use crate::support::examples;
 /// the classifier's bits.
 pub fn example(product: Product, file: &str, target: &str) -> Option<(tempfile::TempDir, PathBuf, Vec<String>)> {
     let (dir, library, model) = built(product, file, target)?;
+    let lines = prepared(dir.path(), &model);
+    Some((dir, library, lines))
+}
+
+/// Writes two images for the example in C, and gives what it prints for them.
+pub fn prepared(dir: &Path, model: &Model) -> Vec<String> {
     let bytes: Vec<u8> = images(2).into_iter().flat_map(f32::to_le_bytes).collect();
-    std::fs::write(dir.path().join("images.f32"), bytes).unwrap();
-    let outputs = expected(&model, 2);
+    std::fs::write(dir.join("images.f32"), bytes).unwrap();
+    let outputs = expected(model, 2);
     let digits: Vec<i64> = outputs[0].bytes().chunks(8).map(|b| i64::from_le_bytes(b.try_into().unwrap())).collect();
     let bits = |i: usize| {
         let at = (i * 10 + digits[i] as usize) * 4;
@@ -28,7 +34,7 @@ pub fn example(product: Product, file: &str, target: &str) -> Option<(tempfile::
     // Both contexts print both images.
     let mut lines: Vec<String> = [0, 1, 0, 1].map(line).into();
     lines.push("no variant for `image` [5, 1, 8, 8]; compiled for batch = 1..=4, such as [1, 1, 8, 8]".into());
-    Some((dir, library, lines))
+    lines
 }
 
 /// The example in C, linked with the compiler alone.

@@ -9,7 +9,7 @@ use tensorc::ir::graph::Value;
 use super::*;
 
 /// v ← µ·v + g; w ← w − η·v, with η given anew for every step.
-struct Momentum;
+pub struct Momentum;
 
 const MOMENTUM: f64 = 0.9;
 

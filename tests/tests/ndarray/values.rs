@@ -176,7 +176,7 @@ fn results_go_where_out_says() {
 #[test]
 fn devices_have_memory_of_their_own() {
     for rt in runtimes() {
-        let a = rt.array(&[2], &[1f32, 2.0]).unwrap();
+        let a = rt.array(&[2], &[1f32, 2.0]).unwrap().copy_to(Device::cpu(0)).unwrap();
         let there = (&a + 1.0).unwrap().copy_to(Device::accelerator(0)).unwrap();
         let result = (&there * 10.0).unwrap();
         assert_eq!(result.device(), Device::accelerator(0));

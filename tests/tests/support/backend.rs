@@ -17,9 +17,13 @@ pub fn options() -> Options {
     Options { backend, ..Options::default() }
 }
 
-/// A runtime of arrays with such options.
-pub fn new_runtime(runtime: RuntimeOptions) -> Runtime {
-    let compiler = Compiler::new(options());
+/// A runtime of arrays with such options; on a GPU, arrays are made there.
+pub fn new_runtime(mut runtime: RuntimeOptions) -> Runtime {
+    let options = options();
+    if let Some(driver) = options.gpu.as_ref().filter(|_| runtime.device == Device::default()) {
+        runtime.device = driver.device();
+    }
+    let compiler = Compiler::new(options);
     let made = compiler.and_then(|compiler| Runtime::with_compiler(compiler, runtime));
     made.unwrap_or_else(|error| panic!("no runtime: {error}"))
 }

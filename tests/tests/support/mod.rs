@@ -3,6 +3,7 @@
 pub mod backend;
 pub mod cache;
 pub mod compare;
+pub mod counted;
 pub mod npz;
 
 /// The folder of examples.

@@ -15,8 +15,8 @@ use tensorc_ir::scalar::{Scalar, ScalarOp};
 use tensorc_ir::views::strides_in_result;
 
 use super::loops::{below, inside, launch, range, set_groups};
-use super::matrix;
 use super::tiles::{self, PAD, SIDE, Side};
+use super::{groups, matrix};
 use crate::emit::Emitted;
 use crate::emit::cluster::{Cluster, Group, Uses, group_axes};
 use crate::emit::fold::{Fold, Space, accumulator};
@@ -46,8 +46,8 @@ pub(super) fn total(groups: &[Group]) -> u64 {
     groups.iter().map(|g| g.extent).product()
 }
 
-/// A kernel for a contraction with what surrounds it; `None` if it is too small for tiles.
-pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Option<Emitted>> {
+/// A kernel for a contraction with what surrounds it, by groups of warps if `by_groups`; `None` if it is too small for tiles.
+pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str, by_groups: bool) -> Result<Option<Emitted>> {
     let folds = Fold::all(cluster)?;
     let [fold @ Fold::Contract(node, c, _)] = &folds[..] else { return Ok(None) };
     let mut uses = Uses::default();
@@ -74,9 +74,11 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Option<E
         stored,
     };
     let mut e = Inliner::new(cluster, name, &space.dims)?;
-    match matrix::multiplies(cluster, &product)? {
-        true => matrix::emit(&mut e, &product, &uses)?,
-        false => product.emit(&mut e, &uses)?,
+    let matrices = if by_groups { groups::matrices(cluster, &product, &uses)? } else { None };
+    match matrices {
+        Some(matrices) => groups::emit(&mut e, &product, matrices)?,
+        None if matrix::multiplies(cluster, &product)? => matrix::emit(&mut e, &product, &uses)?,
+        None => product.emit(&mut e, &uses)?,
     }
     Ok(Some(Emitted { kernel: e.finish(), in_place: vec![] }))
 }

@@ -3,14 +3,15 @@
 //! They write the same clusters as those for processors, with the same [`Inliner`]: `map` for element-wise ones, `transpose` for
 //! those of them that read across memory, `row` for
 //! folds along memory, `column` for folds across it, `contract` for products and convolutions, `matrix` for those that matrix units
-//! compute, `attention` for attention. `tiles` and `fragments` multiply tiles in shared memory, by ordinary multiplications and
-//! by matrix units. `loops` opens the loops of a launch; `parallel` makes a launch of
+//! compute, `groups` for those that groups of warps do, `attention` for attention. `tiles` and `fragments` multiply tiles in
+//! shared memory, by ordinary multiplications and by matrix units. `loops` opens the loops of a launch; `parallel` makes a launch of
 //! any other kernel.
 
 mod attention;
 mod column;
 mod contract;
 mod fragments;
+mod groups;
 mod loops;
 mod map;
 mod matrix;
@@ -42,7 +43,7 @@ pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layout
     match class {
         FusionClass::Reduce if row::fits(&cluster, &space)? => row::emit(&cluster, &space, name),
         FusionClass::Reduce => column::emit(&cluster, &space, name),
-        _ => match contract::emit(&cluster, &space, name)? {
+        _ => match contract::emit(&cluster, &space, name, math.style == Style::Hopper)? {
             Some(emitted) => Ok(emitted),
             None => column::emit(&cluster, &space, name),
         },

@@ -20,6 +20,8 @@ pub enum Access {
     Copy,
     /// By [`crate::kir::Stmt::LoadMatrix`].
     Matrix,
+    /// By [`crate::kir::Stmt::CopyTile`].
+    Tile,
 }
 
 /// Sums over the warps of a launch.
@@ -43,6 +45,8 @@ pub struct Counts {
     pub barriers: u64,
     /// Products of matrices by warps.
     pub products: u64,
+    /// Products of tiles by groups of warps.
+    pub group_products: u64,
 }
 
 impl Counts {
@@ -100,6 +104,7 @@ impl fmt::Display for Description<'_> {
         for ((buf, access), t) in &self.counts.memory {
             let info = self.kernel.buf(*buf);
             let (verb, unit) = match (access, info.space) {
+                (Access::Tile, _) => ("copy_tile from", "sectors"),
                 (Access::Matrix, _) => ("load_matrix", "passes"),
                 (Access::Copy, crate::kir::Space::Shared) => ("copy_async to", "passes"),
                 (Access::Copy, _) => ("copy_async from", "sectors"),
@@ -115,7 +120,11 @@ impl fmt::Display for Description<'_> {
                 info.name, t.requests, t.bytes, t.pieces, t.least
             )?;
         }
-        writeln!(f, "barriers: {}, matrix products: {}", self.counts.barriers, self.counts.products)
+        write!(f, "barriers: {}, matrix products: {}", self.counts.barriers, self.counts.products)?;
+        match self.counts.group_products {
+            0 => writeln!(f),
+            n => writeln!(f, ", products of tiles: {n}"),
+        }
     }
 }
 

@@ -2,10 +2,13 @@
 //!
 //! A block is interpreted statement by statement for all threads that execute it, so no result depends on the order of
 //! threads unless they race; and whether they do does not depend on the order either (`shadow`). Blocks
-//! run one after the other. `counts` says what memory would have to do, `warp` what threads do together.
+//! run one after the other. `counts` says what memory would have to do, `warp` what threads do together, `tiles` what groups of
+//! warps and the copy engine do; when warps part (`roles`), each group goes on by itself until it waits.
 
 mod counts;
+mod roles;
 mod shadow;
+mod tiles;
 mod values;
 mod warp;
 
@@ -18,9 +21,11 @@ pub use counts::{Access, Counts, Traffic};
 
 use crate::diag::{Code, Diagnostic, Result};
 use crate::index::{Atom, Index};
-use crate::kir::{Buf, BufInfo, Kernel, LoopKind, Operand, Space, Stmt, Var, WARP};
+use crate::kir::{Buf, BufInfo, GROUP, Kernel, LoopKind, Operand, Space, Stmt, Var, WARP};
 use crate::scalar::{Scalar, ScalarOp};
-use shadow::{Cell, Moment};
+use roles::Phases;
+use shadow::{Cell, Clocks, Moment};
+use tiles::Product;
 use values::{Lanes, Mask, Places};
 
 /// Runs a kernel for a GPU on the bytes of its buffer parameters.
@@ -29,7 +34,8 @@ use values::{Lanes, Mask, Places};
 /// A kernel that is not for a GPU, a buffer of the wrong size, an access out of bounds, a read of a local or shared
 /// element that was never written or whose copy is not awaited, a store to a read-only buffer, two threads
 /// that race, threads of a block or warp that part before they do something together, an access of matrix
-/// units or asynchronous copies that is not aligned.
+/// units or asynchronous copies that is not aligned, a use of sums or tiles before what makes them is awaited, a wait for a phase
+/// that is long over, warps that wait for ever.
 pub fn run_launch(kernel: &Kernel, buffers: &mut [Vec<u8>]) -> Result<Counts> {
     let fail = |why: String| Err(Diagnostic::new(Code::Verify, format!("kernel {}: {why}", kernel.name)));
     let Some(launch) = kernel.launch() else { return fail("is not for a GPU".into()) };
@@ -52,8 +58,11 @@ pub fn run_launch(kernel: &Kernel, buffers: &mut [Vec<u8>]) -> Result<Counts> {
         shared: vec![Shared::default(); kernel.buffers.len()],
         locals: vec![Local::default(); kernel.buffers.len()],
         groups: vec![],
+        barriers: vec![vec![]; kernel.buffers.len()],
+        products: vec![VecDeque::new(); threads.div_ceil(GROUP)],
+        busy: vec![0; kernel.buffers.len()],
         block: 0,
-        epoch: 0,
+        clocks: Clocks::new(),
         vector: None,
         counts: Counts::default(),
     };
@@ -111,8 +120,13 @@ struct Machine<'a> {
     locals: Vec<Local>,
     /// Of each thread: groups of copies that are ended, oldest first, then the open one.
     groups: Vec<VecDeque<Vec<Copied>>>,
+    /// By buffer.
+    barriers: Vec<Vec<Phases>>,
+    /// Of each group of warps: products under way, oldest first; and how many there are for each array of sums.
+    products: Vec<VecDeque<Product>>,
+    busy: Vec<u32>,
     block: u32,
-    epoch: u32,
+    clocks: Clocks,
     vector: Option<VectorLoop>,
     counts: Counts,
 }
@@ -123,7 +137,7 @@ impl Machine<'_> {
     }
 
     fn run_block(&mut self, block: u32, body: &[Stmt]) -> Result<()> {
-        (self.block, self.epoch) = (block, 0);
+        (self.block, self.clocks) = (block, Clocks::new());
         self.groups = vec![VecDeque::from([vec![]]); self.threads];
         let all = Mask::all(self.threads);
         for stmt in body {
@@ -208,7 +222,7 @@ impl Machine<'_> {
             Stmt::Store { buf, index, value } => self.store(*buf, index, *value, mask),
             Stmt::Apply { .. } => self.fail("a strip in a kernel for a GPU".into()),
             Stmt::Alloc { buf } => {
-                self.alloc(*buf);
+                self.alloc(*buf, mask);
                 Ok(())
             }
             Stmt::If { cond, then, otherwise } => {
@@ -229,6 +243,13 @@ impl Machine<'_> {
                 Ok(())
             }
             Stmt::AwaitCopies { pending } => self.await_copies(usize::from(*pending), mask),
+            Stmt::InitBarriers { buf, arrivals } => self.init_barriers(*buf, *arrivals, mask),
+            Stmt::Arrive { barrier, bytes } => self.arrive(barrier, *bytes, mask),
+            Stmt::AwaitBarrier { .. } => self.fail("a wait for a barrier outside of a role".into()),
+            Stmt::CopyTile(copy) => self.copy_tile(copy, mask),
+            Stmt::GroupMma(mma) => self.group_mma(mma, mask),
+            Stmt::AwaitProducts { sums, pending } => self.await_products(*sums, usize::from(*pending), mask),
+            Stmt::Roles(roles) => self.roles(roles, mask),
         }
     }
 
@@ -236,7 +257,7 @@ impl Machine<'_> {
         if !mask.is_full() {
             return self.fail("a barrier that some threads of a block do not reach".into());
         }
-        self.epoch += 1;
+        self.clocks.meet();
         self.counts.barriers += 1;
         Ok(())
     }
@@ -335,17 +356,27 @@ impl Machine<'_> {
         }
     }
 
-    fn alloc(&mut self, buf: Buf) {
+    fn alloc(&mut self, buf: Buf, mask: &Mask) {
         let info = self.kernel.buf(buf);
         let (len, zero) = (info.len as usize, Scalar::zero(info.dtype));
-        if info.space == Space::Shared {
+        if info.space == Space::Barrier {
+            self.barriers[buf.0 as usize].clear();
+            return;
+        }
+        if info.space.is_shared() {
             let base = self.kernel.shared_offset(buf);
             let (cells, pending) = (vec![Cell::default(); len], vec![false; len]);
             self.shared[buf.0 as usize] = Shared { base, values: vec![zero; len], cells, pending };
             return;
         }
-        let len = len * self.threads;
-        self.locals[buf.0 as usize] = Local { values: vec![zero; len], written: vec![false; len] };
+        let (threads, local) = (self.threads, &mut self.locals[buf.0 as usize]);
+        if mask.is_full() || local.values.is_empty() {
+            *local = Local { values: vec![zero; len * threads], written: vec![false; len * threads] };
+            return;
+        }
+        for at in 0..len {
+            mask.threads().for_each(|t| local.written[at * threads + t] = false);
+        }
     }
 
     /// A position, within the buffer with `len` elements from it on.
@@ -360,10 +391,6 @@ impl Machine<'_> {
         }
     }
 
-    fn moment(&self, thread: usize) -> Moment {
-        Moment { block: self.block, thread: thread as u32, epoch: self.epoch }
-    }
-
     fn race<T>(&self, buf: Buf, at: usize, thread: usize) -> Result<T> {
         let name = &self.kernel.buf(buf).name;
         self.fail(format!("thread {thread} of block {} races with another for element {at} of `{name}`", self.block))
@@ -371,13 +398,14 @@ impl Machine<'_> {
 
     /// Reads an element as one thread does.
     fn read(&mut self, buf: Buf, at: usize, thread: usize) -> Result<Scalar> {
-        let (info, moment, i) = (self.kernel.buf(buf), self.moment(thread), buf.0 as usize);
+        let (info, i) = (self.kernel.buf(buf), buf.0 as usize);
+        let moment = self.clocks.moment(self.block, thread);
         let (value, written, raced) = match info.space {
             Space::Global => {
                 let value = Scalar::read(info.dtype, &self.params[i][at * info.dtype.size()..]);
                 (value, true, self.cells[i].get_mut(at).is_some_and(|cell| !cell.read(moment)))
             }
-            Space::Shared => {
+            Space::Shared | Space::Tile | Space::Barrier => {
                 let shared = &mut self.shared[i];
                 if shared.pending.get(at) == Some(&true) {
                     return self.fail(format!("element {at} of `{}` is read before its copy is awaited", info.name));
@@ -387,6 +415,7 @@ impl Machine<'_> {
                     Some(cell) => (shared.values[at], cell.is_written(), !cell.read(moment)),
                 }
             }
+            Space::Stack | Space::Register if self.is_busy(buf, thread) => return self.busy_error(buf),
             Space::Stack | Space::Register => {
                 let (local, at) = (&self.locals[i], at * self.threads + thread);
                 let written = local.written.get(at).copied().unwrap_or(false);
@@ -402,7 +431,8 @@ impl Machine<'_> {
 
     /// Writes an element as one thread does.
     fn write(&mut self, buf: Buf, at: usize, value: Scalar, thread: usize) -> Result<()> {
-        let (info, moment, i) = (self.kernel.buf(buf), self.moment(thread), buf.0 as usize);
+        let (info, i) = (self.kernel.buf(buf), buf.0 as usize);
+        let moment: Moment<'_> = self.clocks.moment(self.block, thread);
         if !info.writable {
             return self.fail(format!("`{}` is read-only", info.name));
         }
@@ -411,7 +441,7 @@ impl Machine<'_> {
                 value.write(&mut self.params[i][at * info.dtype.size()..]);
                 self.cells[i].get_mut(at).is_some_and(|cell| !cell.write(moment))
             }
-            Space::Shared => {
+            Space::Shared | Space::Tile | Space::Barrier => {
                 let shared = &mut self.shared[i];
                 let Some(cell) = shared.cells.get_mut(at) else {
                     return self.fail(format!("`{}` is used before its alloc", info.name));
@@ -419,6 +449,7 @@ impl Machine<'_> {
                 shared.values[at] = value;
                 !cell.write(moment) || shared.pending[at]
             }
+            Space::Stack | Space::Register if self.is_busy(buf, thread) => return self.busy_error(buf),
             Space::Stack | Space::Register => {
                 let (local, at) = (&mut self.locals[i], at * self.threads + thread);
                 if at >= local.values.len() {
@@ -457,6 +488,9 @@ impl Machine<'_> {
     fn private(&self, buf: Buf, places: &Places) -> Option<&[Scalar]> {
         let (info, local) = (self.kernel.buf(buf), &self.locals[buf.0 as usize]);
         let Places::One(at) = places else { return None };
+        if self.busy[buf.0 as usize] > 0 {
+            return None;
+        }
         let at = usize::try_from(*at).ok().filter(|at| (*at as u64) < info.len)?;
         let range = at * self.threads..(at + 1) * self.threads;
         local.written.get(range.clone())?.iter().all(|w| *w).then(|| &local.values[range])

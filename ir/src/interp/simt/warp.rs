@@ -15,7 +15,7 @@ const ROW_BYTES: usize = 16;
 
 impl Machine<'_> {
     /// The warps of a mask by their first threads; an error if one is not complete.
-    fn warps(&self, what: &str, mask: &Mask) -> Result<Vec<usize>> {
+    pub(super) fn warps(&self, what: &str, mask: &Mask) -> Result<Vec<usize>> {
         match mask.is_whole(WARP) {
             true => Ok(mask.threads().filter(|t| t % WARP == 0).collect()),
             false => self.fail(format!("{what} that some threads of a warp do not reach")),
@@ -155,7 +155,7 @@ impl Machine<'_> {
         for t in mask.threads() {
             while self.groups[t].len() > pending + 1 {
                 for copied in self.groups[t].pop_front().unwrap_or_default() {
-                    let moment = self.moment(t);
+                    let moment = self.clocks.moment(self.block, t);
                     let shared = &mut self.shared[copied.buf.0 as usize];
                     for at in copied.first..copied.first + copied.len {
                         shared.pending[at] = false;

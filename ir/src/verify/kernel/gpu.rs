@@ -4,7 +4,7 @@ use tensorc_abi::DType;
 
 use super::{Check, Known, Verifier};
 use crate::index::{Atom, Index};
-use crate::kir::{Buf, LoopKind, Mma, Operand, Place, Space, Stmt, Var, WARP, warp_matrix};
+use crate::kir::{Buf, GROUP, LoopKind, Mma, Operand, Place, Space, Stmt, Var, WARP, warp_matrix};
 
 /// Most shared memory of a block, in bytes: what compute capability 9.0 has.
 pub const MAX_SHARED: u64 = 227 << 10;
@@ -20,6 +20,8 @@ pub(super) enum Level {
     Host,
     Grid,
     Threads,
+    /// What some warps do for themselves.
+    Role,
 }
 
 /// Among which threads of a block a value may differ.
@@ -27,6 +29,8 @@ pub(super) enum Level {
 pub(super) enum Spread {
     /// It is one for the block.
     Block,
+    /// It is one for each group of warps.
+    Group,
     /// It is one for each warp.
     Warp,
     Thread,
@@ -65,7 +69,7 @@ impl Verifier<'_> {
         let threads = threads.ok_or("a loop of threads must run over a multiple of 32, up to 1024, by 1")?;
         self.bind_loop(*var, threads, LoopKind::Threads, Spread::Thread)?;
         self.level = Level::Threads;
-        program.iter().try_for_each(|s| self.stmt(s, false))
+        self.program(program)
     }
 
     fn bind_loop(&mut self, var: Var, extent: i64, kind: LoopKind, spread: Spread) -> Check {
@@ -98,6 +102,7 @@ impl Verifier<'_> {
     fn atom_spread(&self, atom: &Atom) -> Spread {
         match atom {
             Atom::Var(v) => self.var_spread(*v),
+            Atom::Div(x, d) if *d % GROUP as i64 == 0 && self.is_thread_number(x) => Spread::Group,
             Atom::Div(x, d) if *d % WARP as i64 == 0 && self.is_thread_number(x) => Spread::Warp,
             Atom::Div(x, _) | Atom::Mod(x, _) => self.index_spread(x),
             Atom::Min(a, b) | Atom::Max(a, b) => self.index_spread(a).max(self.index_spread(b)),
@@ -114,13 +119,13 @@ impl Verifier<'_> {
         let at = self.index_spread(index).max(cond.map_or(Spread::Block, |c| self.operand_spread(c)));
         match self.k.buf(buf).space {
             Space::Global | Space::Shared => at,
-            Space::Register | Space::Stack => Spread::Thread,
+            Space::Register | Space::Stack | Space::Tile | Space::Barrier => Spread::Thread,
         }
     }
 
     /// Statements of kernels for a GPU alone.
     pub(super) fn gpu_stmt(&mut self, stmt: &Stmt) -> Check {
-        if self.level != Level::Threads || self.vector.is_some() {
+        if !matches!(self.level, Level::Threads | Level::Role) || self.vector.is_some() {
             return Err("what threads do together stands in a loop of threads, outside of vector loops".into());
         }
         match stmt {
@@ -167,14 +172,15 @@ impl Verifier<'_> {
                     () => Ok(()),
                 }
             }
-            _ => Ok(()),
+            Stmt::CommitCopies | Stmt::AwaitCopies { .. } => Ok(()),
+            _ => self.group_stmt(stmt),
         }
     }
 
     /// What all threads of a warp do at once.
-    fn together(&self, what: &str) -> Check {
+    pub(super) fn together(&self, what: &str) -> Check {
         match self.control {
-            Spread::Block | Spread::Warp => Ok(()),
+            Spread::Block | Spread::Group | Spread::Warp => Ok(()),
             Spread::Thread => Err(format!("{what} that some threads of a warp may not reach")),
         }
     }
@@ -197,7 +203,7 @@ impl Verifier<'_> {
     }
 
     /// A place with `len` elements from it on in memory of one kind.
-    fn at(&self, place: &Place, space: Space, len: u64) -> Check<DType> {
+    pub(super) fn at(&self, place: &Place, space: Space, len: u64) -> Check<DType> {
         let dtype = self.place(place.buf, &place.index, false)?;
         let last = place.index.offset(len as i64 - 1);
         self.place(place.buf, &last, false)?;

@@ -1,16 +1,20 @@
 //! NVIDIA's GPUs, through the driver that is installed where the program runs.
 //!
 //! The driver's library is looked for when a [`CudaDriver`] is made; nothing of CUDA is needed before. A device has one
-//! context, its primary one, which threads enter before every call. Modules are kept by the text of their PTX, since
-//! the driver takes long to translate it.
+//! context, its primary one, which threads enter before every call. Modules are found by a hash of their PTX as long as
+//! some kernel of theirs is in use, since the driver takes long to translate it.
 
+mod graph;
+mod matrix;
 mod stream;
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::{result, sys};
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Code, CodeForm, Driver, DriverError, Entry, Function, LaunchStream, Memory};
 use crate::Device;
@@ -31,8 +35,8 @@ struct Shared {
     context: sys::CUcontext,
     name: String,
     capability: u32,
-    /// Modules by their PTX.
-    modules: Mutex<BTreeMap<String, Arc<Module>>>,
+    /// Modules by the hash of their PTX.
+    modules: Mutex<BTreeMap<u128, Weak<Module>>>,
 }
 
 // SAFETY: the handles are names that any thread may use once it entered the context.
@@ -40,20 +44,30 @@ unsafe impl Send for Shared {}
 // SAFETY: as above; the driver's calls are safe for threads.
 unsafe impl Sync for Shared {}
 
-#[derive(Debug)]
-struct Module(sys::CUmodule);
+/// Translated PTX, unloaded with the last kernel of it.
+struct Module {
+    handle: sys::CUmodule,
+    shared: Arc<Shared>,
+}
 
 // SAFETY: as for `Shared`.
 unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Sync for Module {}
 
-/// A function of a module that stays loaded as long as the process.
+impl Drop for Module {
+    fn drop(&mut self) {
+        if self.shared.enter().is_ok() {
+            // SAFETY: nobody has a kernel of it any more.
+            let _ = unsafe { result::module::unload(self.handle) };
+        }
+    }
+}
+
+/// A function of a module.
 struct Kernel {
     handle: sys::CUfunction,
-    /// Whose context it belongs to.
-    shared: Arc<Shared>,
-    _module: Arc<Module>,
+    module: Arc<Module>,
 }
 
 // SAFETY: as for `Shared`.
@@ -113,17 +127,19 @@ impl Shared {
     }
 
     /// The module of some PTX, translated by the driver if it is not here.
-    fn module(&self, ptx: &str) -> Result<Arc<Module>, DriverError> {
+    fn module(self: &Arc<Self>, ptx: &str) -> Result<Arc<Module>, DriverError> {
+        let number = xxh3_128(ptx.as_bytes());
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = modules.get(ptx) {
-            return Ok(known.clone());
+        if let Some(known) = modules.get(&number).and_then(Weak::upgrade) {
+            return Ok(known);
         }
         self.enter()?;
         let image = CString::new(ptx).map_err(|_| self.error("PTX with a 0 in it"))?;
         // SAFETY: the image is text that ends in 0.
-        let loaded = self.check(unsafe { result::module::load_data(image.as_ptr().cast()) })?;
-        let module = Arc::new(Module(loaded));
-        modules.insert(ptx.to_owned(), module.clone());
+        let handle = self.check(unsafe { result::module::load_data(image.as_ptr().cast()) })?;
+        let module = Arc::new(Module { handle, shared: self.clone() });
+        modules.retain(|_, module| module.strong_count() > 0);
+        modules.insert(number, Arc::downgrade(&module));
         Ok(module)
     }
 
@@ -143,6 +159,44 @@ fn text(e: result::DriverError) -> String {
 struct Block {
     address: sys::CUdeviceptr,
     shared: Arc<Shared>,
+}
+
+/// Page-locked memory of the host.
+struct Pinned {
+    address: *mut std::ffi::c_void,
+    shared: Arc<Shared>,
+}
+
+// SAFETY: the address is only given away; who uses it answers for it.
+unsafe impl Send for Pinned {}
+// SAFETY: as above.
+unsafe impl Sync for Pinned {}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Block({:#x} of {})", self.address, self.shared.device)
+    }
+}
+
+impl fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pinned({:p})", self.address)
+    }
+}
+
+impl Memory for Pinned {
+    fn address(&self) -> *mut u8 {
+        self.address.cast()
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if !self.address.is_null() && self.shared.enter().is_ok() {
+            // SAFETY: the memory is this value's own, and work on it has ended.
+            let _ = unsafe { result::free_host(self.address) };
+        }
+    }
 }
 
 impl Memory for Block {
@@ -193,6 +247,18 @@ impl Driver for CudaDriver {
         Ok(Box::new(Block { address, shared: self.0.clone() }))
     }
 
+    fn alloc_pinned(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError> {
+        self.0.enter()?;
+        let mut address = std::ptr::null_mut();
+        if bytes > 0 {
+            // SAFETY: the context is entered; other contexts may use the memory, too.
+            let outcome = unsafe { result::malloc_host(bytes as usize, sys::CU_MEMHOSTALLOC_PORTABLE) };
+            let fail = |e| self.0.error(format!("{bytes} bytes of page-locked memory: {}", text(e)));
+            address = outcome.map_err(fail)?;
+        }
+        Ok(Box::new(Pinned { address, shared: self.0.clone() }))
+    }
+
     fn stream(&self) -> Result<Box<dyn LaunchStream>, DriverError> {
         Ok(Box::new(CudaStream::new(self.0.clone())?))
     }
@@ -204,15 +270,15 @@ impl CudaDriver {
         shared.enter()?;
         let named = |e| shared.error(format!("kernel `{}`: {}", entry.name, text(e)));
         let name = CString::new(entry.name.as_str()).map_err(|_| shared.error("a kernel with a 0 in its name"))?;
-        // SAFETY: modules stay loaded.
-        let handle = unsafe { result::module::get_function(module.0, name) }.map_err(named)?;
+        // SAFETY: the module is loaded.
+        let handle = unsafe { result::module::get_function(module.handle, name) }.map_err(named)?;
         if entry.shared_bytes > PLAIN_SHARED {
             let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the function is one of a loaded module.
             let outcome = unsafe { result::function::set_function_attribute(handle, most, entry.shared_bytes as i32) };
             outcome.map_err(named)?;
         }
-        let kernel = Kernel { handle, shared: shared.clone(), _module: module.clone() };
+        let kernel = Kernel { handle, module: module.clone() };
         Ok(Function { entry: Arc::new(entry), code: Arc::new(kernel) })
     }
 }

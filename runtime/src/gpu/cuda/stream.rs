@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{result, sys};
 
+use super::graph::Recorded;
+use super::matrix::encode;
 use super::{Kernel, Shared, text};
 use crate::device::stream::{Callback, Event, Stream, StreamError, Transfer, Work};
-use crate::gpu::{DriverError, Function, LaunchStream};
+use crate::gpu::{DriverError, Entry, Function, Graph, LaunchStream};
 use crate::{Device, TaskPanic};
 
 /// A stream. Dropping it waits for its work.
@@ -27,8 +29,12 @@ unsafe impl Sync for CudaStream {}
 #[derive(Default)]
 struct State {
     failure: Option<StreamError>,
-    /// Kernels launched since the stream was last known to be empty.
-    launched: Vec<String>,
+    /// What a function of the host failed with while the stream passed it.
+    late: Option<StreamError>,
+    /// Kernels launched since the last operation ended.
+    launched: Vec<Arc<Entry>>,
+    /// Kernels recorded so far, while the stream records.
+    recording: Option<Vec<Arc<Entry>>>,
 }
 
 fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
@@ -41,6 +47,10 @@ struct CudaEvent {
     handle: sys::CUevent,
     /// What the stream failed with before.
     failure: Option<StreamError>,
+    /// Kernels of the operation that ends here.
+    launched: Vec<Arc<Entry>>,
+    /// Where functions of the host leave their failure, which is known when the point is passed only.
+    late: Option<Arc<Mutex<State>>>,
 }
 
 // SAFETY: as for `CudaStream`.
@@ -98,19 +108,47 @@ impl CudaStream {
         })
     }
 
-    /// The failure of work that has ended, with the kernels it may be of.
-    fn outcome(&self, ended: Result<(), result::DriverError>) -> Result<(), StreamError> {
-        let mut state = lock(&self.state);
-        let launched = std::mem::take(&mut state.launched);
-        let failure = state.failure.take();
-        match (failure, ended) {
-            (Some(failure), _) => Err(failure),
-            (None, Ok(())) => Ok(()),
-            (None, Err(e)) => {
-                let of = if launched.is_empty() { "a copy".into() } else { format!("kernels {}", launched.join(", ")) };
-                Err(self.error(format!("{of}: {}", text(e))))
-            }
+    fn driver_error(&self, e: result::DriverError) -> DriverError {
+        self.shared.error(text(e))
+    }
+
+    /// The point after everything enqueued so far, with the failure of the stream and the kernels it may be of.
+    fn event(
+        &self,
+        failure: Option<StreamError>,
+        launched: Vec<Arc<Entry>>,
+        late: Option<Arc<Mutex<State>>>,
+    ) -> Arc<dyn Event> {
+        let mut event =
+            CudaEvent { shared: self.shared.clone(), handle: std::ptr::null_mut(), failure, launched, late };
+        let made = self.shared.enter().map_err(|e| e.message).and_then(|()| {
+            // Threads that wait sleep.
+            let flags =
+                sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32 | sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
+            // SAFETY: the context is entered, and the place for the handle is this function's.
+            unsafe { sys::cuEventCreate(&raw mut event.handle, flags) }.result().map_err(text)?;
+            // SAFETY: both handles are alive.
+            unsafe { result::event::record(event.handle, self.handle) }.map_err(text)
+        });
+        if let Err(message) = made {
+            // There is no point to wait for, so what is before it ends now.
+            // SAFETY: the stream is alive.
+            let _ = unsafe { result::stream::synchronize(self.handle) };
+            event.failure.get_or_insert(self.error(of(&event.launched, &message)));
         }
+        Arc::new(event)
+    }
+}
+
+/// What went wrong, with the kernels that it may have been.
+fn of(launched: &[Arc<Entry>], message: &str) -> String {
+    const SHOWN: usize = 8;
+    let names: Vec<&str> = launched.iter().rev().take(SHOWN).map(|entry| entry.name.as_str()).collect();
+    let more = if launched.len() > SHOWN { ", …" } else { "" };
+    match &names[..] {
+        [] => format!("a copy: {message}"),
+        [name] => format!("kernel `{name}`: {message}"),
+        names => format!("one of the kernels {}{more}: {message}", names.join(", ")),
     }
 }
 
@@ -122,13 +160,13 @@ impl Stream for CudaStream {
     fn enqueue(&self, work: Work) {
         let (state, device) = (self.state.clone(), self.shared.device);
         let run = move || {
-            if lock(&state).failure.is_some() {
+            if lock(&state).late.is_some() {
                 return;
             }
             let result = catch_unwind(AssertUnwindSafe(work));
             let result = result.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload).into()));
             if let Err(cause) = result {
-                lock(&state).failure.get_or_insert(StreamError::Failed { device, cause: cause.into() });
+                lock(&state).late.get_or_insert(StreamError::Failed { device, cause: cause.into() });
             }
         };
         if let Err(error) = self.host(run) {
@@ -149,20 +187,16 @@ impl Stream for CudaStream {
     }
 
     fn record(&self) -> Arc<dyn Event> {
-        let mut event = CudaEvent { shared: self.shared.clone(), handle: std::ptr::null_mut(), failure: None };
-        let made = self.shared.enter().map_err(|e| e.message).and_then(|()| {
-            let handle = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).map_err(text)?;
-            event.handle = handle;
-            // SAFETY: both handles are alive.
-            unsafe { result::event::record(handle, self.handle) }.map_err(text)
-        });
-        event.failure = lock(&self.state).failure.clone().or_else(|| made.err().map(|e| self.error(e)));
-        Arc::new(event)
+        let failure = lock(&self.state).failure.clone();
+        self.event(failure, vec![], None)
     }
 
     fn wait_event(&self, event: &Arc<dyn Event>) {
         let any: &dyn Any = &**event;
-        match any.downcast_ref::<CudaEvent>().filter(|e| e.failure.is_none() && !e.handle.is_null()) {
+        match any.downcast_ref::<CudaEvent>() {
+            // Known already, so that the end of an operation that waits carries it.
+            Some(CudaEvent { failure: Some(failure), .. }) => self.note(failure.clone()),
+            Some(own) if own.handle.is_null() => {}
             Some(own) => self.call(&|| "waiting for an event".into(), || {
                 let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
                 // SAFETY: both handles are alive; the driver keeps the event until the wait is over.
@@ -178,7 +212,11 @@ impl Stream for CudaStream {
     fn on_complete(&self, callback: Callback) {
         let state = self.state.clone();
         let run = move || {
-            let failure = lock(&state).failure.take();
+            let failure = {
+                let mut state = lock(&state);
+                let late = state.late.take();
+                state.failure.take().or(late)
+            };
             callback(failure.map_or(Ok(()), Err));
         };
         // Without a driver nobody would be told.
@@ -194,31 +232,110 @@ impl Stream for CudaStream {
     }
 
     fn synchronize(&self) -> Result<(), StreamError> {
-        self.shared.enter().map_err(|e| self.error(e.message))?;
-        // SAFETY: the stream is alive.
-        self.outcome(unsafe { result::stream::synchronize(self.handle) })
+        self.close().synchronize()
     }
 }
 
 impl LaunchStream for CudaStream {
     unsafe fn launch(&self, function: &Function, arguments: &[*mut u8]) {
         let entry = &function.entry;
-        let Some(kernel) = function.code.downcast_ref::<Kernel>().filter(|k| Arc::ptr_eq(&k.shared, &self.shared))
+        let Some(kernel) =
+            function.code.downcast_ref::<Kernel>().filter(|k| Arc::ptr_eq(&k.module.shared, &self.shared))
         else {
             return self.note(self.error(format!("kernel `{}` is another device's", entry.name)));
         };
         let mut addresses = arguments.to_vec();
+        let encoded = entry.matrices.iter().map(|m| {
+            let address = arguments.get(m.argument as usize).ok_or("a matrix in no argument")?;
+            encode(m, *address)
+        });
+        let mut maps = match encoded.collect::<Result<Vec<_>, String>>() {
+            Ok(maps) => maps,
+            Err(message) => return self.note(self.error(format!("kernel `{}`: {message}", entry.name))),
+        };
         let mut parameters: Vec<*mut c_void> =
             addresses.iter_mut().map(|a| std::ptr::from_mut(a).cast::<c_void>()).collect();
+        parameters.extend(maps.iter_mut().map(|map| std::ptr::from_mut(map).cast::<c_void>()));
         let blocks = u32::try_from(entry.blocks).unwrap_or(u32::MAX);
         let what = || format!("kernel `{}`", entry.name);
-        // SAFETY: the function is loaded in this context and takes these addresses, which the caller answers for; the driver
+        // SAFETY: the function is loaded in this context and takes these addresses and matrices, which the caller answers for; the driver
         // copies the parameters before it returns.
         self.call(&what, || unsafe {
             let (grid, block) = ((blocks, 1, 1), (entry.threads, 1, 1));
             result::launch_kernel(kernel.handle, grid, block, entry.shared_bytes, self.handle, &mut parameters)
         });
-        lock(&self.state).launched.push(entry.name.clone());
+        let state = &mut *lock(&self.state);
+        state.recording.as_mut().unwrap_or(&mut state.launched).push(entry.clone());
+    }
+
+    unsafe fn fill(&self, target: *mut u8, bytes: usize, element: &[u8]) {
+        let address = target as sys::CUdeviceptr;
+        let word = |at: usize| element[at..].iter().take(4).rev().fold(0u32, |word, byte| word << 8 | u32::from(*byte));
+        let what = || format!("filling {bytes} bytes");
+        if bytes == 0 {
+            return;
+        }
+        // SAFETY: the caller promised that the range is valid, and aligned for the element.
+        self.call(&what, || unsafe {
+            match element.len() {
+                1 => sys::cuMemsetD8Async(address, element[0], bytes, self.handle).result(),
+                2 => sys::cuMemsetD16Async(address, word(0) as u16, bytes / 2, self.handle).result(),
+                4 => sys::cuMemsetD32Async(address, word(0), bytes / 4, self.handle).result(),
+                8 if word(0) == word(4) => sys::cuMemsetD32Async(address, word(0), bytes / 4, self.handle).result(),
+                // Every other word, then the words between them.
+                _ => (0..2).try_for_each(|half| {
+                    let first = address + half * 4;
+                    sys::cuMemsetD2D32Async(first, 8, word(half as usize * 4), 1, bytes / 8, self.handle).result()
+                }),
+            }
+        });
+    }
+
+    fn begin_capture(&self) -> Result<(), DriverError> {
+        self.shared.enter()?;
+        if let Some(failure) = &lock(&self.state).failure {
+            return Err(self.shared.error(failure.to_string()));
+        }
+        // Other threads may go on with whatever they do.
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is alive.
+        unsafe { result::stream::begin_capture(self.handle, mode) }.map_err(|e| self.driver_error(e))?;
+        lock(&self.state).recording = Some(vec![]);
+        Ok(())
+    }
+
+    fn end_capture(&self) -> Result<Graph, DriverError> {
+        let recording = lock(&self.state).recording.take();
+        let kernels = recording.ok_or_else(|| self.shared.error("the stream does not record"))?;
+        self.shared.enter()?;
+        // SAFETY: the stream is alive and records.
+        let graph = unsafe { result::stream::end_capture(self.handle) }.map_err(|e| self.driver_error(e));
+        // A call that was refused belongs to the recording, not to the stream.
+        if let Some(failure) = lock(&self.state).failure.take() {
+            // SAFETY: the graph is this function's own.
+            drop(graph.map(|graph| unsafe { result::graph::destroy(graph) }));
+            return Err(self.shared.error(failure.to_string()));
+        }
+        let recorded = Recorded::new(self.shared.clone(), graph?)?;
+        Ok(Graph { code: Box::new(recorded), kernels: kernels.into() })
+    }
+
+    unsafe fn replay(&self, graph: &Graph) {
+        let Some(recorded) = graph.code.downcast_ref::<Recorded>().filter(|r| r.is_of(&self.shared)) else {
+            return self.note(self.error("a graph of another device"));
+        };
+        // SAFETY: both are alive; what the graph uses is the caller's promise.
+        let launch = || unsafe { result::graph::launch(recorded.handle(), self.handle) };
+        self.call(&|| of(&graph.kernels, "launched as one"), launch);
+        lock(&self.state).launched.extend(graph.kernels.iter().cloned());
+    }
+
+    fn close(&self) -> Arc<dyn Event> {
+        let (failure, launched) = {
+            let mut state = lock(&self.state);
+            (state.failure.take(), std::mem::take(&mut state.launched))
+        };
+        self.event(failure, launched, Some(self.state.clone()))
     }
 }
 
@@ -241,13 +358,17 @@ impl Event for CudaEvent {
     }
 
     fn synchronize(&self) -> Result<(), StreamError> {
-        if let Some(failure) = &self.failure {
-            return Err(failure.clone());
-        }
         let error = |message: String| failed(self.shared.device, message);
-        self.shared.enter().map_err(|e| error(e.message))?;
-        // SAFETY: the event is alive.
-        unsafe { result::event::synchronize(self.handle) }.map_err(|e| error(text(e)))
+        let mut ended = Ok(());
+        if !self.handle.is_null() {
+            self.shared.enter().map_err(|e| error(e.message))?;
+            // SAFETY: the event is alive.
+            let outcome = unsafe { result::event::synchronize(self.handle) };
+            ended = outcome.map_err(|e| error(of(&self.launched, &text(e))));
+        }
+        let late = self.late.as_ref().and_then(|state| lock(state).late.take());
+        // What was refused at once is the cause of what followed; work before it has ended by now.
+        self.failure.clone().or(late).map_or(ended, Err)
     }
 }
 

@@ -1,0 +1,318 @@
+//! Contractions of f16 and bf16 by groups of warps, for GPUs of compute capability 9.0a.
+//!
+//! One group of each block has the copy engine fetch tiles of both operands, some steps ahead; two others multiply them,
+//! half of the rows each, and compute what follows where their sums are. Barriers tell which tiles are there and
+//! which are free. There are no more blocks than run at once: each takes tiles of the result in turn, so that those of
+//! the next one are fetched while what follows is computed.
+
+use tensorc_ir::DType;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::NodeKind;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{
+    Buf, GROUP, GROUP_ROWS, GroupMma, LoopKind, Operand, PANEL, Place, Space as Memory, Stmt, TensorMap, TileCopy,
+    TileOperand, WARP,
+};
+use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+
+use super::contract::{Product, total};
+use crate::emit::cluster::{Cluster, Uses};
+use crate::emit::inline::Inliner;
+
+/// Groups that multiply, and rows of a tile of the result.
+const GROUPS: u64 = 2;
+const ROWS: u64 = GROUPS * GROUP_ROWS as u64;
+/// Groups that multiply, and one that fetches, with the registers of their threads.
+const THREADS: u64 = (GROUPS + 1) * GROUP as u64;
+const REGISTERS: (u32, u32) = (240, 24);
+/// Terms of a step.
+const DEPTH: u64 = PANEL as u64;
+/// Steps of which tiles are in shared memory.
+const STAGES: u64 = 4;
+/// Blocks that run at once: multiprocessors of an H100 or H200.
+const BLOCKS: u64 = 132;
+/// Columns of tiles of the result, the widest that leave no multiprocessor idle, or else the narrowest.
+const COLUMNS: [u64; 3] = [256, 128, 64];
+/// Rows of tiles that go together, so that what blocks read at a time stays near.
+const NEAR: u64 = 16;
+/// Elements in 16 bytes, at whose multiples rows of a matrix begin that the copy engine reads.
+const PIECE: i64 = 8;
+
+/// One operand.
+#[derive(Clone, Debug)]
+struct Side {
+    /// As the copy engine sees it, in boxes of one panel, or of a whole tile if terms lie side by side.
+    map: TensorMap,
+    along_terms: bool,
+    /// Rows or columns of the result in a tile.
+    length: u64,
+    tiles: Buf,
+}
+
+impl Side {
+    /// Elements of a tile.
+    fn elements(&self) -> u64 {
+        self.length * DEPTH
+    }
+
+    /// Tiles from element `at` on as an operand of a product.
+    fn operand(&self, at: Index) -> TileOperand {
+        let panels = (!self.along_terms).then_some((PANEL as u64 * DEPTH) as u32);
+        TileOperand { at: Place::new(self.tiles, at), panels }
+    }
+}
+
+/// An operand as a matrix in memory: how far its rows lie apart, and whether they are rows of terms.
+#[derive(Clone, Copy)]
+pub struct Matrix {
+    stride: u64,
+    along_terms: bool,
+}
+
+/// Both operands as matrices, if groups of warps can multiply them and it is worth it.
+pub fn matrices(cluster: &Cluster<'_>, product: &Product<'_>, uses: &Uses) -> Result<Option<[Matrix; 2]>> {
+    let axes = &product.axes;
+    let dtype = cluster.ty(product.operands[0])?.dtype;
+    let plain = axes.batch.is_empty() && [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| g.len() == 1);
+    let large = [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| total(g) >= PANEL as u64);
+    if !plain || !large || !GroupMma::takes(dtype) || cluster.ty(product.operands[1])?.dtype != dtype {
+        return Ok(None);
+    }
+    match (matrix(cluster, product, 0, uses)?, matrix(cluster, product, 1, uses)?) {
+        (Some(a), Some(b)) => Ok(Some([a, b])),
+        _ => Ok(None),
+    }
+}
+
+/// An operand as the copy engine can read it: an input, whole, whose rows begin at multiples of 16 bytes.
+fn matrix(cluster: &Cluster<'_>, product: &Product<'_>, operand: usize, uses: &Uses) -> Result<Option<Matrix>> {
+    let v = product.operands[operand];
+    let groups = if operand == 0 { &product.axes.rows } else { &product.axes.columns };
+    let ([own], [term]) = (&groups[..], &product.axes.terms[..]) else { return Ok(None) };
+    let is_input = matches!(cluster.body.node(v.node).kind, NodeKind::Input) && cluster.input_runs(v.node).is_none();
+    let mut flats = uses.flats.iter().filter(|(u, _)| *u == v);
+    let (true, Some((_, flat)), None) = (is_input, flats.next(), flats.next()) else { return Ok(None) };
+    let index = if operand == 0 { &product.contraction.lhs } else { &product.contraction.rhs };
+    let dims = cluster.ty(v)?.dims;
+    let inside = index.iter().zip(&dims).all(|(i, n)| {
+        let (lo, hi) = i.interval(&product.space.dims[..]);
+        lo >= 0 && hi < *n as i64
+    });
+    if !inside || !flat.is_affine() || flat.constant != 0 {
+        return Ok(None);
+    }
+    let step = |axis: usize| flat.coefficient(axis as u32).unwrap_or(0);
+    let (stride, columns, along_terms) = match (step(own.axis), step(term.axis)) {
+        (stride, 1) => (stride, term.extent, true),
+        (1, stride) => (stride, own.extent, false),
+        _ => return Ok(None),
+    };
+    let fits = stride >= columns as i64 && stride % PIECE == 0;
+    Ok(fits.then_some(Matrix { stride: stride as u64, along_terms }))
+}
+
+struct Tiles<'a> {
+    product: &'a Product<'a>,
+    sides: [Side; 2],
+    /// Which tiles are there, and which are free.
+    full: Buf,
+    empty: Buf,
+    /// Tiles of the result, down and across.
+    down: u64,
+    across: u64,
+    steps: u64,
+}
+
+fn range(n: u64) -> (Index, Index, i64) {
+    (Index::default(), Index::constant(n as i64), 1)
+}
+
+/// Emits the loops of a product of [`matrices`].
+pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, matrices: [Matrix; 2]) -> Result<()> {
+    let extents = [total(&product.axes.rows), total(&product.axes.columns)];
+    let terms = total(&product.axes.terms);
+    let down = extents[0].div_ceil(ROWS);
+    let busy = |columns: &u64| down * extents[1].div_ceil(*columns) >= BLOCKS;
+    let columns = COLUMNS.into_iter().find(busy).unwrap_or(COLUMNS[2]);
+    let across = extents[1].div_ceil(columns);
+    let lengths = [ROWS, columns];
+    let mut maps = vec![];
+    for (i, Matrix { stride, along_terms }) in matrices.into_iter().enumerate() {
+        let buf = e.input(product.operands[i].node)?;
+        maps.push(match along_terms {
+            true => TensorMap { buf, rows: extents[i], columns: terms, stride, box_rows: lengths[i] as u32 },
+            false => TensorMap { buf, rows: terms, columns: extents[i], stride, box_rows: DEPTH as u32 },
+        });
+    }
+    let dtype = e.cluster.ty(product.operands[0])?.dtype;
+    let blocks = BLOCKS.min(down * across);
+    e.looped("b", range(blocks), LoopKind::Grid, |e, block| {
+        let side = |e: &mut Inliner<'_>, i: usize| {
+            let tiles = e.alloc("tiles", dtype, STAGES * lengths[i] * DEPTH, Memory::Tile);
+            Side { map: maps[i].clone(), along_terms: matrices[i].along_terms, length: lengths[i], tiles }
+        };
+        let sides = [side(e, 0), side(e, 1)];
+        let full = e.alloc("full", DType::I64, STAGES, Memory::Barrier);
+        let empty = e.alloc("empty", DType::I64, STAGES, Memory::Barrier);
+        let tiles = Tiles { product, sides, full, empty, down, across, steps: terms.div_ceil(DEPTH) };
+        e.looped("t", range(THREADS), LoopKind::Threads, |e, thread| {
+            let warps = |groups: u64| (groups * (GROUP / WARP) as u64) as u32;
+            e.b.push(Stmt::InitBarriers { buf: full, arrivals: 1 });
+            e.b.push(Stmt::InitBarriers { buf: empty, arrivals: warps(GROUPS) });
+            e.b.push(Stmt::Barrier);
+            e.b.open_block();
+            tiles.in_turn(e, &block, blocks, |e, first, turn| tiles.multiply(e, &thread, first, turn))?;
+            let multiply = e.b.close_role((0, warps(GROUPS)), REGISTERS.0);
+            e.b.open_block();
+            tiles.fetcher(e, &thread, &block, blocks)?;
+            let fetch = e.b.close_role((warps(GROUPS), warps(GROUPS + 1)), REGISTERS.1);
+            e.b.push(Stmt::Roles(vec![multiply, fetch]));
+            Ok(())
+        })
+    })
+}
+
+impl Tiles<'_> {
+    /// The tiles of the result that a block computes: for each the first row and column, and how many came before.
+    fn in_turn(
+        &self,
+        e: &mut Inliner<'_>,
+        block: &Index,
+        blocks: u64,
+        body: impl FnOnce(&mut Inliner<'_>, [Index; 2], Index) -> Result<()>,
+    ) -> Result<()> {
+        let tiles = self.down * self.across;
+        let range = (block.clone(), Index::constant(tiles as i64), blocks as i64);
+        e.looped("item", range, LoopKind::Serial, |e, item| {
+            let limits = move |_: u32| (0, tiles as i64 - 1);
+            let near = (1..=NEAR).rev().find(|n| self.down.is_multiple_of(*n)).unwrap_or(1) as i64;
+            let of_near = near * self.across as i64;
+            let within = e.b.let_index("within", item.modulo(of_near, &limits));
+            let inner = move |_: u32| (0, of_near - 1);
+            let row = item.floor_div(of_near, &limits).scale(near).add(&within.modulo(near, &inner));
+            let first = [
+                e.b.let_index("rows", row.scale(ROWS as i64)),
+                e.b.let_index("columns", within.floor_div(near, &inner).scale(self.sides[1].length as i64)),
+            ];
+            let turn = e.b.let_index("turn", item.floor_div(blocks as i64, &limits));
+            body(e, first, turn)
+        })
+    }
+
+    /// Where in shared memory the tiles of a step are, and how often others were there before.
+    fn slot(&self, e: &mut Inliner<'_>, turn: &Index, step: &Index) -> [Index; 2] {
+        let most = (self.down * self.across * self.steps) as i64;
+        let limits = move |_: u32| (0, most);
+        let before = e.b.let_index("before", turn.scale(self.steps as i64).add(step));
+        [
+            e.b.let_index("slot", before.modulo(STAGES as i64, &limits)),
+            e.b.let_index("lap", before.floor_div(STAGES as i64, &limits)),
+        ]
+    }
+
+    /// The first warp of the group that fetches.
+    fn fetcher(&self, e: &mut Inliner<'_>, thread: &Index, block: &Index, blocks: u64) -> Result<()> {
+        let warp = e.b.let_index("warp", thread.floor_div(WARP as i64, &|_: u32| (0, THREADS as i64 - 1)));
+        let first = Operand::Const(Scalar::i64((GROUPS * GROUP as u64) as i64 / WARP as i64));
+        let warp = e.b.index_value(warp);
+        let is_first = e.b.op(ScalarOp::Cmp(CmpOp::Eq), &[warp, first]);
+        e.when(is_first, |e| {
+            self.in_turn(e, block, blocks, |e, first, turn| {
+                e.looped("k", range(self.steps), LoopKind::Serial, |e, k| {
+                    let [slot, lap] = self.slot(e, &turn, &k);
+                    e.b.push(Stmt::AwaitBarrier {
+                        barrier: Place::new(self.empty, slot.clone()),
+                        phase: lap.offset(-1),
+                    });
+                    let bytes = self.sides.iter().map(|s| s.elements() * 2).sum::<u64>() as u32;
+                    e.b.push(Stmt::Arrive { barrier: Place::new(self.full, slot.clone()), bytes });
+                    (0..2).try_for_each(|i| self.fetch(e, i, &first[i], &k, &slot))
+                })
+            })
+        })
+    }
+
+    /// Begins to fetch the tile of an operand for a step.
+    fn fetch(&self, e: &mut Inliner<'_>, side: usize, first: &Index, step: &Index, slot: &Index) -> Result<()> {
+        let side = &self.sides[side];
+        let (into, term) = (slot.scale(side.elements() as i64), step.scale(DEPTH as i64));
+        let copy = |into: Index, at: [Index; 2]| {
+            let barrier = Place::new(self.full, slot.clone());
+            Stmt::CopyTile(Box::new(TileCopy {
+                into: Place::new(side.tiles, into),
+                map: side.map.clone(),
+                at,
+                barrier,
+            }))
+        };
+        if side.along_terms {
+            e.b.push(copy(into, [first.clone(), term]));
+            return Ok(());
+        }
+        e.looped("p", range(side.length / PANEL as u64), LoopKind::Unroll, |e, p| {
+            let panel = p.scale(PANEL as i64);
+            e.b.push(copy(into.add(&panel.scale(DEPTH as i64)), [term, first.add(&panel)]));
+            Ok(())
+        })
+    }
+
+    /// One tile of the result, by the groups that multiply. A product is begun before the one ahead is finished.
+    fn multiply(&self, e: &mut Inliner<'_>, thread: &Index, first: [Index; 2], turn: Index) -> Result<()> {
+        let columns = self.sides[1].length;
+        let threads = |_: u32| (0, THREADS as i64 - 1);
+        let group = e.b.let_index("group", thread.floor_div(GROUP as i64, &threads));
+        let sums = e.alloc("sums", DType::F32, columns / 2, Memory::Register);
+        e.looped("i", range(columns / 2), LoopKind::Unroll, |e, i| {
+            e.b.store(sums, i, Operand::Const(Scalar::f32(0.0)));
+            Ok(())
+        })?;
+        let product = |e: &mut Inliner<'_>, step: &Index| {
+            let [slot, lap] = self.slot(e, &turn, step);
+            e.b.push(Stmt::AwaitBarrier { barrier: Place::new(self.full, slot.clone()), phase: lap });
+            let half = group.scale((GROUP_ROWS as u64 * DEPTH) as i64);
+            let [a, b] = [0, 1].map(|i| slot.scale(self.sides[i].elements() as i64));
+            let (a, b) = (self.sides[0].operand(a.add(&half)), self.sides[1].operand(b));
+            let acc = Place::new(sums, Index::default());
+            let mma = GroupMma { acc, a, b, columns: columns as u32, depth: DEPTH as u32 };
+            e.b.push(Stmt::GroupMma(Box::new(mma)));
+        };
+        let free = |e: &mut Inliner<'_>, step: &Index| {
+            let [slot, _] = self.slot(e, &turn, step);
+            e.b.push(Stmt::Arrive { barrier: Place::new(self.empty, slot), bytes: 0 });
+        };
+        product(e, &Index::default());
+        let rest = (Index::constant(1), Index::constant(self.steps as i64), 1);
+        e.looped("k", rest, LoopKind::Serial, |e, k| {
+            product(e, &k);
+            e.b.push(Stmt::AwaitProducts { sums, pending: 1 });
+            free(e, &k.offset(-1));
+            Ok(())
+        })?;
+        e.b.push(Stmt::AwaitProducts { sums, pending: 0 });
+        free(e, &Index::constant(self.steps as i64 - 1));
+        self.results(e, thread, &group, first, sums)
+    }
+
+    /// Stores what follows the contraction at every element of the thread's part of the result.
+    fn results(&self, e: &mut Inliner<'_>, thread: &Index, group: &Index, first: [Index; 2], sums: Buf) -> Result<()> {
+        let columns = self.sides[1].length;
+        let threads = |_: u32| (0, THREADS as i64 - 1);
+        let (groups, lanes) = (|_: u32| (0, GROUP as i64 - 1), |_: u32| (0, WARP as i64 - 1));
+        let own = e.b.let_index("own", thread.modulo(GROUP as i64, &threads));
+        let lane = e.b.let_index("lane", thread.modulo(WARP as i64, &threads));
+        let warp = own.floor_div(WARP as i64, &groups).scale(ROWS_OF_WARP);
+        let row = first[0].add(&group.scale(GROUP_ROWS as i64)).add(&warp).add(&lane.floor_div(4, &lanes));
+        let (row, pair) = (e.b.let_index("row", row), e.b.let_index("pair", lane.modulo(4, &lanes).scale(2)));
+        e.looped("h", range(2), LoopKind::Unroll, |e, h| {
+            let row = e.b.let_index("row", row.add(&h.scale(8)));
+            e.looped("j", range(columns / 8), LoopKind::Unroll, |e, j| {
+                let column = e.b.let_index("column", first[1].add(&pair).add(&j.scale(8)));
+                let at = j.scale(4).add(&h.scale(2));
+                self.product.store_run(e, (sums, &at), (&row, &column), [ROWS, columns], 2)
+            })
+        })
+    }
+}
+
+/// Rows of the sums of a group that one warp has.
+const ROWS_OF_WARP: i64 = (GROUP_ROWS / (GROUP / WARP)) as i64;

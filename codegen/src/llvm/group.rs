@@ -1,0 +1,193 @@
+//! What groups of warps do, as instructions of compute capability 9.0a (PTX ISA, "Asynchronous Warpgroup Level Matrix
+//! Instructions" and "cp.async.bulk.tensor"). LLVM has no intrinsic for the products; all are written as assembly.
+//!
+//! What a warp does once is done by one of its threads, which the processor elects.
+
+use std::fmt::Write;
+
+use inkwell::IntPredicate;
+use inkwell::values::{InstructionOpcode as Op, PointerValue};
+use tensorc_abi::DType;
+use tensorc_ir::diag::Result;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Buf, GroupMma, PANEL, Place, Role, Stmt, TILE_ALIGNMENT, TileCopy, TileOperand, WARP};
+
+use super::ir::{Value, internal, unsupported};
+use super::kernel::Gen;
+
+/// Registers of a multiprocessor, and most of a thread.
+const REGISTERS: u32 = 64 << 10;
+const MOST: u32 = 255;
+/// Bits of a matrix descriptor: the permutation of pieces within 128 bytes; distances stand above the address.
+const PERMUTED: u64 = 1 << 62;
+const LEADING: u32 = 16;
+const STRIDE: u32 = 32;
+/// Descriptors hold addresses and distances in pieces of 16 bytes.
+const PIECE: u64 = 16;
+
+impl<'c> Gen<'c, '_, '_> {
+    pub(super) fn group_stmt(&mut self, stmt: &Stmt) -> Result<()> {
+        if !self.machine.groups {
+            return Err(unsupported("products of groups of warps need compute capability 9.0a"));
+        }
+        match stmt {
+            Stmt::InitBarriers { buf, arrivals } => self.init_barriers(*buf, *arrivals),
+            Stmt::Arrive { barrier, bytes } => self.arrive(barrier, *bytes),
+            Stmt::AwaitBarrier { barrier, phase } => self.await_barrier(barrier, phase),
+            Stmt::CopyTile(copy) => self.copy_tile(copy),
+            Stmt::GroupMma(mma) => self.group_mma(mma),
+            Stmt::AwaitProducts { sums, pending } => self.await_products(*sums, *pending),
+            Stmt::Roles(roles) => self.roles(roles),
+            _ => Err(internal("a statement that no kernel for a GPU has")),
+        }
+    }
+
+    /// The address of a place in shared memory.
+    fn shared_address(&mut self, place: &Place) -> Result<Value<'c>> {
+        let index = self.resolve(&place.index);
+        let at: PointerValue<'c> = self.address(place.buf, &index, None)?;
+        self.ir.cast(Op::PtrToInt, at.into(), self.ir.int(32).into())
+    }
+
+    fn narrow_index(&mut self, index: &Index) -> Result<Value<'c>> {
+        let index = self.resolve(index);
+        let wide = self.index_value(&index)?;
+        self.ir.cast(Op::Trunc, wide, self.ir.int(32).into())
+    }
+
+    fn init_barriers(&mut self, buf: Buf, arrivals: u32) -> Result<()> {
+        let at = self.shared_address(&Place::new(buf, Index::default()))?;
+        let mut text = String::from("{\n.reg .pred p;\n.reg .b32 t;\nmov.u32 t, %tid.x;\nsetp.eq.u32 p, t, 0;\n");
+        for i in 0..self.kernel.buf(buf).len {
+            let _ = writeln!(text, "@p mbarrier.init.shared::cta.b64 [$0+{}], {arrivals};", 8 * i);
+        }
+        // The copy engine must see them, too.
+        text += "fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;\n}";
+        self.ir.assembly(&text, "r,~{memory}", None, &[at]).map(drop)
+    }
+
+    fn arrive(&mut self, barrier: &Place, bytes: u32) -> Result<()> {
+        let at = self.shared_address(barrier)?;
+        let arrive = match bytes {
+            0 => "mbarrier.arrive.shared::cta.b64 _, [$0];".to_owned(),
+            n => format!("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {n};"),
+        };
+        let text = format!("{{\n.reg .pred p;\nbar.warp.sync -1;\nelect.sync _|p, -1;\n@p {arrive}\n}}");
+        self.ir.assembly(&text, "r,~{memory}", None, &[at]).map(drop)
+    }
+
+    fn await_barrier(&mut self, barrier: &Place, phase: &Index) -> Result<()> {
+        let (at, phase) = (self.shared_address(barrier)?, self.narrow_index(phase)?);
+        let parity = self.ir.and_bits(phase, 1)?;
+        let text = "{\n.reg .pred p;\nAGAIN_${:uid}:\nmbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;\n\
+                    @!p bra AGAIN_${:uid};\n}";
+        self.ir.assembly(text, "r,r,~{memory}", None, &[at, parity]).map(drop)
+    }
+
+    fn copy_tile(&mut self, copy: &TileCopy) -> Result<()> {
+        let map = self.kernel.tensor_maps().iter().position(|map| *map == copy.map);
+        let map = map.ok_or_else(|| internal("a copy without a map"))?;
+        let map =
+            self.ir.cast(Op::PtrToInt, self.parameter(self.kernel.params + map)?.into(), self.ir.int(64).into())?;
+        let (into, barrier) = (self.shared_address(&copy.into)?, self.shared_address(&copy.barrier)?);
+        let (row, column) = (self.narrow_index(&copy.at[0])?, self.narrow_index(&copy.at[1])?);
+        let text = "{\n.reg .pred p;\nelect.sync _|p, -1;\n\
+                    @p cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes \
+                    [$0], [$1, {$2, $3}], [$4];\n}";
+        self.ir.assembly(text, "r,l,r,r,r,~{memory}", None, &[into, map, column, row, barrier]).map(drop)
+    }
+
+    /// The descriptor of an operand, and how far it goes on from one instruction to the next.
+    fn descriptor(&mut self, x: &TileOperand) -> Result<(Value<'c>, u64)> {
+        let at = self.shared_address(&x.at)?;
+        let pieces = self.ir.shift(Op::LShr, self.ir.and_bits(at, 0x3ffff)?, PIECE.trailing_zeros())?;
+        let row = PANEL as u64 * 2;
+        let (leading, step) = match x.panels {
+            None => (PIECE, GroupMma::TERMS as u64 * 2),
+            Some(distance) => (u64::from(distance) * 2, GroupMma::TERMS as u64 * row),
+        };
+        let layout = PERMUTED | (TILE_ALIGNMENT / PIECE) << STRIDE | (leading / PIECE) << LEADING;
+        let wide = self.ir.cast(Op::ZExt, pieces, self.ir.int(64).into())?;
+        Ok((self.ir.or(wide, self.ir.bits_like(wide, layout)?)?, step / PIECE))
+    }
+
+    fn group_mma(&mut self, mma: &GroupMma) -> Result<()> {
+        let ty = match self.kernel.buf(mma.a.at.buf).dtype {
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
+            other => return Err(unsupported(format!("products of tiles of {other}"))),
+        };
+        let count = mma.elements() as usize;
+        let ((a, step_a), (b, step_b)) = (self.descriptor(&mma.a)?, self.descriptor(&mma.b)?);
+        let sums: Vec<String> = (0..count).map(|i| format!("${i}")).collect();
+        let [transposed_a, transposed_b] = [&mma.a, &mma.b].map(|x| u8::from(x.panels.is_some()));
+        let mut text = String::from(
+            "{\n.reg .pred p;\n.reg .b32 one;\n.reg .b64 a, b;\nmov.b32 one, 1;\nsetp.ne.b32 p, one, 0;\n\
+             wgmma.fence.sync.aligned;\n",
+        );
+        for k in 0..u64::from(mma.depth) / GroupMma::TERMS as u64 {
+            let _ = writeln!(text, "add.s64 a, ${count}, {};\nadd.s64 b, ${}, {};", k * step_a, count + 1, k * step_b);
+            let _ = writeln!(
+                text,
+                "wgmma.mma_async.sync.aligned.m64n{}k16.f32.{ty}.{ty} {{{}}}, a, b, p, 1, 1, {transposed_a}, {transposed_b};",
+                mma.columns,
+                sums.join(", "),
+            );
+        }
+        text += "wgmma.commit_group.sync.aligned;\n}";
+        self.with_sums(&text, &mma.acc, count, &[a, b])
+    }
+
+    fn await_products(&mut self, sums: Buf, pending: u8) -> Result<()> {
+        let text = format!("wgmma.wait_group.sync.aligned {pending};");
+        let count = self.kernel.buf(sums).len as usize;
+        self.with_sums(&text, &Place::new(sums, Index::default()), count, &[])
+    }
+
+    /// Assembly that changes sums in registers: operands from 0 on, then come `args`.
+    fn with_sums(&mut self, text: &str, sums: &Place, count: usize, args: &[Value<'c>]) -> Result<()> {
+        let float = self.ir.cx.f32_type();
+        let mut operands = args.to_vec();
+        operands.extend(self.registers(sums, count, float.into())?);
+        let mut constraints = vec!["=f".to_owned(); count];
+        constraints.extend(args.iter().map(|_| "l".to_owned()));
+        constraints.extend((0..count).map(|i| i.to_string()));
+        constraints.push("~{memory}".into());
+        let all = self.ir.cx.struct_type(&vec![float.into(); count], false);
+        let result = self.ir.assembly(text, &constraints.join(","), Some(all.into()), &operands)?;
+        let result = result.ok_or_else(|| internal("assembly without a result"))?;
+        for i in 0..count {
+            let at = self.register(sums, i)?;
+            self.ir.store(self.ir.field(result, i as u32)?, at, 4)?;
+        }
+        Ok(())
+    }
+
+    /// Each role is a branch by the number of the thread. Registers go from those that fetch to those that multiply.
+    fn roles(&mut self, roles: &[Role]) -> Result<()> {
+        let threads = self.kernel.launch().map_or(1, |launch| launch.threads);
+        let given = (REGISTERS / threads).min(MOST) / 8 * 8;
+        let thread = self.ir.intrinsic("llvm.nvvm.read.ptx.sreg.tid.x", &[], &[])?;
+        let join = self.new_block("join");
+        for (i, role) in roles.iter().enumerate() {
+            let (own, rest) = (self.new_block("role"), self.new_block("others"));
+            let end = self.ir.bits_like(thread, u64::from(role.warps.1) * WARP as u64)?;
+            match i + 1 < roles.len() {
+                true => self.ir.branch(self.ir.compare_ints(IntPredicate::ULT, thread, end)?, own, rest)?,
+                false => self.ir.jump(own)?,
+            }
+            self.ir.b.position_at_end(own);
+            if role.registers != given {
+                let way = if role.registers > given { "inc" } else { "dec" };
+                let text = format!("setmaxnreg.{way}.sync.aligned.u32 {};", role.registers);
+                self.ir.assembly(&text, "~{memory}", None, &[])?;
+            }
+            self.block(&role.body)?;
+            self.ir.jump(join)?;
+            self.ir.b.position_at_end(rest);
+        }
+        self.ir.jump(join)?;
+        self.ir.b.position_at_end(join);
+        Ok(())
+    }
+}

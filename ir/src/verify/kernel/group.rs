@@ -1,0 +1,220 @@
+//! Rules of what groups of warps do: roles, barriers, tiles and their products.
+
+use tensorc_abi::DType;
+
+use super::gpu::{Level, Spread};
+use super::{Check, Verifier};
+use crate::kir::{
+    Buf, GROUP, GROUP_ROWS, GroupMma, Kernel, PANEL, Place, Role, Space, Stmt, TILE_ALIGNMENT, TensorMap, TileCopy,
+    TileOperand, WARP,
+};
+
+/// Registers of a multiprocessor.
+const REGISTERS: u32 = 64 << 10;
+/// Most arrivals a barrier counts.
+const MAX_ARRIVALS: u32 = (1 << 20) - 1;
+/// Most bytes a phase of a barrier counts.
+const MAX_PHASE_BYTES: u32 = (1 << 20) - 1;
+/// Most rows of a box, and bytes between the rows of a matrix.
+const MAX_BOX_ROWS: u32 = 256;
+const MAX_STRIDE_BYTES: u64 = 1 << 40;
+/// Most elements of a matrix along one side.
+const MAX_EXTENT: u64 = 1 << 32;
+/// Bytes that distances in global memory are multiples of.
+const PIECE_BYTES: u64 = 16;
+
+impl Verifier<'_> {
+    /// The program of a thread: barriers are initialised and ordered before warps part, at the end.
+    pub(super) fn program(&mut self, program: &[Stmt]) -> Check {
+        let (mut begun, mut ordered) = (vec![], true);
+        for (i, stmt) in program.iter().enumerate() {
+            match stmt {
+                Stmt::InitBarriers { buf, .. } => {
+                    if begun.contains(buf) {
+                        return Err(format!("the barriers `{}` are initialised twice", self.name(*buf)));
+                    }
+                    begun.push(*buf);
+                    ordered = false;
+                }
+                Stmt::Barrier => ordered = true,
+                Stmt::Roles(_) if i + 1 < program.len() => return Err("warps that parted do not meet again".into()),
+                Stmt::Roles(_) if !ordered => return Err("barriers are initialised without a barrier behind".into()),
+                _ => {}
+            }
+            if let Stmt::InitBarriers { .. } | Stmt::Roles(_) = stmt {
+                match stmt {
+                    Stmt::InitBarriers { buf, arrivals } => self.init_barriers(*buf, *arrivals)?,
+                    Stmt::Roles(roles) => self.roles(roles)?,
+                    _ => {}
+                }
+            } else {
+                self.stmt(stmt, false)?;
+            }
+        }
+        let unused =
+            |b: &(usize, &crate::kir::BufInfo)| b.1.space == Space::Barrier && !begun.contains(&Buf(b.0 as u32));
+        match self.k.buffers.iter().enumerate().find(unused) {
+            Some((_, info)) => Err(format!("the barriers `{}` are never initialised", info.name)),
+            None => Ok(()),
+        }
+    }
+
+    fn name(&self, buf: Buf) -> &str {
+        self.k.buffers.get(buf.0 as usize).map_or("?", |info| &info.name)
+    }
+
+    fn init_barriers(&self, buf: Buf, arrivals: u32) -> Check {
+        self.place(buf, &crate::index::Index::default(), false)?;
+        match self.k.buf(buf).space {
+            Space::Barrier if (1..=MAX_ARRIVALS).contains(&arrivals) => Ok(()),
+            Space::Barrier => Err(format!("a barrier of {arrivals} arrivals")),
+            _ => Err(format!("`{}` holds no barriers", self.name(buf))),
+        }
+    }
+
+    fn roles(&mut self, roles: &[Role]) -> Check {
+        let threads = self.k.launch().map_or(0, |launch| launch.threads);
+        let (mut next, mut registers) = (0, 0);
+        for role in roles {
+            let (first, end) = role.warps;
+            if first != next || end <= first || !(first * WARP as u32).is_multiple_of(GROUP as u32) {
+                return Err(format!(
+                    "a role of warps {first} to {end}, where whole groups of four from {next} on are due"
+                ));
+            }
+            if !(24..=256).contains(&role.registers) || !role.registers.is_multiple_of(8) {
+                return Err(format!("a role with {} registers: a multiple of 8 from 24 to 256", role.registers));
+            }
+            next = end;
+            registers += (end - first) * WARP as u32 * role.registers;
+        }
+        if next * WARP as u32 != threads || !threads.is_multiple_of(GROUP as u32) {
+            return Err(format!("roles of {next} warps in a block of {threads} threads"));
+        }
+        // What a block is given: as many registers for each thread as fit, a multiple of 8.
+        if registers > REGISTERS / threads / 8 * 8 * threads {
+            return Err(format!("roles with {registers} registers"));
+        }
+        let control = self.narrow(Spread::Group);
+        (self.level, self.certain) = (Level::Role, false);
+        roles.iter().try_for_each(|role| self.block(&role.body))?;
+        (self.level, self.control) = (Level::Threads, control);
+        Ok(())
+    }
+
+    /// Statements that stand in roles alone.
+    pub(super) fn group_stmt(&mut self, stmt: &Stmt) -> Check {
+        match stmt {
+            Stmt::InitBarriers { .. } | Stmt::Roles(_) => {
+                Err("barriers are initialised, and warps part, in the loop of threads itself".into())
+            }
+            _ if self.level != Level::Role => Err("what warps do for themselves stands in their role".into()),
+            Stmt::Arrive { barrier, bytes } => {
+                self.together("an arrival")?;
+                match *bytes <= MAX_PHASE_BYTES {
+                    true => self.barrier(barrier),
+                    false => Err(format!("a phase of {bytes} bytes")),
+                }
+            }
+            Stmt::AwaitBarrier { barrier, phase } => {
+                self.together("a wait for a barrier")?;
+                self.index(phase)?;
+                match self.index_spread(phase) {
+                    Spread::Thread => Err("threads of a warp wait for different phases".into()),
+                    _ => self.barrier(barrier),
+                }
+            }
+            Stmt::CopyTile(copy) => self.copy_tile(copy),
+            Stmt::GroupMma(mma) => self.group_mma(mma),
+            Stmt::AwaitProducts { sums, .. } => {
+                self.grouped("a wait for products")?;
+                self.at(&Place::new(*sums, Default::default()), Space::Register, 1).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What all threads of a group of warps do at once.
+    fn grouped(&self, what: &str) -> Check {
+        match self.control {
+            Spread::Block | Spread::Group => Ok(()),
+            _ => Err(format!("{what} that some threads of a group of warps may not reach")),
+        }
+    }
+
+    fn barrier(&self, place: &Place) -> Check {
+        self.at(place, Space::Barrier, 1)?;
+        match self.index_spread(&place.index) {
+            Spread::Thread => Err("threads of a warp use different barriers".into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn copy_tile(&self, copy: &TileCopy) -> Check {
+        self.together("a copy of a tile")?;
+        self.barrier(&copy.barrier)?;
+        let TensorMap { buf, rows, columns, stride, box_rows } = copy.map;
+        let dtype = self.at(&copy.into, Space::Tile, u64::from(box_rows) * PANEL as u64)?;
+        for index in &copy.at {
+            self.index(index)?;
+        }
+        let spread = copy.at.iter().chain([&copy.into.index]).map(|i| self.index_spread(i)).max();
+        let Some(info) = self.k.buffers.get(buf.0 as usize) else { return Err("a buffer is not declared".into()) };
+        let used = rows.checked_sub(1).and_then(|n| n.checked_mul(stride)).and_then(|n| n.checked_add(columns));
+        let bytes = stride.saturating_mul(2);
+        match () {
+            () if spread >= Some(Spread::Thread) => Err("threads of a warp copy different tiles".into()),
+            () if info.space != Space::Global || info.writable => {
+                Err(format!("tiles are copied from parameters that are only read, which `{}` is not", info.name))
+            }
+            () if info.dtype != dtype => Err(format!("a copy of {} to {dtype}", info.dtype)),
+            () if columns == 0 || columns > stride || used.is_none_or(|n| n > info.len) => {
+                Err(format!("a matrix of {rows}×{columns} with rows {stride} apart in `{}` of {}", info.name, info.len))
+            }
+            () if rows.max(columns) > MAX_EXTENT || bytes >= MAX_STRIDE_BYTES || !bytes.is_multiple_of(PIECE_BYTES) => {
+                Err(format!("a matrix of {rows}×{columns} with rows {bytes} bytes apart"))
+            }
+            () if !(8..=MAX_BOX_ROWS).contains(&box_rows) || !box_rows.is_multiple_of(8) => {
+                Err(format!("a box of {box_rows} rows"))
+            }
+            () => Ok(()),
+        }
+    }
+
+    fn group_mma(&self, mma: &GroupMma) -> Check {
+        self.grouped("a product of a group of warps")?;
+        let GroupMma { columns, depth, .. } = *mma;
+        let whole = if mma.b.panels.is_some() { PANEL as u32 } else { 8 };
+        if !(8..=256).contains(&columns) || !columns.is_multiple_of(whole) {
+            return Err(format!("a product of {columns} columns"));
+        }
+        if !(16..=PANEL as u32).contains(&depth) || !depth.is_multiple_of(GroupMma::TERMS as u32) {
+            return Err(format!("a product of {depth} terms"));
+        }
+        let acc = self.at(&mma.acc, Space::Register, mma.elements())?;
+        let a = self.tile(&mma.a, GROUP_ROWS as u32, depth)?;
+        let b = self.tile(&mma.b, columns, depth)?;
+        match a == b && GroupMma::takes(a) && acc == DType::F32 {
+            true => Ok(()),
+            false => Err(format!("a product of {a} and {b} to {acc}")),
+        }
+    }
+
+    fn tile(&self, operand: &TileOperand, extent: u32, depth: u32) -> Check<DType> {
+        let index = &operand.at.index;
+        if self.index_spread(index) > Spread::Group {
+            return Err("warps of a group multiply different tiles".into());
+        }
+        let distance = operand.panels.unwrap_or(PANEL as u32 * 8);
+        if distance == 0 || !u64::from(distance * 2).is_multiple_of(TILE_ALIGNMENT) {
+            return Err(format!("panels {distance} elements apart"));
+        }
+        let last = operand.place(0, extent as usize - 1, depth as usize - 1);
+        self.at(&operand.at, Space::Tile, last as u64 + 1)
+    }
+}
+
+/// Whether threads may access a buffer.
+pub(super) fn is_opaque(kernel: &Kernel, buf: Buf) -> bool {
+    kernel.buffers.get(buf.0 as usize).is_some_and(|info| matches!(info.space, Space::Tile | Space::Barrier))
+}

@@ -1,0 +1,180 @@
+//! Work of a driver's device on arrays: the addresses it is given.
+
+use std::sync::Arc;
+
+use super::launch::{ReadOnly, Target};
+use super::source::Source;
+use super::view::View;
+use crate::engine::Failure;
+use crate::gpu::Queue;
+use crate::plan::DeviceTensor;
+use crate::storage::Block;
+
+/// Where an output is computed.
+enum Place {
+    /// In its chunk.
+    Direct(*mut u8),
+    /// In a block of its own that becomes the chunk's memory, or is copied there.
+    Apart(Block),
+}
+
+/// Enqueues an operation of the device.
+///
+/// # Safety
+/// As for [`super::staged::staged`].
+pub(super) unsafe fn enqueued(
+    queue: &mut Queue<'_>,
+    inputs: Vec<Source>,
+    outputs: Vec<Target>,
+    body: impl FnOnce(&mut Queue<'_>, &[DeviceTensor<'_>], &[DeviceTensor<'_>]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    queue.keep((inputs.clone(), outputs.clone()));
+    let mut reads = vec![];
+    for source in &inputs {
+        // SAFETY: passed on from the caller.
+        let address = unsafe { read(queue, source) }?;
+        reads.push(DeviceTensor { dtype: source.dtype(), dims: source.dims(), address });
+    }
+    let mut places = vec![];
+    for target in &outputs {
+        // SAFETY: passed on from the caller.
+        places.push(unsafe { place(queue, target, &inputs) }?);
+    }
+    let tensor = |(target, place): (&'_ Target, &Place)| {
+        let address = match place {
+            Place::Direct(start) => *start,
+            Place::Apart(block) => block.start().as_ptr(),
+        };
+        (target.view().dtype(), address)
+    };
+    let addresses: Vec<_> = outputs.iter().zip(&places).map(tensor).collect();
+    let writes: Vec<DeviceTensor<'_>> = outputs
+        .iter()
+        .zip(addresses)
+        .map(|(target, (dtype, address))| DeviceTensor { dtype, dims: target.view().dims(), address })
+        .collect();
+    let outcome = body(queue, &reads, &writes);
+    for (target, place) in outputs.iter().zip(places) {
+        match place {
+            Place::Direct(_) => {}
+            // SAFETY: passed on from the caller.
+            Place::Apart(block) if outcome.is_ok() => unsafe { commit(queue, target, block) }?,
+            Place::Apart(block) => queue.keep(block),
+        }
+    }
+    outcome
+}
+
+fn is_aligned(address: *mut u8) -> bool {
+    address.addr().is_multiple_of(DeviceTensor::ALIGN)
+}
+
+/// The address of an operand on the device, where kernels can read it.
+///
+/// # Safety
+/// As for [`enqueued`].
+unsafe fn read(queue: &mut Queue<'_>, source: &Source) -> Result<*mut u8, Failure> {
+    let device = queue.device();
+    let data = match source {
+        Source::Inline(value) => value.bytes(),
+        Source::Host { data, .. } => data,
+        Source::View(view) if view.device() == device => {
+            // SAFETY: passed on from the caller.
+            let start = unsafe { view.chunk().address() };
+            let at = start.map(|start| start.wrapping_add(view.range().start));
+            if let Some(at) = at.filter(|at| is_aligned(*at)) {
+                return Ok(at);
+            }
+            let copy = queue.scratch(view.bytes())?;
+            // SAFETY: passed on from the caller; the copy is kept, and the view lies inside its chunk.
+            unsafe {
+                match at {
+                    Some(at) => queue.copy(at, copy, view.bytes() as usize),
+                    // What no one wrote is zero.
+                    None => queue.stream().fill(copy, view.bytes() as usize, &[0]),
+                }
+            }
+            return Ok(copy);
+        }
+        // SAFETY: passed on from the caller.
+        Source::View(view) => unsafe { view.chunk().data() }.get(view.range()).unwrap_or_default(),
+    };
+    let bytes = source.dims().iter().product::<u64>() * source.dtype().size() as u64;
+    let there = queue.scratch(bytes)?;
+    // SAFETY: the memory is kept until the operation is complete.
+    unsafe {
+        match data.len() as u64 == bytes {
+            true => queue.upload(data, there)?,
+            false => queue.stream().fill(there, bytes as usize, &[0]),
+        }
+    }
+    Ok(there)
+}
+
+/// The first byte of a target's chunk, which has memory afterwards. Where the operation keeps a part of what no one wrote,
+/// that is zero.
+///
+/// # Safety
+/// As for [`enqueued`].
+pub(super) unsafe fn allocated(queue: &Queue<'_>, target: &Target) -> Result<*mut u8, Failure> {
+    let chunk = target.view().chunk();
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let unwritten = target.is_update() && chunk.address().is_none();
+        chunk.allocate()?;
+        let start = chunk.data_mut().ok_or(ReadOnly)?;
+        if unwritten {
+            queue.stream().fill(start, chunk.bytes() as usize, &[0]);
+        }
+        Ok(start)
+    }
+}
+
+/// # Safety
+/// As for [`enqueued`].
+unsafe fn place(queue: &mut Queue<'_>, target: &Target, inputs: &[Source]) -> Result<Place, Failure> {
+    let (view, chunk) = (target.view(), target.view().chunk());
+    if view.device() != queue.device() {
+        return Err(format!("a result on {} of work on {}", view.device(), queue.device()).into());
+    }
+    let is_read = inputs.iter().filter_map(Source::view).any(|v| Arc::ptr_eq(v.chunk(), chunk));
+    let offset = view.range().start;
+    if !is_read && offset.is_multiple_of(DeviceTensor::ALIGN) {
+        // SAFETY: passed on from the caller; the view lies inside its chunk.
+        return Ok(Place::Direct(unsafe { allocated(queue, target)?.add(offset) }));
+    }
+    let block = queue.storage().alloc(view.device(), view.bytes())?;
+    let (start, bytes) = (block.start().as_ptr(), view.bytes() as usize);
+    if target.is_update() {
+        // SAFETY: passed on from the caller; the block is used or kept by `enqueued`.
+        unsafe {
+            match chunk.address() {
+                Some(old) => queue.copy(old.wrapping_add(offset), start, bytes),
+                None => queue.stream().fill(start, bytes, &[0]),
+            }
+        }
+    }
+    Ok(Place::Apart(block))
+}
+
+/// Lets a block be the target's elements.
+///
+/// # Safety
+/// As for [`enqueued`].
+unsafe fn commit(queue: &mut Queue<'_>, target: &Target, block: Block) -> Result<(), Failure> {
+    let view: &View = target.view();
+    if view.is_whole() && !view.chunk().is_pinned() {
+        // SAFETY: passed on from the caller; what the device still reads is kept.
+        let old = unsafe { view.chunk().exchange(block) };
+        old.into_iter().for_each(|old| queue.keep(old));
+        return Ok(());
+    }
+    let source = block.as_ptr();
+    queue.keep(block);
+    // SAFETY: passed on from the caller; the view lies inside its chunk.
+    unsafe {
+        let start = allocated(queue, target)?;
+        queue.copy(source, start.add(view.range().start), view.bytes() as usize);
+    }
+    Ok(())
+}

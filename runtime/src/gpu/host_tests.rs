@@ -1,0 +1,191 @@
+//! Tests of drivers on the one that is made of the host.
+
+use super::*;
+use crate::device::stream::Transfer;
+use crate::gpu::{Entry, HostKernel};
+
+const GPU: Device = Device::accelerator(0);
+const HOST: Device = Device::cpu(0);
+
+fn driver(seed: u64) -> HostDriver {
+    HostDriver::with_seed(GPU, seed)
+}
+
+/// Twice the elements, in another buffer.
+fn double(driver: &HostDriver) -> Function {
+    let entry = Entry { name: "double".into(), blocks: 1, threads: 32, shared_bytes: 0, matrices: vec![] };
+    let run = |buffers: &mut [Vec<u8>]| {
+        if buffers[0][0] == 99 {
+            return Err("99 is too much".into());
+        }
+        buffers[1] = buffers[0].iter().map(|x| x.wrapping_mul(2)).collect();
+        Ok(())
+    };
+    let kernel = HostKernel { buffers: vec![(4, false), (4, true)], run: Arc::new(run) };
+    driver.load(Code::Host(vec![(entry, kernel)])).unwrap().remove(0)
+}
+
+fn upload(stream: &dyn LaunchStream, data: &[u8; 4], to: &dyn Memory) {
+    let transfer = Transfer { source: data.as_ptr(), from: HOST, target: to.address(), to: GPU, bytes: 4 };
+    // SAFETY: the tests keep both until they waited for the stream.
+    unsafe { stream.copy(transfer) };
+}
+
+fn download(stream: &dyn LaunchStream, from: &dyn Memory, data: &mut [u8; 4]) {
+    let transfer = Transfer { source: from.address(), from: GPU, target: data.as_mut_ptr(), to: HOST, bytes: 4 };
+    // SAFETY: as above.
+    unsafe { stream.copy(transfer) };
+}
+
+fn launch(stream: &dyn LaunchStream, function: &Function, from: &dyn Memory, to: &dyn Memory) {
+    // SAFETY: as above.
+    unsafe { stream.launch(function, &[from.address(), to.address()]) };
+}
+
+#[test]
+fn launches_run_in_order_when_somebody_waits() {
+    let driver = driver(0);
+    let f = double(&driver);
+    let (a, b) = (driver.alloc(4).unwrap(), driver.alloc(4).unwrap());
+    let stream = driver.stream().unwrap();
+    let mut out = [0; 4];
+    upload(&*stream, &[1, 2, 3, 4], &*a);
+    launch(&*stream, &f, &*a, &*b);
+    launch(&*stream, &f, &*b, &*a);
+    download(&*stream, &*a, &mut out);
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    assert_eq!(out, [0; 4], "nobody has waited");
+    stream.synchronize().unwrap();
+    assert_eq!(out, [4, 8, 12, 16]);
+    let (told, tell) = std::sync::mpsc::channel();
+    stream.on_complete(Box::new(move |outcome| told.send(outcome.is_ok()).unwrap()));
+    assert_eq!(tell.recv(), Ok(true), "who wants to be told waits, too");
+}
+
+#[test]
+fn a_failure_names_the_kernel_and_stays_until_it_is_told() {
+    let driver = driver(1);
+    let f = double(&driver);
+    let (a, b) = (driver.alloc(4).unwrap(), driver.alloc(4).unwrap());
+    let (stream, other) = (driver.stream().unwrap(), driver.stream().unwrap());
+    let mut out = [7; 4];
+    upload(&*stream, &[99; 4], &*a);
+    launch(&*stream, &f, &*a, &*b);
+    download(&*stream, &*b, &mut out);
+    other.wait_event(&stream.record());
+    let ended = stream.close();
+    let text = "work on a stream of gpu:0 failed: kernel `double`: 99 is too much";
+    assert_eq!(ended.synchronize().unwrap_err().to_string(), text);
+    assert_eq!(other.synchronize().unwrap_err().to_string(), text);
+    assert_eq!(out, [7; 4], "what follows a failure is dropped");
+    stream.synchronize().unwrap();
+    let ptx = driver.load(Code::Ptx { text: String::new(), entries: vec![] });
+    assert_eq!(ptx.unwrap_err().to_string(), "gpu:0: this device executes functions of the host, not PTX");
+}
+
+/// Two streams, one of which needs what the other makes. Returns whether the result was right.
+fn handed_over(seed: u64, ordered: bool) -> bool {
+    let driver = driver(seed);
+    let f = double(&driver);
+    let (a, b) = (driver.alloc(4).unwrap(), driver.alloc(4).unwrap());
+    let (copies, compute) = (driver.stream().unwrap(), driver.stream().unwrap());
+    let mut out = [0; 4];
+    upload(&*copies, &[1, 2, 3, 4], &*a);
+    let there = copies.record();
+    if ordered {
+        compute.wait_event(&there);
+    }
+    launch(&*compute, &f, &*a, &*b);
+    download(&*compute, &*b, &mut out);
+    compute.synchronize().unwrap();
+    copies.synchronize().unwrap();
+    out == [2, 4, 6, 8]
+}
+
+#[test]
+fn a_missing_event_gives_wrong_numbers() {
+    assert!((0..20).all(|seed| handed_over(seed, true)));
+    let right = (0..20).filter(|seed| handed_over(*seed, false)).count();
+    assert!((1..20).contains(&right), "{right} of 20 orders happened to be right");
+}
+
+#[test]
+fn memory_given_back_too_early_is_an_error() {
+    let driver = driver(0);
+    let f = double(&driver);
+    let (a, b) = (driver.alloc(4).unwrap(), driver.alloc(4).unwrap());
+    let stream = driver.stream().unwrap();
+    launch(&*stream, &f, &*a, &*b);
+    drop(b);
+    let error = stream.synchronize().unwrap_err().to_string();
+    assert!(error.contains("kernel `double`: 4 bytes at 0x") && error.ends_with("memory that is allocated"), "{error}");
+    let mut out = [0; 8];
+    let transfer = Transfer { source: a.address(), from: GPU, target: out.as_mut_ptr(), to: HOST, bytes: 8 };
+    // SAFETY: both live until the stream is done; that the source is too short is what is tested.
+    unsafe { stream.copy(transfer) };
+    assert!(stream.synchronize().is_err(), "a copy beyond the end");
+}
+
+#[test]
+fn what_is_recorded_runs_as_often_as_it_is_replayed() {
+    let driver = driver(0);
+    let f = double(&driver);
+    let (a, b) = (driver.alloc(4).unwrap(), driver.alloc(4).unwrap());
+    let stream = driver.stream().unwrap();
+    upload(&*stream, &[1, 2, 3, 4], &*a);
+    stream.begin_capture().unwrap();
+    launch(&*stream, &f, &*a, &*b);
+    // SAFETY: both blocks live until the stream is done.
+    unsafe {
+        stream.copy(Transfer { source: b.address(), from: GPU, target: a.address(), to: GPU, bytes: 4 });
+    }
+    let graph = stream.end_capture().unwrap();
+    assert_eq!(graph.kernels.iter().map(|k| k.name.as_str()).collect::<Vec<_>>(), ["double"]);
+    let mut out = [0; 4];
+    download(&*stream, &*a, &mut out);
+    stream.synchronize().unwrap();
+    assert_eq!(out, [1, 2, 3, 4], "recording executes nothing");
+    // SAFETY: as above.
+    (0..3).for_each(|_| unsafe { stream.replay(&graph) });
+    download(&*stream, &*a, &mut out);
+    stream.synchronize().unwrap();
+    assert_eq!(out, [8, 16, 24, 32]);
+    stream.begin_capture().unwrap();
+    download(&*stream, &*a, &mut out);
+    assert!(stream.end_capture().is_err(), "copies to the host are not recorded");
+    assert!(stream.end_capture().is_err(), "nothing is recorded");
+    stream.synchronize().unwrap();
+}
+
+#[test]
+fn memory_is_filled_with_elements() {
+    let driver = driver(0);
+    let stream = driver.stream().unwrap();
+    for element in [&[5u8][..], &[1, 2], &[1, 2, 3, 4]] {
+        let a = driver.alloc(4).unwrap();
+        // SAFETY: the block lives until the stream is done.
+        unsafe { stream.fill(a.address(), 4, element) };
+        let mut out = [0; 4];
+        download(&*stream, &*a, &mut out);
+        stream.synchronize().unwrap();
+        assert!(out.chunks(element.len()).all(|found| found == element), "{out:?}");
+    }
+}
+
+#[test]
+fn a_stream_that_is_asked_gets_on() {
+    let driver = driver(3);
+    let f = double(&driver);
+    let (a, b) = (driver.alloc(4).unwrap(), driver.alloc(4).unwrap());
+    let stream = driver.stream().unwrap();
+    upload(&*stream, &[0; 4], &*a);
+    launch(&*stream, &f, &*a, &*b);
+    let event = stream.record();
+    assert!(!event.query());
+    while !event.query() {
+        std::thread::yield_now();
+    }
+    while !stream.query() {
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,119 @@
+//! One operation while it is enqueued on a stream: what it works on, and what must live until it is done.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::device::stream::{Event, Transfer};
+use crate::gpu::LaunchStream;
+use crate::storage::AllocError;
+use crate::{Device, Storage};
+
+/// Things that live until work is done.
+#[derive(Default)]
+pub struct Kept(Vec<Box<dyn Any + Send>>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // The first block goes back last, so that an operation like this one gets its blocks in the same order and
+        // therefore at the same addresses.
+        while self.0.pop().is_some() {}
+    }
+}
+
+/// See the module. Whoever made it keeps [`Queue::finish`]'s second result until its first was waited for.
+pub struct Queue<'a> {
+    stream: &'a dyn LaunchStream,
+    storage: &'a Storage,
+    kept: Kept,
+}
+
+impl<'a> Queue<'a> {
+    pub fn new(stream: &'a dyn LaunchStream, storage: &'a Storage) -> Queue<'a> {
+        Queue { stream, storage, kept: Kept::default() }
+    }
+
+    pub fn stream(&self) -> &'a dyn LaunchStream {
+        self.stream
+    }
+
+    pub fn storage(&self) -> &'a Storage {
+        self.storage
+    }
+
+    pub fn device(&self) -> Device {
+        self.stream.device()
+    }
+
+    /// Keeps something until the work enqueued is done.
+    pub fn keep(&mut self, thing: impl Any + Send) {
+        self.kept.0.push(Box::new(thing));
+    }
+
+    /// Memory of the device for this operation, with undefined contents.
+    ///
+    /// # Errors
+    /// Memory is short.
+    pub fn scratch(&mut self, bytes: u64) -> Result<*mut u8, AllocError> {
+        let block = self.storage.alloc(self.device(), bytes)?;
+        let address = block.start().as_ptr();
+        self.keep(block);
+        Ok(address)
+    }
+
+    /// Copies bytes of the host to the device. They are staged, so they may change afterwards.
+    ///
+    /// # Errors
+    /// Memory is short.
+    ///
+    /// # Safety
+    /// `target` is memory of the device, valid for the bytes until the stream has passed, and ordered with it.
+    pub unsafe fn upload(&mut self, data: &[u8], target: *mut u8) -> Result<(), AllocError> {
+        let pinned = Device::pinned(self.device().id);
+        let mut staging = self.storage.alloc(pinned, data.len() as u64)?;
+        staging.as_mut_slice().copy_from_slice(data);
+        let (source, to) = (staging.as_ptr(), self.device());
+        self.keep(staging);
+        // SAFETY: the staging memory is kept; the target is the caller's promise.
+        unsafe { self.stream.copy(Transfer { source, from: pinned, target, to, bytes: data.len() }) };
+        Ok(())
+    }
+
+    /// Copies bytes of the device to the host, through staging memory.
+    ///
+    /// # Errors
+    /// Memory is short.
+    ///
+    /// # Safety
+    /// Both are valid for the bytes until the stream has passed, and ordered with it.
+    pub unsafe fn download(&mut self, source: *mut u8, target: *mut u8, bytes: usize) -> Result<(), AllocError> {
+        let pinned = Device::pinned(self.device().id);
+        let staging = self.storage.alloc(pinned, bytes as u64)?;
+        let (staged, from) = (staging.start().as_ptr(), self.device());
+        self.keep(staging);
+        // SAFETY: the staging memory is kept; the source is the caller's promise.
+        unsafe { self.stream.copy(Transfer { source, from, target: staged, to: pinned, bytes }) };
+        let last = Transfer { source: staged, from: pinned, target, to: pinned, bytes };
+        self.stream.enqueue(Box::new(move || {
+            let last = last;
+            // SAFETY: as above, and the stream has filled the staging memory.
+            unsafe { last.in_host_memory() };
+            Ok(())
+        }));
+        Ok(())
+    }
+
+    /// Copies inside the device.
+    ///
+    /// # Safety
+    /// Both are valid for the bytes until the stream has passed, apart, and ordered with it.
+    pub unsafe fn copy(&mut self, source: *const u8, target: *mut u8, bytes: usize) {
+        let device = self.device();
+        // SAFETY: passed on from the caller.
+        unsafe { self.stream.copy(Transfer { source, from: device, target, to: device, bytes }) };
+    }
+
+    /// Ends the operation: its end, and what must live until then.
+    pub fn finish(self) -> (Arc<dyn Event>, Kept) {
+        (self.stream.close(), self.kept)
+    }
+}

@@ -1,0 +1,254 @@
+//! Runs of a plan on a device with tensors of the host.
+//!
+//! A *lane* is room on the device for the tensors of one run. Three streams share the work: one copies in, one computes, one
+//! copies out, ordered by events. With two lanes, the inputs of a run are on their way while the one before computes, and
+//! its results while the one after does.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use tensorc_abi::{Arg, BufferId, Home, Plan};
+
+use super::device::{DeviceContext, edge_of, failed};
+use super::error::RunError;
+use super::executable::{Executable, Prepared};
+use crate::device::stream::{Event, Transfer};
+use crate::gpu::{Driver, DriverError, Graph, LaunchStream, Memory};
+use crate::{Device, TensorMut, TensorRef};
+
+/// Runs under way at the same time.
+const LANES: usize = 2;
+
+/// A tensor of the caller's that a run copies.
+struct Edge {
+    buffer: BufferId,
+    /// An entry of the argument table with its address, and how far behind its start that is.
+    slot: usize,
+    offset: usize,
+    bytes: usize,
+    copy_in: bool,
+    copy_out: bool,
+}
+
+/// Room for the tensors of one run.
+struct Lane {
+    homes: BTreeMap<BufferId, *mut u8>,
+    /// Page-locked memory of the host for inputs and outputs of a run that is begun, one behind the other.
+    staging: Option<Box<dyn Memory>>,
+    _memory: Vec<Box<dyn Memory>>,
+}
+
+/// A run that was begun.
+struct Pending {
+    lane: usize,
+    ended: Arc<dyn Event>,
+    _graph: Option<Arc<Graph>>,
+}
+
+/// See the module. The streams go first: that waits for what uses the rest.
+pub(super) struct Lanes {
+    device: Device,
+    copies_in: Box<dyn LaunchStream>,
+    compute: Box<dyn LaunchStream>,
+    copies_out: Box<dyn LaunchStream>,
+    /// By interface of the executable.
+    edges: Vec<Vec<Edge>>,
+    lanes: Vec<Lane>,
+    /// The oldest first.
+    pending: VecDeque<Pending>,
+    /// The lane of the next run.
+    next: usize,
+}
+
+impl Lanes {
+    pub fn new(executable: &Executable, driver: &dyn Driver) -> Result<Lanes, DriverError> {
+        let (copies_in, compute, copies_out) = (driver.stream()?, driver.stream()?, driver.stream()?);
+        let interfaces = executable.interfaces().iter();
+        let edges = interfaces.map(|i| edges(executable, &executable.prepared[i.calls.clone()])).collect();
+        let device = driver.device();
+        Ok(Lanes { device, copies_in, compute, copies_out, edges, lanes: vec![], pending: VecDeque::new(), next: 0 })
+    }
+
+    fn lane(&mut self, plan: &Plan, driver: &dyn Driver, index: usize) -> Result<(), DriverError> {
+        while self.lanes.len() <= index {
+            let (mut homes, mut memory) = (BTreeMap::new(), vec![]);
+            for id in plan.inputs.iter().chain(&plan.outputs).chain(&plan.states) {
+                let block = driver.alloc(plan.buffer(*id).bytes())?;
+                homes.insert(*id, block.address());
+                memory.push(block);
+            }
+            self.lanes.push(Lane { homes, staging: None, _memory: memory });
+        }
+        Ok(())
+    }
+
+    fn copy(
+        stream: &dyn LaunchStream,
+        (source, from): (*mut u8, Device),
+        (target, to): (*mut u8, Device),
+        bytes: usize,
+    ) {
+        // SAFETY: the plan's verifier and the checks of bindings say that both ranges have these bytes; they are the
+        // lane's or the caller's until the run ends, which is waited for.
+        unsafe { stream.copy(Transfer { source: source.cast_const(), from, target, to, bytes }) };
+    }
+
+    /// Enqueues a run in a lane, with copies from and to addresses of the host; its end.
+    fn enqueue(
+        &mut self,
+        context: &mut DeviceContext,
+        executable: &Executable,
+        (interface, lane): (usize, usize),
+        host: &dyn Fn(usize) -> (*mut u8, Device),
+    ) -> Result<Pending, RunError> {
+        let Some(of) = executable.interfaces().get(interface) else {
+            return Err(RunError::Turn { plan: executable.plan().name.clone(), why: "it has one phase only" });
+        };
+        self.place(context, executable, interface, lane);
+        let (edges, homes) = (&self.edges[interface], &self.lanes[lane].homes);
+        for (i, edge) in edges.iter().enumerate().filter(|(_, edge)| edge.copy_in) {
+            Lanes::copy(&*self.copies_in, host(i), (homes[&edge.buffer], self.device), edge.bytes);
+        }
+        self.compute.wait_event(&self.copies_in.close());
+        // SAFETY: the table holds addresses of the lane, the arena and weights; the next run in the lane begins when this
+        // one was waited for, and all runs compute on one stream.
+        let graph = unsafe { context.enqueue(&*self.compute, interface, &executable.prepared[of.calls.clone()]) };
+        self.copies_out.wait_event(&self.compute.close());
+        for (i, edge) in edges.iter().enumerate().filter(|(_, edge)| edge.copy_out) {
+            Lanes::copy(&*self.copies_out, (homes[&edge.buffer], self.device), host(i), edge.bytes);
+        }
+        Ok(Pending { lane, ended: self.copies_out.close(), _graph: graph })
+    }
+
+    fn place(&self, context: &mut DeviceContext, executable: &Executable, interface: usize, lane: usize) {
+        let homes = &self.lanes[lane].homes;
+        let at = |id: BufferId| homes.get(&id).copied().unwrap_or(std::ptr::null_mut());
+        if let Some(of) = executable.interfaces().get(interface) {
+            of.place(&mut context.table, at);
+        }
+    }
+
+    /// Runs with tensors whose addresses are in `arguments`; `after` is told of every call that has ended, if it wants to
+    /// be.
+    pub fn run(
+        &mut self,
+        context: &mut DeviceContext,
+        executable: &Executable,
+        interface: usize,
+        arguments: &[*mut u8],
+        after: Option<&mut dyn FnMut(&Prepared)>,
+    ) -> Result<(), RunError> {
+        let plan = executable.plan();
+        if !self.pending.is_empty() {
+            return Err(RunError::Turn { plan: plan.name.clone(), why: "runs that were begun are not finished" });
+        }
+        self.lane(plan, &*context.driver, 0)?;
+        let addresses: Vec<(*mut u8, Device)> = self.edges[interface]
+            .iter()
+            .map(|edge| (arguments[edge.slot].wrapping_sub(edge.offset), Device::cpu(0)))
+            .collect();
+        let Some(after) = after else {
+            let run = self.enqueue(context, executable, (interface, 0), &|i| addresses[i])?;
+            return run.ended.synchronize().map_err(|e| failed(&e));
+        };
+        self.place(context, executable, interface, 0);
+        let (edges, homes) = (&self.edges[interface], &self.lanes[0].homes);
+        for (edge, host) in edges.iter().zip(&addresses).filter(|(edge, _)| edge.copy_in) {
+            Lanes::copy(&*self.compute, *host, (homes[&edge.buffer], self.device), edge.bytes);
+        }
+        self.compute.synchronize().map_err(|e| failed(&e))?;
+        for call in &executable.prepared[executable.interfaces()[interface].calls.clone()] {
+            context.call(&*self.compute, call);
+            self.compute.synchronize().map_err(|e| failed(&e))?;
+            after(call);
+        }
+        for (edge, host) in edges.iter().zip(&addresses).filter(|(edge, _)| edge.copy_out) {
+            Lanes::copy(&*self.compute, (homes[&edge.buffer], self.device), *host, edge.bytes);
+        }
+        self.compute.synchronize().map_err(|e| failed(&e))
+    }
+
+    /// Begins a run with copies of the inputs, which are those of the plan and were checked.
+    pub fn begin(
+        &mut self,
+        context: &mut DeviceContext,
+        executable: &Executable,
+        inputs: &[TensorRef<'_>],
+    ) -> Result<(), RunError> {
+        let plan = executable.plan();
+        if self.pending.len() == LANES {
+            return Err(RunError::Turn { plan: plan.name.clone(), why: "two runs are under way; finish one first" });
+        }
+        let lane = self.next;
+        self.lane(plan, &*context.driver, lane)?;
+        let (offsets, total) = staged(&self.edges[0]);
+        if self.lanes[lane].staging.is_none() {
+            self.lanes[lane].staging = Some(context.driver.alloc_pinned(total as u64)?);
+        }
+        let base = self.lanes[lane].staging.as_ref().map_or(std::ptr::null_mut(), |memory| memory.address());
+        for (edge, offset) in self.edges[0].iter().zip(&offsets) {
+            if let Home::Input(i) = plan.buffer(edge.buffer).home {
+                let data = inputs[i as usize].data;
+                // SAFETY: the staging memory has room for every edge, and no run uses it.
+                unsafe { base.add(*offset).copy_from_nonoverlapping(data.as_ptr(), data.len().min(edge.bytes)) };
+            }
+        }
+        let pinned = Device::pinned(self.device.id);
+        let run = self.enqueue(context, executable, (0, lane), &|i| (base.wrapping_add(offsets[i]), pinned))?;
+        self.pending.push_back(run);
+        self.next = (lane + 1) % LANES;
+        Ok(())
+    }
+
+    /// Waits for the oldest run and copies its outputs, which were checked.
+    pub fn finish(&mut self, plan: &Plan, outputs: &mut [TensorMut<'_>]) -> Result<(), RunError> {
+        let Some(run) = self.pending.pop_front() else {
+            return Err(RunError::Turn { plan: plan.name.clone(), why: "no run was begun" });
+        };
+        run.ended.synchronize().map_err(|e| failed(&e))?;
+        let Some(staging) = &self.lanes[run.lane].staging else { return Ok(()) };
+        let (offsets, _) = staged(&self.edges[0]);
+        for (edge, offset) in self.edges[0].iter().zip(&offsets) {
+            if let Home::Output(i) = plan.buffer(edge.buffer).home {
+                let into = &mut *outputs[i as usize].data;
+                // SAFETY: the staging memory has room for every edge, and the run that wrote it has ended.
+                let staged = unsafe { std::slice::from_raw_parts(staging.address().add(*offset), edge.bytes) };
+                into.copy_from_slice(staged);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where the edges lie in staging memory, and its size.
+fn staged(edges: &[Edge]) -> (Vec<usize>, usize) {
+    const ALIGN: usize = 64;
+    let mut total = 0;
+    let offset = |edge: &Edge| {
+        let at = total;
+        total += edge.bytes.next_multiple_of(ALIGN);
+        at
+    };
+    (edges.iter().map(offset).collect(), total)
+}
+
+/// The caller's tensors that calls use.
+fn edges(executable: &Executable, calls: &[Prepared]) -> Vec<Edge> {
+    let plan = executable.plan();
+    let mut edges: BTreeMap<BufferId, Edge> = BTreeMap::new();
+    for call in calls {
+        for (i, Arg { buffer, writes }) in plan.steps[call.step].op.args().into_iter().enumerate() {
+            let Some(id) = edge_of(plan, plan.buffer(buffer).home) else { continue };
+            let edge = edges.entry(id).or_insert_with(|| Edge {
+                buffer: id,
+                slot: call.first_slot + i,
+                offset: plan.byte_offset(buffer) as usize,
+                bytes: plan.buffer(id).bytes() as usize,
+                copy_in: !matches!(plan.buffer(id).home, Home::Output(_)),
+                copy_out: false,
+            });
+            edge.copy_out |= writes;
+        }
+    }
+    edges.into_values().collect()
+}

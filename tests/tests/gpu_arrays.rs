@@ -1,0 +1,233 @@
+//! Arrays, executors and training on a GPU: the interpreter's, with everything as late and in as unexpected an order as may be.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tensorc::executor::{Executor, GradReq};
+use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions, Slice, autograd};
+use tensorc::runtime::storage::{PoolConfig, StorageConfig};
+use tensorc::runtime::{Device, TensorMut, TensorRef};
+use tensorc::symbol::{Symbol, op};
+use tensorc::{Compiler, DType, Options};
+
+use crate::support::counted::{CountedDriver, Counts};
+
+const GPU: Device = Device::accelerator(0);
+
+/// A runtime with a GPU, on which arrays are made unless another device is given.
+fn on_gpu(seed: u64) -> (Runtime, Arc<Counts>) {
+    let driver = CountedDriver::new(GPU, seed);
+    let counts = driver.counts.clone();
+    let compiler = Compiler::new(Options { gpu: Some(Arc::new(driver)), ..Options::default() }).unwrap();
+    let options = RuntimeOptions { device: GPU, ..RuntimeOptions::default() };
+    (Runtime::with_compiler(compiler, options).unwrap(), counts)
+}
+
+fn here() -> Runtime {
+    Runtime::new(RuntimeOptions::default()).unwrap()
+}
+
+fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut rng = tensorc_ir::testing::Rng::new(seed);
+    (0..count).map(|_| rng.below(401) as f32 / 100.0 - 2.0).collect()
+}
+
+fn values(array: &NDArray) -> Vec<f32> {
+    array.to_vec::<f32>().unwrap()
+}
+
+fn close(found: &[f32], expected: &[f32], tolerance: f32) {
+    assert_eq!(found.len(), expected.len());
+    for (i, (f, e)) in found.iter().zip(expected).enumerate() {
+        assert!((f - e).abs() <= tolerance * (1.0 + e.abs()), "element {i}: {f}, expected {e}");
+    }
+}
+
+/// Arithmetic, a product, a fold, slices and results in the place of operands.
+fn program(rt: &Runtime) -> Vec<Vec<f32>> {
+    let a = rt.array(&[6, 8], &numbers(48, 1)).unwrap();
+    let b = rt.array(&[8], &numbers(8, 2)).unwrap();
+    let mut c = ((&a + &b).unwrap() * 2.0).unwrap();
+    c += 1.0;
+    let p = c.matmul(&a.transpose(&[1, 0]).unwrap()).unwrap();
+    let s = rt.op("softmax").unwrap().arg(&p).param("axis", -1).invoke().unwrap();
+    let part = s.slice(&[Slice::ALL, Slice::new(Some(1), None, 2)]).unwrap();
+    // Rows that do not begin where kernels can read, and a view that is written.
+    let odd = rt.array(&[5, 3], &numbers(15, 3)).unwrap();
+    let row = odd.rows(1, 2).unwrap();
+    let twice = (&row + &row).unwrap();
+    rt.op("neg").unwrap().arg(&odd.row(0).unwrap()).into(&[&odd.row(3).unwrap()]).unwrap();
+    odd.set(&[Slice::from(4..), Slice::from(1..)], 7.0).unwrap();
+    let m = rt.array(&[2, 2], &[1f32, 2.0, 3.0, 4.0]).unwrap();
+    rt.op("matmul").unwrap().arg(&m).arg(&m).into(&[&m]).unwrap();
+    let full = rt.full(rt.options().device, DType::F32, &[3], 0.1).unwrap();
+    let sum = s.sum(&[0], false).unwrap();
+    let copy = twice.copy().unwrap();
+    [c, p, s, part, odd, m, full, sum, copy].iter().map(values).collect()
+}
+
+#[test]
+fn operators_run_where_their_arrays_are() {
+    let expected = program(&here());
+    for seed in 0..3 {
+        let (rt, _) = on_gpu(seed);
+        let found = program(&rt);
+        for (f, e) in found.iter().zip(&expected) {
+            close(f, e, 1e-5);
+        }
+        assert_eq!(rt.memory(Device::cpu(0)).allocations, 0, "no array is on the host");
+        // Doubles, which no single word fills.
+        let wide = rt.full(GPU, DType::F64, &[5], 0.1).unwrap();
+        assert_eq!(wide.to_vec::<f64>().unwrap(), [0.1; 5]);
+        // Shapes that depend on values.
+        let x = rt.array(&[4], &[0f32, 3.0, 0.0, 5.0]).unwrap();
+        let at = rt.op("nonzero").unwrap().arg(&x).invoke().unwrap();
+        assert_eq!((at.device(), at.to_vec::<i64>().unwrap()), (GPU, vec![1, 3]));
+    }
+}
+
+#[test]
+fn arrays_of_host_and_device_live_side_by_side() {
+    let (rt, counts) = on_gpu(4);
+    let there = rt.array(&[3, 40], &numbers(120, 5)).unwrap();
+    let back = there.copy_to(Device::cpu(0)).unwrap();
+    let sum = (&back + &back).unwrap();
+    assert_eq!(values(&sum), numbers(120, 5).iter().map(|x| x + x).collect::<Vec<_>>());
+    let error = (&there + &back).unwrap_err().to_string();
+    assert!(error.contains("gpu:0") && error.contains("cpu:0"), "{error}");
+    let again = sum.copy_to(GPU).unwrap();
+    rt.wait_all().unwrap();
+    let before = counts.host_bytes.load(Ordering::Relaxed);
+    let double = (&again + &again).unwrap();
+    let moved = double.copy().unwrap();
+    double.copy_into(&there).unwrap();
+    rt.wait_all().unwrap();
+    assert_eq!(counts.host_bytes.load(Ordering::Relaxed), before, "nothing passes through the host");
+    assert_eq!(values(&moved), values(&there));
+    assert!(there.to_dlpack().is_err(), "the memory is not the host's");
+}
+
+#[test]
+fn gradients_are_taken_on_the_device() {
+    let gradient = |rt: &Runtime| {
+        let mut x = rt.array(&[3, 4], &numbers(12, 6)).unwrap();
+        x.attach_grad(autograd::GradReq::Write).unwrap();
+        let scope = autograd::record();
+        let loss = x.apply("sigmoid").unwrap().sum(&[], false).unwrap();
+        drop(scope);
+        loss.backward().unwrap();
+        let gradient = x.grad().unwrap();
+        assert_eq!(gradient.device(), x.device());
+        values(&gradient)
+    };
+    close(&gradient(&on_gpu(5).0), &gradient(&here()), 1e-5);
+}
+
+#[test]
+fn memory_that_is_short_is_an_error_of_what_needed_it() {
+    let limited = PoolConfig { limit: Some(1 << 16), ..PoolConfig::default() };
+    let storage = StorageConfig { devices: [(GPU, limited)].into(), ..StorageConfig::default() };
+    let gpu: Arc<dyn tensorc::runtime::gpu::Driver> = Arc::new(CountedDriver::new(GPU, 6));
+    let compiler = Compiler::new(Options { gpu: Some(gpu), ..Options::default() }).unwrap();
+    let rt = Runtime::with_compiler(compiler, RuntimeOptions { device: GPU, storage, ..RuntimeOptions::default() });
+    let rt = rt.unwrap();
+    let large = rt.ones(&[1 << 20], DType::F32).unwrap();
+    let after = (&large + 1.0).unwrap();
+    let error = after.wait_to_read().unwrap_err().to_string();
+    assert!(error.contains("cannot allocate 4194304 bytes on gpu:0"), "{error}");
+    assert_eq!(values(&rt.ones(&[4], DType::F32).unwrap()), [1.0; 4]);
+}
+
+#[test]
+fn sessions_keep_two_runs_under_way() {
+    let driver: Arc<dyn tensorc::runtime::gpu::Driver> = Arc::new(CountedDriver::new(GPU, 7));
+    let compiler = Compiler::new(Options { gpu: Some(driver), ..Options::default() }).unwrap();
+    let text = "tensorc-ir 1\ngraph @main(%x: f32[4, 8]) {\n  %y = softmax(%x)\n  return %y\n}\n";
+    let graph = tensorc::ir::text::parse_module(text, compiler.registry()).unwrap().graphs.remove(0);
+    let types = [tensorc::ir::DenseType::new(DType::F32, &[4, 8])];
+    let mut on_gpu = compiler.model(graph.clone()).compile(&types).unwrap();
+    let host = Compiler::new(Options::default()).unwrap();
+    let mut here = host.model(graph).compile(&types).unwrap();
+    let dims = [4, 8];
+    let begin =
+        |session: &mut tensorc::Session, k: u64| session.begin(&[TensorRef::from_slice(&dims, &numbers(32, k))]);
+    begin(&mut on_gpu, 0).unwrap();
+    for k in 0..6 {
+        begin(&mut on_gpu, k + 1).unwrap();
+        let (mut found, mut expected) = (vec![0f32; 32], vec![0f32; 32]);
+        on_gpu.finish(&mut [TensorMut::from_slice(&dims, &mut found)]).unwrap();
+        let given = numbers(32, k);
+        let inputs = &[TensorRef::from_slice(&dims, &given)];
+        here.run_into(inputs, &mut [TensorMut::from_slice(&dims, &mut expected)]).unwrap();
+        close(&found, &expected, 1e-5);
+    }
+    assert!(begin(&mut here, 0).unwrap_err().to_string().contains("it runs here, not on a device"));
+}
+
+fn network() -> Symbol {
+    let data = Symbol::variable("data");
+    let layer = |x: &Symbol, n: i64, name: &str| {
+        op("FullyConnected").input(x).param("num_hidden", n).name(name).build().unwrap()
+    };
+    let hidden = op("BatchNorm").input(&layer(&data, 16, "fc1")).param("fix_gamma", false).name("bn").build().unwrap();
+    let hidden = op("Activation").input(&hidden).param("act_type", "tanh").build().unwrap();
+    let out = layer(&hidden, 5, "fc2");
+    op("SoftmaxOutput").inputs([&out, &Symbol::variable("label")]).name("softmax").build().unwrap()
+}
+
+fn bind(rt: &Runtime) -> Executor {
+    let binder = Executor::simple_bind(rt, &network()).shape("data", &[8, 12]);
+    let executor = binder.grad_req_of("data", GradReq::Null).grad_req_of("label", GradReq::Null).build().unwrap();
+    for (i, (name, array)) in executor.arguments().iter().enumerate() {
+        let given = match name.as_str() {
+            "label" => vec![0.0, 1.0, 2.0, 3.0, 4.0, 3.0, 2.0, 1.0],
+            _ => numbers(array.len() as usize, 10 + i as u64).iter().map(|x| x / 4.0).collect(),
+        };
+        rt.array(array.dims(), &given).unwrap().copy_into(array).unwrap();
+    }
+    executor.auxiliary("bn_moving_var").unwrap().fill(1.0).unwrap();
+    executor
+}
+
+/// Outputs, parameters and auxiliary states after some passes and steps. After each step `between` is called.
+fn train(rt: &Runtime, mut between: impl FnMut(usize)) -> Vec<Vec<f32>> {
+    let mut executor = bind(rt);
+    let device = rt.options().device;
+    assert!(executor.arguments().iter().all(|(_, array)| array.device() == device));
+    executor.forward(true).unwrap();
+    executor.backward(&[]).unwrap();
+    let mut found: Vec<Vec<f32>> = executor.gradients().map(|(_, gradient)| values(gradient)).collect();
+    let step = executor.fuse(&crate::executor::steps::Momentum, None).unwrap();
+    let rows = step.parameters().len();
+    for round in 0..6 {
+        executor.step(&step, &vec![0.05; rows]).unwrap();
+        rt.wait_all().unwrap();
+        between(round);
+    }
+    let arrays = executor.arguments().iter().chain(executor.auxiliaries());
+    found.extend(arrays.map(|(_, array)| values(array)));
+    found.extend(executor.outputs().iter().map(values));
+    found
+}
+
+#[test]
+fn training_stays_on_the_device() {
+    let expected = train(&here(), |_| {});
+    for seed in 0..2 {
+        let (rt, counts) = on_gpu(seed);
+        let (mut before, mut replays) = (0, vec![]);
+        let found = train(&rt, |round| {
+            let bytes = counts.host_bytes.swap(0, Ordering::Relaxed);
+            // A number for each argument and what names it; every parameter alone is larger.
+            assert!(round == 0 || bytes <= 64, "{bytes} bytes passed between host and device in a step");
+            let total = counts.replays.load(Ordering::Relaxed);
+            replays.push(total - before);
+            before = total;
+        });
+        assert_eq!(replays, [0, 0, 1, 1, 1, 1], "the third step is recorded");
+        for (f, e) in found.iter().zip(&expected) {
+            close(f, e, 1e-4);
+        }
+        assert_eq!(rt.memory(Device::cpu(0)).allocations, 0, "neither arrays nor arenas are on the host");
+    }
+}

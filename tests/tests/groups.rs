@@ -1,0 +1,181 @@
+//! Products by groups of warps: in the interpreter against the reference, and as machine code.
+//!
+//! The disassembler comes from a pinned package, as the assembler does.
+
+use std::fs;
+use std::process::Command;
+
+use tensorc::ir::graph::{Graph, Value};
+use tensorc::ir::interp::{eval_graph, run_launch};
+use tensorc::ir::kir::Kernel;
+use tensorc::ir::text::parse_module;
+use tensorc::passes::{PassCx, Phase, Pipeline};
+use tensorc::runtime::Device;
+use tensorc::{Backend, Compiler, Options};
+use tensorc_codegen::lower::lower_with;
+use tensorc_codegen::target::Capability;
+use tensorc_ir::scalar::Scalar;
+use tensorc_ir::testing::Rng;
+use tensorc_ir::verify::verify_kernel;
+use tensorc_ir::{DType, TensorData};
+
+use crate::gpu::{ptxas, tool};
+use crate::support::cache::{Package, visible};
+use crate::support::compare::{data, tensor};
+
+/// Inputs and body of a graph, `T` for an element type, and whether groups of warps multiply.
+const PROGRAMS: [(&str, &str, &str, bool); 11] = [
+    ("product", "%x: T[70, 136], %w: T[136, 72]", "%y = matmul(%x, %w)", true),
+    (
+        "layer",
+        "%x: T[72, 64], %w: T[80, 64], %b: T[80]",
+        "%t = transpose(%w) {perm = [1, 0]} %p = matmul(%x, %t) %s = add(%p, %b) %y = gelu(%s)",
+        true,
+    ),
+    ("columns", "%x: T[72, 136], %w: T[72, 88]", "%t = transpose(%x) {perm = [1, 0]} %y = matmul(%t, %w)", true),
+    (
+        "columns and rows",
+        "%x: T[104, 200], %w: T[72, 104]",
+        "%t = transpose(%x) {perm = [1, 0]} %v = transpose(%w) {perm = [1, 0]} %y = matmul(%t, %v)",
+        true,
+    ),
+    ("rows of a batch", "%x: T[3, 47, 64], %w: T[64, 72]", "%y = matmul(%x, %w)", true),
+    ("residual", "%x: T[65, 320], %w: T[320, 64], %r: T[65, 64]", "%p = matmul(%x, %w) %y = add(%p, %r)", true),
+    (
+        "transposed result",
+        "%x: T[66, 64], %w: T[64, 72]",
+        "%p = matmul(%x, %w) %y = transpose(%p) {perm = [1, 0]}",
+        true,
+    ),
+    ("odd columns", "%x: T[65, 64], %w: T[73, 64]", "%t = transpose(%w) {perm = [1, 0]} %y = matmul(%x, %t)", true),
+    ("rows too close", "%x: T[70, 100], %w: T[100, 72]", "%y = matmul(%x, %w)", false),
+    ("few terms", "%x: T[128, 32], %w: T[32, 128]", "%y = matmul(%x, %w)", false),
+    ("products", "%x: T[2, 64, 64], %w: T[2, 64, 64]", "%y = matmul(%x, %w)", false),
+];
+
+fn graph(compiler: &Compiler, inputs: &str, body: &str, dtype: &str) -> Graph {
+    let inputs = inputs.replace('T', dtype);
+    let text = format!("tensorc-ir 1\ngraph @main({inputs}) {{\n  {body}\n  return %y\n}}\n");
+    let module = parse_module(&text, compiler.registry()).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    module.graphs.into_iter().next().unwrap()
+}
+
+fn compiler() -> Compiler {
+    let gpu = tensorc::gpu::interpreted_as(Device::accelerator(0), Capability::Sm90a);
+    Compiler::new(Options { gpu: Some(gpu), threads: Some(1), ..Options::default() }).unwrap()
+}
+
+/// The kernels of a graph as the compiler writes them for its GPU.
+fn kernels(compiler: &Compiler, graph: &Graph) -> Vec<Kernel> {
+    let mut graph = graph.clone();
+    let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
+    Pipeline::to(Phase::Fuse).run(&mut graph, &mut cx).unwrap();
+    let lowered = lower_with(&graph, compiler.registry().math(), compiler.choices()).unwrap();
+    lowered.kernels.iter().for_each(|kernel| verify_kernel(kernel).unwrap());
+    lowered.kernels
+}
+
+#[test]
+fn products_agree_with_the_interpreter() {
+    let (gpu, reference) = (compiler(), Compiler::new(Options::default()).unwrap());
+    for (i, (name, inputs, body, grouped)) in PROGRAMS.iter().enumerate() {
+        let (dtype, tolerance) = if i % 2 == 0 { (DType::BF16, 1.6e-2) } else { (DType::F16, 2e-3) };
+        let graph = graph(&gpu, inputs, body, dtype.name());
+        let by_groups = kernels(&gpu, &graph).iter().any(|kernel| !kernel.tensor_maps().is_empty());
+        assert_eq!(by_groups, *grouped, "{name}");
+        let mut rng = Rng::new(i as u64);
+        let types = graph.inputs().iter().map(|n| graph.dense(Value { node: *n, port: 0 }).unwrap());
+        let values: Vec<TensorData> = types
+            .map(|ty| TensorData::from_fn(ty, |_| Scalar::from_f64(dtype, rng.below(401) as f64 / 100.0 - 2.0)))
+            .collect();
+        let expected = eval_graph(&graph, reference.registry(), &values).unwrap().swap_remove(0);
+        let names: Vec<String> = graph.inputs().iter().map(|n| graph.node(*n).name.to_string()).collect();
+        let given: Vec<(&str, tensorc::Tensor)> =
+            names.iter().map(String::as_str).zip(values.iter().map(tensor)).collect();
+        let outputs = gpu.model(graph).run(&given).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let found = data(&outputs[0].1);
+        assert_eq!(expected.ty, found.ty, "{name}");
+        let largest = expected.iter().map(|x| x.as_f64().abs()).fold(1e-30, f64::max);
+        for (at, (a, b)) in expected.iter().zip(found.iter()).enumerate() {
+            let (a, b) = (a.as_f64(), b.as_f64());
+            assert!((a - b).abs() <= tolerance * largest, "{name}, element {at}: {a} expected, {b} found");
+        }
+    }
+}
+
+/// More tiles than blocks: each block computes some in turn, through barriers that go on counting.
+#[test]
+fn blocks_compute_tiles_in_turn() {
+    const SHAPE: [usize; 3] = [1536, 72, 768];
+    let [rows, terms, columns] = SHAPE;
+    let compiler = compiler();
+    let inputs = format!("%x: T[{rows}, {terms}], %w: T[{terms}, {columns}]");
+    let kernel = kernels(&compiler, &graph(&compiler, &inputs, "%y = matmul(%x, %w)", "bf16")).swap_remove(0);
+    assert_eq!(kernel.launch().map(|launch| (launch.blocks, launch.threads)), Some((132, 384)), "for 144 tiles");
+    let mut rng = Rng::new(1);
+    let mut small = |n: usize| (0..n).map(|_| rng.below(9) as f32 - 4.0).collect::<Vec<f32>>();
+    let (x, w) = (small(rows * terms), small(terms * columns));
+    let bytes = |values: &[f32]| -> Vec<u8> {
+        let mut bytes = vec![0; values.len() * 2];
+        let each = bytes.chunks_exact_mut(2).zip(values);
+        each.for_each(|(to, x)| Scalar::from_f64(DType::BF16, f64::from(*x)).write(to));
+        bytes
+    };
+    let mut buffers = [bytes(&x), bytes(&w), vec![0; rows * columns * 2]];
+    let counts = run_launch(&kernel, &mut buffers).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(counts.group_products, 144 * 2 * 2, "of two groups, two steps");
+    let mut sums = vec![0f32; rows * columns];
+    for (row, sums) in sums.chunks_exact_mut(columns).enumerate() {
+        for (x, w) in x[row * terms..(row + 1) * terms].iter().zip(w.chunks_exact(columns)) {
+            sums.iter_mut().zip(w).for_each(|(sum, w)| *sum += x * w);
+        }
+    }
+    assert_eq!(bytes(&sums), buffers[2]);
+}
+
+/// A layer of a usual size, in all four orders of its operands, becomes the instructions it should, without a spilled
+/// register and without products that the assembler makes wait for each other.
+#[test]
+fn the_machine_code_multiplies_by_groups() {
+    const DISASSEMBLER: Package = Package {
+        spec: "nvidia-cuda-nvdisasm==13.2.86",
+        options: &["--only-binary=:all:", "--platform=manylinux2014_x86_64"],
+        sha256: "53606e719ecae07a2335f95902d5a1393a0cc1c317499ee7ffcf628a44385f2c",
+    };
+    if !Backend::has_llvm() {
+        visible("skipped: PTX needs a build with the feature `llvm`");
+        return;
+    }
+    let (Some(ptxas), Some(nvdisasm)) = (ptxas(), tool("nvdisasm", DISASSEMBLER)) else { return };
+    let compiler = compiler();
+    let scratch = tempfile::tempdir().unwrap();
+    let (source, code) = (scratch.path().join("k.ptx"), scratch.path().join("k.cubin"));
+    for (x, w) in [("x", "w"), ("x", "v"), ("t", "w"), ("t", "v")] {
+        let inputs = "%x: T[4096, 4096], %w: T[4096, 4096], %b: T[4096]";
+        let t = if x == "t" { "%t = transpose(%x) {perm = [1, 0]}" } else { "" };
+        let v = if w == "v" { "%v = transpose(%w) {perm = [1, 0]}" } else { "" };
+        let body = format!("{t} {v} %p = matmul(%{x}, %{w}) %s = add(%p, %b) %y = gelu(%s)");
+        let kernels = kernels(&compiler, &graph(&compiler, inputs, &body, "bf16"));
+        fs::write(&source, tensorc::gpu::ptx(&kernels, Capability::Sm90a).unwrap()).unwrap();
+        let output = Command::new(&ptxas).args(["-v", "-arch=sm_90a", "-o"]).arg(&code).arg(&source).output().unwrap();
+        let report = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{report}");
+        assert!(report.contains(" 0 bytes spill stores"), "{report}");
+        let complaints = ["warning", "wgmma", "setmaxnreg", "Performance"];
+        assert!(!complaints.iter().any(|word| report.contains(word)), "{report}");
+        let output = Command::new(&nvdisasm).arg(&code).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let count = |word: &str| text.matches(word).count();
+        assert_eq!(
+            count("HGMMA.64x256x16.F32.BF16"),
+            8,
+            "the first step and one of the loop, four times 16 terms each"
+        );
+        assert!(count("UTMALDG.2D") >= 2, "both operands are fetched by the copy engine");
+        assert_eq!(count("USETMAXREG"), 2, "registers go from one role to the other");
+        assert_eq!((count("LDL"), count("STL")), (0, 0), "no memory of a thread's own");
+    }
+    let kernel = kernels(&compiler, &graph(&compiler, "%x: T[64, 64], %w: T[64, 64]", "%y = matmul(%x, %w)", "f16"));
+    let refused = tensorc::gpu::ptx(&kernel, Capability::Sm80).unwrap_err().to_string();
+    assert!(refused.contains("products of groups of warps need compute capability 9.0a"), "{refused}");
+}

@@ -1,0 +1,133 @@
+//! A GPU made of the host that counts what is copied between its memory and the host's.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tensorc::runtime::device::stream::{Callback, Event, Stream, StreamError, Transfer, Work};
+use tensorc::runtime::gpu::{Code, CodeForm, Driver, DriverError, Function, Graph, HostDriver, LaunchStream, Memory};
+use tensorc::runtime::{Device, DeviceKind};
+
+/// Copies so far.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Bytes that came from the host or went there.
+    pub host_bytes: AtomicU64,
+    /// Launches of recorded work.
+    pub replays: AtomicU64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct CountedDriver {
+    inner: HostDriver,
+    pub counts: Arc<Counts>,
+}
+
+impl CountedDriver {
+    pub fn new(device: Device, seed: u64) -> CountedDriver {
+        CountedDriver { inner: HostDriver::with_seed(device, seed), counts: Arc::default() }
+    }
+}
+
+impl Driver for CountedDriver {
+    fn device(&self) -> Device {
+        self.inner.device()
+    }
+
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn form(&self) -> CodeForm {
+        self.inner.form()
+    }
+
+    fn load(&self, code: Code) -> Result<Vec<Function>, DriverError> {
+        self.inner.load(code)
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError> {
+        self.inner.alloc(bytes)
+    }
+
+    fn alloc_pinned(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError> {
+        self.inner.alloc_pinned(bytes)
+    }
+
+    fn stream(&self) -> Result<Box<dyn LaunchStream>, DriverError> {
+        Ok(Box::new(CountedStream { inner: self.inner.stream()?, counts: self.counts.clone() }))
+    }
+}
+
+struct CountedStream {
+    inner: Box<dyn LaunchStream>,
+    counts: Arc<Counts>,
+}
+
+impl Stream for CountedStream {
+    fn device(&self) -> Device {
+        self.inner.device()
+    }
+
+    fn enqueue(&self, work: Work) {
+        self.inner.enqueue(work);
+    }
+
+    unsafe fn copy(&self, transfer: Transfer) {
+        if [transfer.from, transfer.to].iter().any(|device| device.kind != DeviceKind::Accelerator) {
+            self.counts.host_bytes.fetch_add(transfer.bytes as u64, Ordering::Relaxed);
+        }
+        // SAFETY: passed on from the caller.
+        unsafe { self.inner.copy(transfer) };
+    }
+
+    fn record(&self) -> Arc<dyn Event> {
+        self.inner.record()
+    }
+
+    fn wait_event(&self, event: &Arc<dyn Event>) {
+        self.inner.wait_event(event);
+    }
+
+    fn on_complete(&self, callback: Callback) {
+        self.inner.on_complete(callback);
+    }
+
+    fn query(&self) -> bool {
+        self.inner.query()
+    }
+
+    fn synchronize(&self) -> Result<(), StreamError> {
+        self.inner.synchronize()
+    }
+}
+
+impl LaunchStream for CountedStream {
+    unsafe fn launch(&self, function: &Function, arguments: &[*mut u8]) {
+        // SAFETY: passed on from the caller.
+        unsafe { self.inner.launch(function, arguments) };
+    }
+
+    unsafe fn fill(&self, target: *mut u8, bytes: usize, element: &[u8]) {
+        // SAFETY: passed on from the caller.
+        unsafe { self.inner.fill(target, bytes, element) };
+    }
+
+    fn begin_capture(&self) -> Result<(), DriverError> {
+        self.inner.begin_capture()
+    }
+
+    fn end_capture(&self) -> Result<Graph, DriverError> {
+        self.inner.end_capture()
+    }
+
+    unsafe fn replay(&self, graph: &Graph) {
+        self.counts.replays.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: passed on from the caller.
+        unsafe { self.inner.replay(graph) };
+    }
+
+    fn close(&self) -> Arc<dyn Event> {
+        self.inner.close()
+    }
+}
