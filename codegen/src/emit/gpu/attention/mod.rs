@@ -225,7 +225,7 @@ impl Flash<'_> {
             })
         })?;
         core.begin(e, block)?;
-        e.looped("tile", range(block.steps), LoopKind::Serial, |e, step| {
+        e.looped("keys", range(block.steps), LoopKind::Serial, |e, step| {
             core.scores(e, block, &own, &step)?;
             e.looped("i", range(own.rows), LoopKind::Unroll, |e, i| {
                 self.row(e, block, &own, &i)?;
