@@ -74,12 +74,10 @@ impl Code {
             }
         }
         let text = module(kernels, &entries, &apart, gpu.capability)?;
-        for (entry, kernel) in entries.iter().zip(kernels) {
-            if parameters(&text, &entry.name) != kernel.params {
-                let why =
-                    format!("kernel `{}` has parameters that are no addresses, which an artifact lacks", entry.name);
-                return Err(Error::Artifact(why));
-            }
+        if let Some(entry) = entries.iter().find(|entry| !entry.matrices.is_empty()) {
+            let why =
+                format!("kernel `{}` has the copy engine read matrices, which an artifact cannot ask for", entry.name);
+            return Err(Error::Artifact(why));
         }
         let mut ptx = text.into_bytes();
         let mut code =
@@ -122,7 +120,7 @@ impl Code {
 
     /// What the manifest says of a kernel.
     pub fn launch(&self, number: usize) -> LaunchInfo {
-        let Entry { name, blocks, threads, shared_bytes } = &self.entries[number];
+        let Entry { name, blocks, threads, shared_bytes, matrices: _ } = &self.entries[number];
         let known = self.registers.get(name);
         LaunchInfo {
             blocks: *blocks,
@@ -141,12 +139,6 @@ impl Code {
         let end = |at: &usize| starts.iter().filter(|other| *other > at).min().copied().unwrap_or(text.len());
         starts.iter().map(|at| (end(at) - at) as u64).collect()
     }
-}
-
-/// Number of parameters of an entry of PTX.
-fn parameters(ptx: &str, name: &str) -> usize {
-    let list = ptx.split_once(&format!(".entry {name}(")).and_then(|(_, rest)| rest.split_once(')'));
-    list.map_or(0, |(list, _)| list.matches(".param ").count())
 }
 
 /// Machine code of PTX, and what the assembler says of it.
@@ -193,13 +185,6 @@ fn registers(report: &str) -> BTreeMap<String, (u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parameters_are_counted() {
-        let ptx = ".visible .entry a(\n\t.param .u64 .ptr .global .align 16 a_param_0,\n\t.param .align 64 .b8 \
-                   a_param_1[128]\n)\n{ ld.param.u64 }\n.visible .entry ab()\n";
-        assert_eq!(["a", "ab", "b"].map(|name| parameters(ptx, name)), [2, 0, 0]);
-    }
 
     #[test]
     fn reports_of_the_assembler_are_read() {
