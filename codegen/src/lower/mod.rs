@@ -13,10 +13,11 @@ use tensorc_abi::{
 use tensorc_ir::attention::attention_at;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
+use tensorc_ir::index::Index;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::lowered::{InPlace, Lowered};
 use tensorc_ir::prim::{Prim, View};
-use tensorc_ir::scalar::{MathLibrary, ScalarFn};
+use tensorc_ir::scalar::{MathLibrary, Scalar, ScalarFn};
 use tensorc_ir::views::{keeps_linear_order, run_offset};
 use tensorc_ir::work::Work;
 use tensorc_ir::{DenseType, TensorData};
@@ -25,7 +26,7 @@ use crate::emit::{
     self, Emitted, Layouts, Library, Math, Runs, Style, emit_concat_part, emit_epilogue, emit_scores, library_form,
 };
 
-use parts::{Place, Places, operands};
+use parts::{Place, Places, all_aligned, is_aligned, operands};
 
 /// How operands get into concatenations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,7 +60,7 @@ pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, choices: Choices) -> Re
         out: Lowered::default(),
         values: BTreeMap::new(),
         constants: BTreeMap::new(),
-        places: Places::choose(graph, choices.joins)?,
+        places: Places::choose(graph, choices.joins, choices.style.is_gpu())?,
     };
     lowering.out.plan.name = graph.name.clone();
     let states: BTreeSet<NodeId> = graph.updates().iter().map(|(of, _)| *of).collect();
@@ -282,6 +283,9 @@ impl Lowering<'_> {
             }
             Some(_) => return Ok(false),
         };
+        if self.math.style.is_gpu() && !is_aligned(first, ty.dtype) {
+            return Ok(false);
+        }
         let part = Part { of, offset: first, run: ty.len(), stride: ty.len() };
         let home = buffer.home;
         let slice = self.buffer(&self.graph.node(v.node).name, &ty, home);
@@ -457,12 +461,53 @@ impl Lowering<'_> {
         Ok(emit::emit(FusionClass::Map, &body, name, self.math, &layouts)?.kernel)
     }
 
+    /// A kernel that writes all of a concatenation, each element from the operand that has it.
+    fn joined(&self, node: NodeId, axis: usize) -> Result<Kernel> {
+        let out = self.graph.dense(Value { node, port: 0 })?;
+        let args = self.graph.args(node);
+        let mut body = Graph::new("");
+        let (mut first, mut ends, mut views) = (0, vec![], vec![]);
+        for v in &args {
+            let ty = self.graph.dense(*v)?;
+            let mut map: Vec<Index> = (0..ty.rank() as u32).map(Index::var).collect();
+            map[axis] = map[axis].offset(-first);
+            first += ty.dims[axis] as i64;
+            ends.push(first);
+            let input = body.add_input("in", ty.clone().into());
+            let view = View { map, fill: Some(Scalar::zero(ty.dtype)) };
+            let at = DenseType::new(ty.dtype, &out.dims);
+            let view = body.add_prim("part", Prim::View(view.into()), &[input], &[at]);
+            views.push(Value { node: view, port: 0 });
+        }
+        let choose = ScalarFn::build(&vec![out.dtype; args.len()], |b, parts| {
+            let at = b.coord(axis);
+            let last = parts[parts.len() - 1].clone();
+            let earlier = parts.iter().zip(&ends).rev().skip(1);
+            vec![earlier.fold(last, |rest, (part, end)| at.lt(&at.lit(*end as f64)).select(part, &rest))]
+        });
+        let choose = choose.map_err(|why| Diagnostic::new(Code::Internal, why))?;
+        let result = body.add_prim("joined", Prim::Map(choose.into()), &views, std::slice::from_ref(&out));
+        body.add_output("out", Value { node: result, port: 0 });
+        let mut layouts =
+            Layouts { inputs: vec![], outputs: vec![self.places.runs(self.graph, Value { node, port: 0 })?] };
+        for v in args {
+            layouts.inputs.push(self.places.runs(self.graph, v)?);
+        }
+        Ok(emit::emit(FusionClass::Map, &body, &self.graph.node(node).name, self.math, &layouts)?.kernel)
+    }
+
     /// One strided copy for every operand that was not computed in its place.
     fn concat(&mut self, node: NodeId, axis: usize) -> Result<()> {
         let graph = self.graph;
         let result = Value { node, port: 0 };
         let sources = self.operands(node)?;
         let (id, out) = (self.result(result)?, graph.dense(result)?);
+        if self.math.style.is_gpu() && !all_aligned(graph, node, axis)? {
+            self.values.insert(result, id);
+            let kernel = self.joined(node, axis)?;
+            self.launch(node, kernel, &sources, &[id], 0);
+            return Ok(());
+        }
         for ((v, from), (offset, runs)) in graph.args(node).into_iter().zip(sources).zip(operands(graph, node, axis)?) {
             let ty = graph.dense(v)?;
             // It may lie in a larger one itself.

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tensorc_abi::ConvPass;
+use tensorc_abi::{ConvPass, DType};
 use tensorc_ir::diag::Result;
 use tensorc_ir::estimate::{self, Wholes};
 use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
@@ -66,6 +66,20 @@ pub(super) fn operands(graph: &Graph, node: NodeId, axis: usize) -> Result<Vec<(
     Ok(all)
 }
 
+/// At what multiple of bytes the arguments of a kernel for a GPU begin, as vectors and asynchronous copies need.
+const GPU_ALIGNMENT: u64 = 16;
+
+/// Whether kernels for a GPU can take what begins at an element of a buffer.
+pub(super) fn is_aligned(offset: u64, dtype: DType) -> bool {
+    (offset * dtype.size() as u64).is_multiple_of(GPU_ALIGNMENT)
+}
+
+/// Whether kernels for a GPU can take each operand of a concatenation where it lies in the result.
+pub(super) fn all_aligned(graph: &Graph, node: NodeId, axis: usize) -> Result<bool> {
+    let dtype = graph.dense(Value { node, port: 0 })?.dtype;
+    Ok(operands(graph, node, axis)?.iter().all(|(offset, _)| is_aligned(*offset, dtype)))
+}
+
 /// The values that are computed in their place in a concatenation, by the value they rename.
 pub(super) struct Places {
     /// What a view that keeps the order renames.
@@ -77,11 +91,13 @@ pub(super) struct Places {
     readers: BTreeMap<Value, Vec<(NodeId, Value)>>,
     /// Delivered values, and others that are in no concatenation.
     bound: BTreeSet<Value>,
+    /// Whether kernels are for a GPU.
+    gpu: bool,
 }
 
 impl Places {
     /// Everything that can be in place, but for what costs more memory than it saves.
-    pub(super) fn choose(graph: &Graph, joins: Joins) -> Result<Places> {
+    pub(super) fn choose(graph: &Graph, joins: Joins, gpu: bool) -> Result<Places> {
         let nodes = graph.node_ids();
         let without = match joins {
             Joins::Copied => {
@@ -92,21 +108,22 @@ impl Places {
             Joins::InPlace
                 if nodes.iter().any(|n| matches!(graph.node(*n).kind, NodeKind::Prim(Prim::Concat { .. }))) =>
             {
-                estimate::place(graph, &|without| Ok(Places::without(graph, without)?.wholes()))?.0
+                estimate::place(graph, &|without| Ok(Places::without(graph, without, gpu)?.wholes()))?.0
             }
             Joins::InPlace => BTreeSet::new(),
         };
-        Places::without(graph, &without)
+        Places::without(graph, &without, gpu)
     }
 
     /// All values in place that can be, without some.
-    fn without(graph: &Graph, without: &BTreeSet<Value>) -> Result<Places> {
+    fn without(graph: &Graph, without: &BTreeSet<Value>, gpu: bool) -> Result<Places> {
         let mut p = Places {
             names: BTreeMap::new(),
             places: BTreeMap::new(),
             members: BTreeMap::new(),
             readers: BTreeMap::new(),
             bound: without.clone(),
+            gpu,
         };
         let order = graph.order();
         for &node in &order {
@@ -158,6 +175,9 @@ impl Places {
     }
 
     fn concat(&mut self, graph: &Graph, node: NodeId, axis: usize) -> Result<()> {
+        if self.gpu && !all_aligned(graph, node, axis)? {
+            return Ok(());
+        }
         let whole = Value { node, port: 0 };
         let args = graph.args(node);
         for (&v, (offset, runs)) in args.iter().zip(operands(graph, node, axis)?) {
@@ -201,6 +221,9 @@ impl Places {
     /// Whether the step that computes a value and all that read it can find it there. It is an operand of the
     /// concatenation `of`.
     fn accepts(&self, graph: &Graph, v: Value, place: Place, of: NodeId) -> Result<bool> {
+        if self.gpu && !is_aligned(place.offset, graph.dense(v)?.dtype) {
+            return Ok(false);
+        }
         let own = std::iter::once((v.node, v));
         let readers = self.readers.get(&v).into_iter().flatten().copied().filter(|(node, _)| *node != of);
         for (node, seen) in own.chain(readers) {
@@ -232,14 +255,15 @@ impl Places {
         place: Option<Place>,
         moved: Option<(Value, Place)>,
     ) -> Result<bool> {
-        let len = graph.dense(Value { node, port: 0 })?.len();
+        let out = graph.dense(Value { node, port: 0 })?;
+        let (len, dtype) = (out.len(), out.dtype);
         for (v, at) in graph.args(node).into_iter().zip(operands(graph, node, axis)?) {
             let size = graph.dense(v)?.len();
             let to = match place {
                 Some(place) => place.within(len, at, size),
                 None => Some(Place { whole: Value { node, port: 0 }, offset: at.0, runs: at.1 }),
             };
-            let Some(to) = to else { return Ok(false) };
+            let Some(to) = to.filter(|to| !self.gpu || is_aligned(to.offset, dtype)) else { return Ok(false) };
             let from = match moved {
                 Some((moved, place)) if moved == self.origin(v) => Some(place),
                 _ => self.of(v),

@@ -18,6 +18,8 @@ use crate::{AlignedBuffer, Device, DeviceKind, TaskPanic};
 /// Addresses that processors refuse to use, so that no access of the host goes unnoticed.
 const FIRST_ADDRESS: usize = 0x5dea_0000_0000_0000;
 const ALIGN: usize = 256;
+/// At multiples of what arguments of kernels begin, as wide accesses of a GPU need.
+const ARGUMENT_ALIGNMENT: usize = 16;
 /// What new memory holds: NaN in every floating-point type.
 const UNDEFINED: u8 = 0xff;
 /// One in so many steps goes on with another stream.
@@ -339,7 +341,10 @@ impl Shared {
         let pairs = || addresses.iter().zip(&kernel.buffers);
         let mut space = lock(&self.memory);
         let mut buffers = vec![];
-        for (address, (bytes, _)) in pairs() {
+        for (i, (address, (bytes, _))) in pairs().enumerate() {
+            if !address.is_multiple_of(ARGUMENT_ALIGNMENT) {
+                return Err(format!("argument {i} is at no multiple of {ARGUMENT_ALIGNMENT} bytes").into());
+            }
             buffers.push(space.at(*address, *bytes)?.to_vec());
         }
         drop(space);
