@@ -131,6 +131,8 @@ impl Signature {
     }
 
     /// Explains that no variant has inputs of these shapes.
+    #[cold]
+    #[inline(never)]
     fn unknown_shape(&mut self, inputs: &[Tensor]) -> Status {
         let first = variants(&self.image).next().unwrap_or(0);
         let mut shapes = self.shapes(first);
@@ -203,7 +205,8 @@ impl Signature {
     }
 }
 
-/// The record of an input or output.
+/// The record of an input or output. As the functions below, once in a program: it is to be small.
+#[inline(never)]
 fn record(image: &Image<'static>, side: usize, i: usize) -> [u64; tensor::WORDS] {
     image.record(image.size(side + 1) + i * tensor::WORDS).copied().unwrap_or_default()
 }
@@ -215,6 +218,7 @@ struct Shapes {
 }
 
 impl Shapes {
+    #[inline(never)]
     fn next(&mut self, rank: usize) -> &'static [u64] {
         let dims = self.image.words(self.at, rank);
         self.at += rank;
@@ -223,10 +227,12 @@ impl Shapes {
 }
 
 /// Bytes of an element of a type, by its number.
+#[inline(never)]
 fn size(dtype: u64) -> usize {
     DType::ALL.into_iter().find(|d| *d as u64 == dtype).map_or(1, DType::size)
 }
 
+#[inline(never)]
 fn bytes(dtype: u64, dims: &[u64]) -> u64 {
     dims.iter().product::<u64>() * size(dtype) as u64
 }
