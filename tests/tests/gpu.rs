@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 
 use tensorc::ir::graph::Graph;
 use tensorc::ir::interp::eval_graph;
@@ -14,6 +15,7 @@ use tensorc::ir::kir::Kernel;
 use tensorc::ir::text::parse_module;
 use tensorc::passes::{Device, PassCx, Phase, Pipeline};
 use tensorc::runtime::Device as Place;
+use tensorc::runtime::gpu::Driver;
 use tensorc::{Backend, Compiler, Options};
 use tensorc_codegen::emit::Style;
 use tensorc_codegen::lower::{Choices, lower_with};
@@ -24,6 +26,7 @@ use tensorc_ir::{DType, DenseType, TensorData};
 
 use crate::support::cache::{Package, fetch, folder, member, visible};
 use crate::support::compare::{data, tensor};
+use crate::support::launches::{Recorder, Repeated};
 
 /// Inputs and body of a graph: `T` stands for an element type.
 const PROGRAMS: [(&str, &str, &str); 24] = [
@@ -145,7 +148,10 @@ struct Case {
 }
 
 fn compiler(gpu: bool, tf32: bool) -> Compiler {
-    let gpu = gpu.then(|| tensorc::gpu::interpreted(Place::accelerator(0)));
+    compiler_for(gpu.then(|| tensorc::gpu::interpreted(Place::accelerator(0))), tf32)
+}
+
+fn compiler_for(gpu: Option<Arc<dyn Driver>>, tf32: bool) -> Compiler {
     let mut options = Options { gpu, threads: Some(1), ..Options::default() };
     options.passes.tf32 = tf32;
     Compiler::new(options).unwrap()
@@ -193,10 +199,14 @@ fn tolerance(dtype: DType, tf32: bool) -> f64 {
     }
 }
 
+/// Kernels are executed as they are written, in KIR, against the reference; with LLVM also what it makes of them, in PTX, which has the
+/// same bits.
 #[test]
 fn every_emitter_agrees_with_the_interpreter() {
-    let (gpu, rounding, reference) = (compiler(true, false), compiler(true, true), compiler(false, false));
-    let mut compared = 0;
+    let recorder = Recorder::new(tensorc::gpu::interpreted(Place::accelerator(0)));
+    let [gpu, rounding] = [false, true].map(|tf32| compiler_for(Some(recorder.clone()), tf32));
+    let reference = compiler(false, false);
+    let (mut compared, mut repeated, mut steps) = (0, 0, 0);
     for case in cases(&gpu) {
         let mut rng = Rng::new(compared);
         let types =
@@ -225,9 +235,17 @@ fn every_emitter_agrees_with_the_interpreter() {
                 assert!((a - b).abs() <= allowed, "{}, element {i}: {a} expected, {b} found", case.name);
             }
         }
+        let launches = recorder.take();
+        if Backend::has_llvm() {
+            let kernels = kernels(compiler, &case);
+            let ptx = Repeated::new(&kernels, &Capability::ALL);
+            steps += launches.iter().map(|launch| ptx.check(&case.name, &kernels, launch, compared)).sum::<u64>();
+            repeated += launches.len();
+        }
         compared += 1;
     }
     visible(&format!("gpu: {compared} programs agree with the interpreter"));
+    visible(&format!("gpu: {repeated} launches have the same bits as PTX, in {steps} instructions of threads"));
 }
 
 /// Random numbers of a GPU are those of a processor, bit by bit: a draw depends on its key and position alone.
