@@ -26,7 +26,7 @@ use tensorc_ir::{DType, DenseType, TensorData};
 
 use crate::support::cache::{Package, fetch, folder, member, visible};
 use crate::support::compare::{data, tensor};
-use crate::support::launches::{Recorder, Repeated};
+use crate::support::launches::{Recorder, Repeated, unnoticed};
 
 /// Inputs and body of a graph: `T` stands for an element type.
 const PROGRAMS: [(&str, &str, &str); 24] = [
@@ -238,7 +238,7 @@ fn every_emitter_agrees_with_the_interpreter() {
         let launches = recorder.take();
         if Backend::has_llvm() {
             let kernels = kernels(compiler, &case);
-            let ptx = Repeated::new(&kernels, &Capability::ALL);
+            let ptx = Repeated::new(&kernels, &Capability::ALL).unwrap();
             steps += launches.iter().map(|launch| ptx.check(&case.name, &kernels, launch, compared)).sum::<u64>();
             repeated += launches.len();
         }
@@ -263,7 +263,9 @@ fn random_numbers_have_the_bits_of_a_processor() {
         "dropout_mask(%p, %r, %k)",
         "shuffle(%p, %k)",
     ];
-    let (gpu, cpu) = (compiler(true, false), compiler(false, false));
+    let recorder = Recorder::new(tensorc::gpu::interpreted(Place::accelerator(0)));
+    let (gpu, cpu) = (compiler_for(Some(recorder.clone()), false), compiler(false, false));
+    let mut without_code = vec![];
     for program in programs {
         let text = format!(
             "tensorc-ir 1\ngraph @main(%k: u32[2], %p: f32[40, 7]) {{\n  \
@@ -282,7 +284,51 @@ fn random_numbers_have_the_bits_of_a_processor() {
         for ((_, expected), (_, found)) in run(&cpu).iter().zip(&run(&gpu)) {
             assert_eq!(data_bits(expected), data_bits(found), "{program}");
         }
+        let launches = recorder.take();
+        if Backend::has_llvm() {
+            let case = Case { name: program.into(), graph: graph.clone(), tf32: false };
+            let kernels = kernels(&gpu, &case);
+            match Repeated::new(&kernels, &Capability::ALL) {
+                Ok(ptx) => assert!(launches.iter().all(|launch| ptx.check(program, &kernels, launch, 1) > 0)),
+                Err(why) => without_code.push(format!("{program}: {why}")),
+            }
+        }
     }
+    let of_f64 = |why: &String| why.contains(" on f64 has no code for a GPU");
+    assert!(without_code.len() <= 4 && without_code.iter().all(of_f64), "{without_code:#?}");
+}
+
+/// Nothing that orders threads may be left out of a kernel: the interpreter of PTX finds the race, or other bits.
+#[test]
+fn synchronisation_that_is_left_out_is_found() {
+    if !Backend::has_llvm() {
+        visible("skipped: PTX needs a build with the feature `llvm`");
+        return;
+    }
+    let recorder = Recorder::new(tensorc::gpu::interpreted(Place::accelerator(0)));
+    let compiler = compiler_for(Some(recorder.clone()), false);
+    let opcodes = ["bar.sync", "cp.async.commit_group", "cp.async.wait_group"];
+    let names = ["transpose and more of f32", "long softmax of f32", "aligned product of f16", "column sum of f32"];
+    let (mut removed, mut unseen) = (0, vec![]);
+    for case in cases(&compiler).into_iter().filter(|case| names.contains(&case.name.as_str())) {
+        let zeros = |n: &tensorc::ir::graph::NodeId| {
+            let ty = case.graph.dense(tensorc::ir::graph::Value { node: *n, port: 0 }).unwrap();
+            let mut rng = Rng::new(7);
+            TensorData::from_fn(ty.clone(), |_| Scalar::from_f64(ty.dtype, rng.below(401) as f64 / 100.0 - 2.0))
+        };
+        let inputs: Vec<TensorData> = case.graph.inputs().iter().map(zeros).collect();
+        let names: Vec<String> = case.graph.inputs().iter().map(|n| case.graph.node(*n).name.to_string()).collect();
+        let given: Vec<(&str, tensorc::Tensor)> =
+            names.iter().map(String::as_str).zip(inputs.iter().map(tensor)).collect();
+        compiler.model(case.graph.clone()).run(&given).unwrap();
+        let kernels = kernels(&compiler, &case);
+        for launch in recorder.take() {
+            let (left, count) = unnoticed(&kernels, Capability::Sm80, &launch, &opcodes);
+            removed += count;
+            unseen.extend(left.into_iter().map(|line| format!("{}, {}: {line}", case.name, launch.entry.name)));
+        }
+    }
+    assert!(unseen.is_empty() && removed >= 10, "{unseen:#?} of {removed}");
 }
 
 fn data_bits(t: &tensorc::Tensor) -> Vec<u64> {

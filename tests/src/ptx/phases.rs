@@ -112,17 +112,24 @@ impl Machine<'_> {
         }
         phases.missing -= count;
         self.clocks.release(t, &mut phases.told);
-        self.end_phase(at);
-        Ok(State::Ready)
+        match self.end_phase(at) {
+            Ok(()) => Ok(State::Ready),
+            Err(why) => self.fail(t, why),
+        }
     }
 
     /// The phase is over if nothing is missing: those that wait for it go on.
-    fn end_phase(&mut self, at: u64) {
-        let Some(phases) = self.phases.get_mut(&at).filter(|p| p.missing == 0 && p.bytes == 0) else { return };
+    fn end_phase(&mut self, at: u64) -> Result<(), String> {
+        let Some(phases) = self.phases.get_mut(&at).filter(|p| p.missing == 0 && p.bytes == 0) else { return Ok(()) };
+        // Their bytes would count for the next one, and nobody waits for them.
+        if self.fetches.iter().any(|fetch| fetch.barrier == at) {
+            return Err("the phase of the barrier ends while copies for it are under way".into());
+        }
         phases.phase += 1;
         phases.missing = phases.count;
         phases.done = std::mem::take(&mut phases.told);
         self.state.iter_mut().filter(|state| **state == State::Phase(at)).for_each(|state| *state = State::Ready);
+        Ok(())
     }
 
     /// The copy engine begins to fetch a box.
@@ -182,7 +189,10 @@ impl Machine<'_> {
             return self.fail(fetch.thread, "the barrier of a copy is no more when its bytes come");
         };
         phases.bytes -= fetch.bytes;
-        self.end_phase(fetch.barrier);
+        if let Err(why) = self.end_phase(fetch.barrier) {
+            self.at[fetch.thread] = fetch.at;
+            return self.fail(fetch.thread, why);
+        }
         Ok(true)
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tensorc::ir::kir::Kernel;
+use tensorc::ir::kir::{Kernel, TensorMap as TileMap};
 use tensorc::runtime::Device;
 use tensorc::runtime::gpu::{
     Code, CodeForm, Driver, DriverError, Entry, Function, HostKernel, LaunchStream, Matrix, Memory,
@@ -98,6 +98,26 @@ impl Driver for Recorder {
     }
 }
 
+/// How a kernel alone in a module is launched.
+pub fn entry(kernel: &Kernel) -> Entry {
+    let launch = kernel.launch().unwrap();
+    let matrix = |map: TileMap| Matrix {
+        argument: map.buf.0,
+        bf16: kernel.buf(map.buf).dtype == DType::BF16,
+        rows: map.rows,
+        columns: map.columns,
+        stride: map.stride,
+        box_rows: map.box_rows,
+    };
+    Entry {
+        name: entry_names(std::slice::from_ref(kernel)).swap_remove(0),
+        blocks: launch.blocks,
+        threads: launch.threads,
+        shared_bytes: launch.shared_bytes as u32,
+        matrices: kernel.tensor_maps().into_iter().map(matrix).collect(),
+    }
+}
+
 /// A matrix of a launch as the driver encodes it for the copy engine.
 fn map(matrix: &Matrix) -> TensorMap {
     TensorMap {
@@ -136,12 +156,16 @@ pub struct Repeated {
 
 impl Repeated {
     /// The kernels as PTX for some generations of GPUs.
-    pub fn new(kernels: &[Kernel], capabilities: &[Capability]) -> Repeated {
+    ///
+    /// # Errors
+    /// There is no code for a kernel.
+    pub fn new(kernels: &[Kernel], capabilities: &[Capability]) -> Result<Repeated, tensorc::Error> {
         let module = |capability: &Capability| {
-            let text = tensorc::gpu::ptx(kernels, *capability).unwrap_or_else(|e| panic!("{e}"));
-            (*capability, Module::parse(&text).unwrap_or_else(|fault| panic!("{fault}")))
+            let text = tensorc::gpu::ptx(kernels, *capability)?;
+            Ok((*capability, Module::parse(&text).unwrap_or_else(|fault| panic!("{fault}"))))
         };
-        Repeated { modules: capabilities.iter().map(module).collect(), names: entry_names(kernels) }
+        let modules = capabilities.iter().map(module).collect::<Result<_, tensorc::Error>>()?;
+        Ok(Repeated { modules, names: entry_names(kernels) })
     }
 
     /// Repeats a launch of one of the kernels: what it writes has the bits of the interpreter of KIR, but for payloads of NaNs.
@@ -169,6 +193,43 @@ impl Repeated {
         }
         steps
     }
+}
+
+/// The lines of an instruction that may be left out of PTX without a launch of it failing or writing anything else, in any of some
+/// orders of threads; and how many lines of it there are.
+pub fn unnoticed(
+    kernels: &[Kernel],
+    capability: Capability,
+    launch: &Recorded,
+    opcodes: &[&str],
+) -> (Vec<String>, usize) {
+    let text = tensorc::gpu::ptx(kernels, capability).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let is_one = |line: &str| {
+        let words = line
+            .trim()
+            .split_once(' ')
+            .map_or(line.trim(), |(guard, rest)| if guard.starts_with('@') { rest } else { line.trim() });
+        opcodes.iter().any(|opcode| words.starts_with(opcode))
+    };
+    let same = |text: &str, seed: u64| {
+        let module = Module::parse(text).unwrap();
+        let mut buffers = launch.before.clone();
+        execute(&module, &launch.entry, &mut buffers, &launch.writable, seed).is_ok() && buffers == launch.after
+    };
+    let entry = format!(".entry {}(", launch.entry.name);
+    let first = lines.iter().position(|line| line.contains(&entry)).unwrap();
+    let last = (first + 1..lines.len()).find(|i| lines[*i].contains(".entry ")).unwrap_or(lines.len());
+    let (mut found, mut count) = (vec![], 0);
+    for at in (first..last).filter(|at| is_one(lines[*at])) {
+        count += 1;
+        let without: Vec<&str> = lines.iter().enumerate().map(|(i, line)| if i == at { "" } else { *line }).collect();
+        let without = without.join("\n");
+        if (0..6).all(|seed| same(&without, seed)) {
+            found.push(format!("{at}: {}", lines[at].trim()));
+        }
+    }
+    (found, count)
 }
 
 /// The first element with other bits, but for two that are no numbers.
