@@ -328,7 +328,7 @@ fn synchronisation_that_is_left_out_is_found() {
             unseen.extend(left.into_iter().map(|line| format!("{}, {}: {line}", case.name, launch.entry.name)));
         }
     }
-    assert!(unseen.is_empty() && removed >= 10, "{unseen:#?} of {removed}");
+    assert!(unseen.is_empty() && removed >= 8, "{unseen:#?} of {removed}");
 }
 
 fn data_bits(t: &tensorc::Tensor) -> Vec<u64> {

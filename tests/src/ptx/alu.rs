@@ -21,9 +21,22 @@ pub(super) enum Function {
 /// The function of an opcode, given by its parts. Packed types are computed by halves, with the function of one.
 pub(super) fn function(parts: &[&str]) -> Option<Function> {
     let (last, name) = parts.split_last()?;
-    let ty = Type::parse(last)?;
-    let name = name.join(".");
+    let (ty, name) = (Type::parse(last)?, name.join("."));
     let name = &*name;
+    if let Some(half) = ty.half() {
+        // Of packed integers there are few.
+        let known = half.is_float() || matches!(name, "add" | "min" | "max");
+        return match function_of(name, half).filter(|_| known)? {
+            Function::One(f, _, [_]) => Some(Function::One(f, ty, [ty])),
+            Function::Two(f, result, _) if result == half => Some(Function::Two(f, ty, [ty; 2])),
+            Function::Three(f, _, [_, _, c]) if c == half => Some(Function::Three(f, ty, [ty; 3])),
+            _ => None,
+        };
+    }
+    function_of(name, ty)
+}
+
+fn function_of(name: &str, ty: Type) -> Option<Function> {
     if let Some(test) = name.strip_prefix("setp.") {
         let test = test.strip_suffix(".ftz").map_or(Some(test), |_| None)?;
         let f = integer::comparison(test, ty).or_else(|| float::comparison(test, ty))?;

@@ -306,7 +306,7 @@ impl Decoder {
     }
 
     fn function(&mut self, function: Function, operands: &[Operand]) -> Result<Op, Fault> {
-        let halves = |ty| matches!(ty, Type::F16x2 | Type::BF16x2);
+        let halves = |ty: Type| ty.half().is_some();
         Ok(match (function, operands) {
             (Function::One(f, ty, [a]), [to, x]) => {
                 let (to, a) = (self.target(to, ty)?, self.source(x, a)?);
@@ -322,7 +322,7 @@ impl Decoder {
             }
             (Function::Three(f, ty, [a, b, c]), [to, x, y, z]) => {
                 let (to, a) = (self.target(to, ty)?, self.source(x, a)?);
-                let (b, packed) = (self.source(y, b)?, halves(ty) && c == ty);
+                let (b, packed) = (self.source(y, b)?, halves(ty));
                 let c = self.source(z, c)?;
                 if packed { Op::ThreeHalves { f, to, a, b, c } } else { Op::Three { f, to, a, b, c } }
             }

@@ -90,7 +90,7 @@ impl Half {
         }
         let steps = (size / unit).round_ties_even() as u64;
         // What rounds up to the next power of two carries into the exponent.
-        sign | (((exponent - self.least) as u64) << self.fraction) + steps
+        sign | ((((exponent - self.least) as u64) << self.fraction) + steps)
     }
 
     fn infinity(self) -> u64 {

@@ -16,6 +16,8 @@ pub(super) enum Type {
     S16,
     S32,
     S64,
+    U16x2,
+    S16x2,
     F16,
     F16x2,
     BF16,
@@ -42,6 +44,8 @@ impl Type {
             ("s16", S16),
             ("s32", S32),
             ("s64", S64),
+            ("u16x2", U16x2),
+            ("s16x2", S16x2),
             ("f16", F16),
             ("f16x2", F16x2),
             ("bf16", BF16),
@@ -60,8 +64,19 @@ impl Type {
             Pred => 1,
             B8 | U8 | S8 => 8,
             B16 | U16 | S16 | F16 | BF16 => 16,
-            B32 | U32 | S32 | F16x2 | BF16x2 | TF32 | F32 => 32,
+            B32 | U32 | S32 | U16x2 | S16x2 | F16x2 | BF16x2 | TF32 | F32 => 32,
             B64 | U64 | S64 | F64 => 64,
+        }
+    }
+
+    /// The type of each half of a packed one.
+    pub fn half(self) -> Option<Type> {
+        match self {
+            Type::U16x2 => Some(Type::U16),
+            Type::S16x2 => Some(Type::S16),
+            Type::F16x2 => Some(Type::F16),
+            Type::BF16x2 => Some(Type::BF16),
+            _ => None,
         }
     }
 

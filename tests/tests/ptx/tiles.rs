@@ -278,7 +278,7 @@ fn boxes_are_copied_with_zeros_outside_and_permuted() {
             let expected = if within { (c[0] + 44 * c[1] + 44 * 9 * c[2] + 1) as u32 } else { 0 };
             // Rows of 128 bytes: eight pieces, of which the number is combined with that of the row.
             let (row, piece) = (i / 32, i % 32 / 4);
-            let piece = if span == 128 { piece ^ row % 8 } else { piece };
+            let piece = if span == 128 { piece ^ (row % 8) } else { piece };
             assert_eq!(found[row * 32 + piece * 4 + i % 4], expected, "{swizzle:?}: {inside:?}");
         }
     }
