@@ -86,7 +86,7 @@ pub(super) fn execute(program: &Program, launch: Launch, arguments: &mut [Argume
             Argument::Buffer { .. } => (address(i), 8),
             Argument::Number(value) => (*value, param.bytes.min(8)),
             Argument::Map(map) => {
-                map.check().or_else(fail_unit)?;
+                map.check().map_err(|why| Fault::at(0, why))?;
                 if param.align < 64 {
                     return fail(format!("parameter {i} holds a tensor map at a multiple of {} bytes", param.align));
                 }
@@ -112,10 +112,6 @@ pub(super) fn execute(program: &Program, launch: Launch, arguments: &mut [Argume
         machine.run_block(block, launch)?;
     }
     Ok(machine.steps)
-}
-
-fn fail_unit(why: String) -> Result<(), Fault> {
-    Err(Fault::at(0, why))
 }
 
 impl<'a> Machine<'a> {

@@ -15,9 +15,9 @@
 //!
 //! **Numbers.** f32 and f64 arithmetic rounds to nearest as IEEE 754 says; other roundings are unknown instructions, and so is
 //! arithmetic without a rounding (`add.f32`), which an assembler may contract. Products of matrices are exact, their sums
-//! computed in f64 and rounded once to f32: the ISA asks for no more than f32's precision and no order. `.approx` functions are
-//! correctly rounded where the ISA allows errors (ex2, sin, cos: 2⁻²² and more; rcp, sqrt, rsqrt: 1 to 3 units in the last
-//! place; tanh 2⁻¹¹).
+//! computed in f64 and rounded once to f32: the ISA asks for no more than f32's precision and no order. Functions that the ISA
+//! calls approximate (`ex2.approx`, `rsqrt.approx`, …) are computed in f64 and rounded: within the errors it allows, but not with
+//! a processor's bits.
 
 mod alu;
 mod convert;
