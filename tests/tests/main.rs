@@ -20,6 +20,7 @@ mod ndarray;
 mod onnx;
 mod operators;
 mod profiler;
+mod ptx;
 mod random;
 mod shapes;
 mod support;
