@@ -226,7 +226,10 @@ fn shared_result() -> PlanError {
 #[test]
 fn products_need_f32_and_matching_layouts() {
     let error = broken_product(|plan, _| plan.buffers[1].dtype = DType::I32);
-    assert_eq!(error, PlanError::OperandType { step: "dot".into(), buffer: "b".into(), dtype: DType::I32 });
+    assert_eq!(
+        error,
+        PlanError::OperandType { step: "dot".into(), buffer: "b".into(), dtype: DType::I32, expected: DType::F32 }
+    );
     let packing = PlanError::Packing { step: "dot".into(), buffer: "b".into() };
     assert_eq!(broken_product(|_, call| call.b_packed = true), packing);
     let error = broken_product(|_, call| call.c.col_stride = 2);

@@ -23,7 +23,7 @@ pub struct Contents<'c> {
     pub gpu: Option<&'c Code>,
 }
 
-/// The kind of a step; `None` for a function of the host.
+/// The kind of a step; `None` for a function of the host or a call of a vendor's library.
 pub fn kind(op: &StepOp) -> Option<u64> {
     Some(match op {
         StepOp::Launch { .. } => step::KERNEL,
@@ -38,7 +38,7 @@ pub fn kind(op: &StepOp) -> Option<u64> {
             ConvWay::BlockedDepthwise => "tc_rt_conv_blocked_depthwise",
             ConvWay::Winograd => "tc_rt_conv_winograd",
         })?,
-        StepOp::Extern { .. } => return None,
+        StepOp::Extern { .. } | StepOp::Vendor { .. } => return None,
     })
 }
 
@@ -162,7 +162,7 @@ impl Writer {
         let number = |kernel: u32| u64::from(kernels[kernel as usize]);
         let (call, epilogue): (u64, &Option<Epilogue>) = match &s.op {
             StepOp::Launch { kernel, .. } => return (number(kernel.0), 0, 0),
-            StepOp::Copy { .. } | StepOp::Extern { .. } => return (0, 0, 0),
+            StepOp::Copy { .. } | StepOp::Extern { .. } | StepOp::Vendor { .. } => return (0, 0, 0),
             StepOp::Gemm { call, epilogue, .. } => (self.put(&call.to_words()), epilogue),
             StepOp::Conv { call, epilogue, .. } => (self.put(&call.to_words()), epilogue),
             StepOp::Attention { call, epilogue, .. } => (self.put(&call.to_words()), epilogue),
