@@ -210,20 +210,14 @@ impl Follows {
     fn bias(&self, body: &Graph, n: u64, columns: &[usize], c: &Contraction) -> Option<usize> {
         let Follows::Adds(v) = self else { return None };
         let ty = body.dense(*v).ok()?;
-        // The last axes are the columns, and the only ones of the vector.
-        let last: Vec<usize> = (0..c.out_rank).filter(|a| c.extents[*a] != 1).collect();
-        let along = last.ends_with(columns) && ty.len() == n && {
-            let trailing: Vec<u64> = ty.dims.iter().copied().filter(|d| *d != 1).collect();
-            let wanted: Vec<u64> = columns.iter().map(|a| c.extents[*a]).collect();
-            trailing == wanted && ty.rank() <= c.out_rank
-        };
-        // Extents of 1 behind the columns would shift the vector.
-        let aligned = (0..ty.rank()).all(|i| {
-            let axis = c.out_rank - ty.rank() + i;
-            ty.dims[i] == 1 || ty.dims[i] == c.extents[axis]
-        });
+        // Extents are aligned at the last axis; the columns are one axis to the library, so they come in their order.
+        let along = columns.is_sorted()
+            && (0..c.out_rank).all(|axis| {
+                let own = (axis + ty.rank()).checked_sub(c.out_rank).map_or(1, |i| ty.dims[i]);
+                own == if columns.contains(&axis) { c.extents[axis] } else { 1 }
+            });
         let position = body.inputs().iter().position(|node| *node == v.node);
-        position.filter(|_| along && aligned && n > 1)
+        position.filter(|_| along && ty.len() == n && n > 1)
     }
 }
 
