@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use tensorc_abi::image::{LIBRARIES, MAGIC, VERSION, checksum, gpu, header, slot, step};
+use tensorc_abi::image::{LIBRARIES, MAGIC, VERSION, checksum, gpu, header, matrix, slot, step};
 use tensorc_abi::{Buffer, BufferId, Epilogue, Home, Plan, Step, StepOp};
 use tensorc_kernels::{ConvWay, conv_way};
+use tensorc_runtime::gpu::{Entry, Matrix};
 use tensorc_runtime::plan::division;
 
 use super::Request;
@@ -130,7 +131,17 @@ impl Writer {
         let mut record = [0; gpu::WORDS];
         record[..gpu::PTX].copy_from_slice(&[capability, later, launches]);
         record[gpu::PTX..].copy_from_slice(&code.hashes());
-        self.put(&record)
+        let each = |(kernel, entry): (usize, &Entry)| {
+            let of = move |m: &Matrix| {
+                [kernel as u64, m.argument.into(), m.bf16.into(), m.rows, m.columns, m.stride, m.box_rows.into()]
+            };
+            entry.matrices.iter().flat_map(of).collect::<Vec<u64>>()
+        };
+        let matrices: Vec<u64> = code.entries.iter().enumerate().flat_map(each).collect();
+        let at = self.put(&matrices);
+        let record = self.put(&record);
+        self.put(&[(matrices.len() / matrix::WORDS) as u64, at]);
+        record
     }
 
     fn variant(&mut self, contents: &Contents<'_>, i: usize) -> u64 {
