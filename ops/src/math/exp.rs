@@ -10,9 +10,9 @@ const LOG2_E: f64 = std::f64::consts::LOG2_E;
 const LN2_HI: f64 = 0.693_359_375;
 const LN2_LO: f64 = -0.000_212_194_441_701_285_54;
 /// Adding 1.5·2²³ leaves the nearest integer in the low bits of the representation.
-const ROUNDER: f64 = 12_582_912.0;
+pub(super) const ROUNDER: f64 = 12_582_912.0;
 /// One in the exponent field.
-const EXPONENT: i32 = 23;
+pub(super) const EXPONENT: i32 = 23;
 /// Greatest f32 whose exponential is finite.
 const EXP_MAX: f64 = 88.722_831_726_074_22;
 
