@@ -394,21 +394,22 @@ pub(super) fn ndtr(fused: impl Fused, x: f32) -> f32 {
     let v8 = fused.mul_add(v5, f32::from_bits(0xbf38aa54), f32::from_bits(0x4b400000));
     let v11 = fused.mul_add(v8, f32::from_bits(0x3fb17200), f32::from_bits(0xcb851580));
     let v12 = fused.mul_add(v4, v4, v11); let v13 = v8.to_bits() as i32; let v15 = v13 << 23_i32;
-    let v18 = fused.mul_add(f32::from_bits(0xd987d399), v12, f32::from_bits(0x5b2b9ddf));
-    let v20 = fused.mul_add(v18, v12, f32::from_bits(0xdcaaad7f));
-    let v22 = fused.mul_add(v20, v12, f32::from_bits(0x5dffff27));
-    let v24 = fused.mul_add(v22, v12, f32::from_bits(0xdf00000f));
-    let v26 = fused.mul_add(v24, v12, f32::from_bits(0x5f800000)); let v27 = v26.to_bits() as i32;
-    let v28 = v27.wrapping_add(v15); let v29 = f32::from_bits(v28 as u32);
-    let v32 = fused.mul_add(f32::from_bits(0x15831b1f), v4, f32::from_bits(0x1c565f1a));
-    let v34 = fused.mul_add(v32, v4, f32::from_bits(0x1dd02611));
-    let v36 = fused.mul_add(v34, v4, f32::from_bits(0x1ea7e1e3));
-    let v38 = fused.mul_add(v36, v4, f32::from_bits(0x1f000000)); let v39 = v29 * v38;
-    let v42 = fused.mul_add(f32::from_bits(0x3d069344), v4, f32::from_bits(0x3e81fbc8));
-    let v44 = fused.mul_add(v42, v4, f32::from_bits(0x3f5cf851));
-    let v46 = fused.mul_add(v44, v4, f32::from_bits(0x3fba11ee));
-    let v48 = fused.mul_add(v46, v4, f32::from_bits(0x3f800000)); let v49 = v39 / v48;
-    let v51 = x < f32::from_bits(0x00000000); let v52 = f32::from_bits(0x3f800000) - v49;
-    let v53 = if v51 { v49 } else { v52 };
-    v53
+    let v18 = fused.mul_add(f32::from_bits(0x57b57062), v12, f32::from_bits(0xd9893449));
+    let v20 = fused.mul_add(v18, v12, f32::from_bits(0x5b2aac75));
+    let v22 = fused.mul_add(v20, v12, f32::from_bits(0xdcaaaa4c));
+    let v24 = fused.mul_add(v22, v12, f32::from_bits(0x5e00001f));
+    let v26 = fused.mul_add(v24, v12, f32::from_bits(0xdf000011));
+    let v28 = fused.mul_add(v26, v12, f32::from_bits(0x5f800000)); let v29 = v28.to_bits() as i32;
+    let v30 = v29.wrapping_add(v15); let v31 = f32::from_bits(v30 as u32);
+    let v34 = fused.mul_add(f32::from_bits(0x15831b1f), v4, f32::from_bits(0x1c565f1c));
+    let v36 = fused.mul_add(v34, v4, f32::from_bits(0x1dd02611));
+    let v38 = fused.mul_add(v36, v4, f32::from_bits(0x1ea7e1df));
+    let v40 = fused.mul_add(v38, v4, f32::from_bits(0x1f000000)); let v41 = v31 * v40;
+    let v44 = fused.mul_add(f32::from_bits(0x3d069346), v4, f32::from_bits(0x3e81fbc8));
+    let v46 = fused.mul_add(v44, v4, f32::from_bits(0x3f5cf84d));
+    let v48 = fused.mul_add(v46, v4, f32::from_bits(0x3fba11eb));
+    let v50 = fused.mul_add(v48, v4, f32::from_bits(0x3f800000)); let v51 = v41 / v50;
+    let v53 = x < f32::from_bits(0x00000000); let v54 = f32::from_bits(0x3f800000) - v51;
+    let v55 = if v53 { v51 } else { v54 };
+    v55
 }

@@ -88,6 +88,33 @@ fn scale_in_two(p: &Ex, rounded: &Ex) -> Ex {
     p * power(&half) * power(&rest)
 }
 
+/// How a function multiplies by a power of two that may be out of range.
+#[derive(Clone, Copy)]
+pub(super) enum Scaling {
+    /// In two multiplications, which every processor has.
+    Products,
+    /// By [`tensorc_ir::scalar::ScalarOp::Scale`].
+    Instruction,
+}
+
+impl Scaling {
+    /// Of `y` rounded to an integer by adding it to this.
+    fn rounder(self, y: &Ex) -> Ex {
+        match self {
+            Scaling::Products => y.lit(BIASED_ROUNDER),
+            Scaling::Instruction => y.lit(ROUNDER),
+        }
+    }
+
+    /// `p·2ⁿ`, `n` given also as `rounded`, its sum with the rounder.
+    fn apply(self, p: &Ex, n: &Ex, rounded: &Ex) -> Ex {
+        match self {
+            Scaling::Products => scale_in_two(p, rounded),
+            Scaling::Instruction => p.scale(n),
+        }
+    }
+}
+
 /// `y` up to `max`; beyond it +∞, and NaN for NaN.
 fn overflow(x: &Ex, max: f64, y: &Ex) -> Ex {
     x.le(&x.lit(max)).select(y, &(x * f64::INFINITY))
@@ -103,19 +130,22 @@ fn at_most(x: &Ex, bound: f64) -> Ex {
     x.gt(&bound).select(&bound, x)
 }
 
-pub fn exp(x: &Ex) -> Ex {
+pub fn exp(x: &Ex, scaling: Scaling) -> Ex {
     let x = at_most(&at_least(x, -104.0), 89.0);
-    let rounded = x.fma(&x.lit(LOG2_E), &x.lit(BIASED_ROUNDER));
-    let r = remainder(&x, &(&rounded - BIASED_ROUNDER));
-    scale_in_two(&reduced_exp(&r), &rounded)
+    let rounder = scaling.rounder(&x);
+    let rounded = x.fma(&x.lit(LOG2_E), &rounder);
+    let n = &rounded - &rounder;
+    scaling.apply(&reduced_exp(&remainder(&x, &n)), &n, &rounded)
 }
 
-pub fn exp2(x: &Ex) -> Ex {
+pub fn exp2(x: &Ex, scaling: Scaling) -> Ex {
     let x = at_most(&at_least(x, -151.0), 129.0);
-    let rounded = &x + BIASED_ROUNDER;
-    let r = &x - (&rounded - BIASED_ROUNDER);
+    let rounder = scaling.rounder(&x);
+    let rounded = &x + &rounder;
+    let n = &rounded - &rounder;
+    let r = &x - &n;
     let p = horner(&r, &EXP2_TAIL).fma(&r, &r.lit(1.0));
-    scale_in_two(&p, &rounded)
+    scaling.apply(&p, &n, &rounded)
 }
 
 /// `eʳ - 1` on the reduced range, without cancellation.

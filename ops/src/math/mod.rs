@@ -12,29 +12,44 @@ mod normal;
 mod pow;
 mod trig;
 
+use exp::Scaling;
+
 use tensorc_ir::DType;
 use tensorc_ir::scalar::{Ex, MathFn, MathLibrary, ScalarFn};
 
 /// The bodies of all functions, in the order of [`MathFn::ALL`].
 pub struct Library {
     bodies: Vec<ScalarFn>,
+    /// Those of [`MathFn::Exp`] and [`MathFn::Exp2`] with [`tensorc_ir::scalar::ScalarOp::Scale`].
+    scaling: [ScalarFn; 2],
 }
 
 impl Library {
     /// # Errors
     /// A message naming the function whose body is ill-typed.
     pub fn new() -> Result<Library, String> {
-        let body = |f: MathFn| {
+        let body = |f: MathFn, scaling: Scaling| {
             let inputs = vec![DType::F32; f.arity()];
-            ScalarFn::build(&inputs, |_, args| vec![expression(f, args)]).map_err(|why| format!("{}: {why}", f.name()))
+            let body = ScalarFn::build(&inputs, |_, args| vec![expression(f, args, scaling)]);
+            body.map_err(|why| format!("{}: {why}", f.name()))
         };
-        Ok(Library { bodies: MathFn::ALL.into_iter().map(body).collect::<Result<_, _>>()? })
+        let bodies = MathFn::ALL.into_iter().map(|f| body(f, Scaling::Products)).collect::<Result<_, _>>()?;
+        let scaling = [body(MathFn::Exp, Scaling::Instruction)?, body(MathFn::Exp2, Scaling::Instruction)?];
+        Ok(Library { bodies, scaling })
     }
 }
 
 impl MathLibrary for Library {
     fn body(&self, f: MathFn) -> &ScalarFn {
         &self.bodies[f as usize]
+    }
+
+    fn scaling_body(&self, f: MathFn) -> &ScalarFn {
+        match f {
+            MathFn::Exp => &self.scaling[0],
+            MathFn::Exp2 => &self.scaling[1],
+            _ => self.body(f),
+        }
     }
 }
 
@@ -48,11 +63,11 @@ pub const fn budget(f: MathFn) -> f64 {
     }
 }
 
-fn expression(f: MathFn, args: &[Ex]) -> Ex {
+fn expression(f: MathFn, args: &[Ex], scaling: Scaling) -> Ex {
     let x = &args[0];
     match f {
-        MathFn::Exp => exp::exp(x),
-        MathFn::Exp2 => exp::exp2(x),
+        MathFn::Exp => exp::exp(x, scaling),
+        MathFn::Exp2 => exp::exp2(x, scaling),
         MathFn::Expm1 => exp::expm1(x),
         MathFn::Log => log::log(x),
         MathFn::Log2 => log::log2(x),
