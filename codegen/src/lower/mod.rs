@@ -211,7 +211,7 @@ impl Lowering<'_> {
                 let inputs = self.operands(node)?;
                 let outputs = self.results(node)?;
                 let kernel = match self.math.style {
-                    Style::Gpu | Style::Hopper => emit::gpu::launched(kernel)?,
+                    Style::Gpu | Style::Hopper => emit::gpu::launched(kernel, self.math.library)?,
                     Style::Narrow | Style::Wide => (**kernel).clone(),
                 };
                 self.launch(node, kernel, &inputs, &outputs, 0);
