@@ -83,7 +83,12 @@ pub(crate) fn optimize(
 }
 
 /// Lowers an optimized graph and plans its memory.
-pub(crate) fn plan(compiler: &Compiler, graph: &Graph, choices: Choices, report: &mut Report) -> Result<Lowered, Error> {
+pub(crate) fn plan(
+    compiler: &Compiler,
+    graph: &Graph,
+    choices: Choices,
+    report: &mut Report,
+) -> Result<Lowered, Error> {
     compiler.progress("lower");
     let math = compiler.registry().math();
     let mut lowered = report.timed(compiler, "lower", || Ok(lower_with(graph, math, choices)?))?;

@@ -166,7 +166,7 @@ impl Compiler {
     }
 
     /// How graphs are lowered under the options for a processor that there is code for.
-    pub(crate) fn choices_for(&self, target: Option<Target>) -> Choices {
+    pub fn choices_for(&self, target: Option<Target>) -> Choices {
         let joins = if self.0.options.copies { Joins::Copied } else { Joins::InPlace };
         let style = match self.0.options.passes.device {
             Device::Cpu => self.0.options.backend.style(),

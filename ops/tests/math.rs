@@ -92,7 +92,8 @@ fn bodies_use_cheap_operations_only() {
 #[test]
 fn bodies_that_scale_have_the_same_bits() {
     let library = Library::new().unwrap();
-    let bounds = [0.0f32, 0.5, 1.0, 86.6, 87.3, 88.4, 88.7228, 89.0, 103.97, 104.0, 126.0, 127.0, 128.0, 129.0, 149.0, 151.0];
+    let bounds =
+        [0.0f32, 0.5, 1.0, 86.6, 87.3, 88.4, 88.7228, 89.0, 103.97, 104.0, 126.0, 127.0, 128.0, 129.0, 149.0, 151.0];
     let near = bounds.into_iter().flat_map(|x| (0..4096).map(move |i| (x.to_bits() + i).wrapping_sub(2048)));
     let mut arguments: Vec<u32> = near.flat_map(|x| [x & 0x7fff_ffff, x | 0x8000_0000]).collect();
     arguments.extend((0..=u32::MAX).step_by(1021));

@@ -284,23 +284,37 @@ impl Row<'_> {
             folds.iter().zip(&rest).for_each(|(f, a)| f.store_init(e, a, &Index::default()));
         }
         let coords = self.space.coords();
-        self.elements(e, lanes, &mut |e, lane| {
-            for v in self.keep.get(&pass).into_iter().flatten() {
+        let kept = self.keep.get(&pass).map(Vec::as_slice).unwrap_or_default();
+        let keep = |e: &mut Inliner<'_>| {
+            kept.iter().try_for_each(|v| {
                 let value = e.value(*v, &coords, None)?;
                 let index = self.at(e, &rows[v]);
                 e.b.store(rows[v].buf, index, value);
-            }
-            for (i, f) in folds.iter().enumerate() {
-                match &lane {
-                    Lane::Vector(l) => f.accumulate(e, self.space, &acc[i], l)?,
-                    Lane::Scalar if lanes == 1 => f.accumulate(e, self.space, &acc[i], &Index::default())?,
-                    Lane::Scalar => f.accumulate(e, self.space, &rest[i], &Index::default())?,
-                }
-            }
-            Ok(())
-        })?;
-        for v in self.keep.get(&pass).into_iter().flatten() {
-            self.bind_row(e, *v, &rows[v]);
+                Ok(())
+            })
+        };
+        let accumulate = |e: &mut Inliner<'_>, lane: Lane| {
+            folds.iter().enumerate().try_for_each(|(i, f)| match &lane {
+                Lane::Vector(l) => f.accumulate(e, self.space, &acc[i], l),
+                Lane::Scalar if lanes == 1 => f.accumulate(e, self.space, &acc[i], &Index::default()),
+                Lane::Scalar => f.accumulate(e, self.space, &rest[i], &Index::default()),
+            })
+        };
+        let bind = |e: &mut Inliner<'_>| kept.iter().for_each(|v| self.bind_row(e, *v, &rows[v]));
+        let both = &mut |e: &mut Inliner<'_>, lane: Lane| {
+            keep(e)?;
+            accumulate(e, lane)
+        };
+        let (n, whole) = (self.inner().extent, self.inner().extent / lanes * lanes);
+        if kept.is_empty() || n - whole < 4 || self.plan.reduced.len() > 1 {
+            self.elements(e, lanes, both)?;
+            bind(e);
+        } else {
+            // What the vectors leave over is added up one by one, but need not be computed so.
+            self.vectors(e, (0, whole), lanes, both)?;
+            self.pieces(e, whole, 8, &mut |e, _| keep(e))?;
+            bind(e);
+            self.vectors(e, (whole, n), 1, &mut |e, lane| accumulate(e, lane))?;
         }
         for (i, f) in folds.iter().enumerate() {
             fold_lanes(e, f, &acc[i], lanes)?;
@@ -323,7 +337,39 @@ impl Row<'_> {
         let roots: Vec<Value> = full.iter().map(|(_, v, ..)| *v).collect();
         self.apply_strips(e, &roots, rows)?;
         let lanes = e.cluster.lanes(self.inner().extent);
-        self.elements(e, lanes, &mut |e, _| e.store_values(&full))
+        match self.plan.reduced.len() {
+            ..=1 => self.pieces(e, 0, lanes, &mut |e, _| e.store_values(&full)),
+            _ => self.elements(e, lanes, &mut |e, _| e.store_values(&full)),
+        }
+    }
+
+    /// Vectors of the row's only axis from `lo` on, ever narrower ones for what is left over.
+    fn pieces(
+        &self,
+        e: &mut Inliner<'_>,
+        lo: u64,
+        lanes: u64,
+        body: &mut dyn FnMut(&mut Inliner<'_>, Lane) -> Result<()>,
+    ) -> Result<()> {
+        let (mut at, n) = (lo, self.inner().extent);
+        for width in [lanes, 8, 4, 1].into_iter().filter(|w| *w <= lanes) {
+            let end = at + (n - at) / width * width;
+            self.vectors(e, (at, end), width, body)?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Vectors of the row's only axis, of which there are a whole number.
+    fn vectors(
+        &self,
+        e: &mut Inliner<'_>,
+        (lo, hi): (u64, u64),
+        lanes: u64,
+        body: &mut dyn FnMut(&mut Inliner<'_>, Lane) -> Result<()>,
+    ) -> Result<()> {
+        let (lo, hi) = (Index::constant(lo as i64), Index::constant(hi as i64));
+        e.vectorized(self.inner().axis, (lo, hi.clone()), hi, lanes, body)
     }
 
     /// Loops over the elements of the row.

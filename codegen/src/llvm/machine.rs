@@ -95,6 +95,10 @@ impl Processor {
             Arch::Riscv64 => false,
         };
         let vector_bits = wide.then_some(512);
-        Ok(Processor { machine, emitter: Machine { converts_f16, scales: wide, gpu: false, groups: false }, vector_bits })
+        Ok(Processor {
+            machine,
+            emitter: Machine { converts_f16, scales: wide, gpu: false, groups: false },
+            vector_bits,
+        })
     }
 }

@@ -14,7 +14,7 @@ pub enum CmpOp {
 }
 
 /// Mathematical functions. On f32 they stand for an expression of the math library and are
-/// expanded before code generation; on f64 they are calls of the run-time library.
+/// expanded before code generation; on f64 they are calls of the run-time library, and expanded for a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MathFn {
     Exp,

@@ -69,7 +69,7 @@ impl MathLibrary for Library {
 pub const fn wide_budget(f: MathFn) -> f64 {
     match f {
         MathFn::Ndtr => 8.0,
-        MathFn::Pow => 2.0,
+        MathFn::Tan | MathFn::Pow => 2.0,
         _ => budget(f),
     }
 }
