@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use tensorc_codegen::emit::Style;
 use tensorc_codegen::jit::{Backend, KernelCache};
 use tensorc_codegen::lower::{Choices, GpuLibraries, Joins};
+use tensorc_codegen::target::Target;
 use tensorc_frontend::mxnet::params::{self, Checkpoint};
 use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import, signature};
 use tensorc_frontend::symbol::Symbol;
@@ -159,15 +160,23 @@ impl Compiler {
         self.profiler().map(|profiler| profiler.scope(phase, COMPILE))
     }
 
-    /// How graphs are lowered under the options.
+    /// How graphs are lowered under the options for this machine.
     pub fn choices(&self) -> Choices {
+        self.choices_for(Target::native().ok())
+    }
+
+    /// How graphs are lowered under the options for a processor that there is code for.
+    pub(crate) fn choices_for(&self, target: Option<Target>) -> Choices {
         let joins = if self.0.options.copies { Joins::Copied } else { Joins::InPlace };
         let style = match self.0.options.passes.device {
             Device::Cpu => self.0.options.backend.style(),
             Device::Gpu => self.0.options.gpu.as_deref().map_or(Style::Gpu, gpu::style),
         };
         let passes = &self.0.options.passes;
-        Choices { joins, style, tf32: passes.tf32 && passes.reassociate, libraries: self.0.options.gpu_libraries }
+        let has_scale = target.is_some_and(|target| self.0.options.backend.scales(target));
+        let scales = has_scale && passes.device == Device::Cpu;
+        let tf32 = passes.tf32 && passes.reassociate;
+        Choices { joins, style, tf32, libraries: self.0.options.gpu_libraries, scales }
     }
 
     pub(crate) fn kernels(&self) -> &KernelCache {

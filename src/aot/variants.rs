@@ -106,7 +106,8 @@ fn variant(model: &Model, request: &Request, extents: &[u64]) -> Result<Variant,
     if split(&graph, compiler.registry(), static_bytes)?.is_some() {
         return Err(Error::Staged { model: name });
     }
-    let (graph, lowered) = lowered(compiler, graph, &mut Report::default())?;
+    let choices = compiler.choices_for(Some(request.target));
+    let (graph, lowered) = lowered(compiler, graph, choices, &mut Report::default())?;
     let Lowered { plan, kernels, constants, .. } = lowered;
     verify(&plan).map_err(|error| LoadError::Plan { plan: plan.name.clone(), error })?;
     if !plan.states.is_empty() {

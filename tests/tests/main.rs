@@ -21,6 +21,7 @@ mod ndarray;
 mod onnx;
 mod operators;
 mod profiler;
+mod ptx;
 mod random;
 mod shapes;
 mod support;

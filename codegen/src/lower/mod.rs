@@ -15,7 +15,7 @@ use tensorc_ir::index::Index;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::lowered::{InPlace, Lowered};
 use tensorc_ir::prim::{Prim, View};
-use tensorc_ir::scalar::{MathLibrary, Scalar, ScalarFn};
+use tensorc_ir::scalar::{MathLibrary, Scalar, ScalarFn, Scaling};
 use tensorc_ir::views::{keeps_linear_order, run_offset};
 use tensorc_ir::work::Work;
 use tensorc_ir::{DenseType, TensorData};
@@ -45,6 +45,8 @@ pub struct Choices {
     pub tf32: bool,
     /// On a GPU, what the libraries of its maker compute.
     pub libraries: GpuLibraries,
+    /// The library functions use [`tensorc_ir::scalar::ScalarOp::Scale`].
+    pub scales: bool,
 }
 
 /// Lowers a graph of clusters, concatenations, kernels, views, constants and inputs.
@@ -54,9 +56,11 @@ pub fn lower(graph: &Graph, math: &dyn MathLibrary) -> Result<Lowered> {
 
 /// [`lower`] with choices.
 pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, choices: Choices) -> Result<Lowered> {
+    let scaling = Scaling(math);
+    let library = if choices.scales { &scaling } else { math };
     let mut lowering = Lowering {
         graph,
-        math: Math { library: math, style: choices.style, tf32: choices.tf32 },
+        math: Math { library, style: choices.style, tf32: choices.tf32 },
         out: Lowered::default(),
         values: BTreeMap::new(),
         constants: BTreeMap::new(),
@@ -209,7 +213,7 @@ impl Lowering<'_> {
                 let inputs = self.operands(node)?;
                 let outputs = self.results(node)?;
                 let kernel = match self.math.style {
-                    Style::Gpu | Style::Hopper => emit::gpu::launched(kernel)?,
+                    Style::Gpu | Style::Hopper => emit::gpu::launched(kernel, self.math.library)?,
                     Style::Narrow | Style::Wide => (**kernel).clone(),
                 };
                 self.launch(node, kernel, &inputs, &outputs, 0);

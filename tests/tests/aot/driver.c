@@ -1,5 +1,5 @@
 /* A driver of GPUs where there is none. Its memory is the host's; work on a stream is done when the stream is waited for;
- * kernels are executed by the process that listens at SOCKET, which is told their names and the bytes of their buffers.
+ * the process that listens at SOCKET gets PTX that is loaded, executes kernels of it, and is told the bytes of their buffers.
  * Misuse is an error: calls outside of a context, addresses that were never allocated, work left behind.
  *
  *   cc -shared -fPIC -DSOCKET='"…"' -DMAJOR=8 -DMINOR=0 -DGPUS=1 driver.c -o libdriver.so -lpthread */
@@ -178,7 +178,7 @@ int cuCtxPopCurrent_v2(void **context) {
 int cuModuleLoadDataEx(void **out, const void *image, unsigned count, unsigned *options, void **values) {
   ENTER();
   int machine = memcmp(image, "\177ELF", 4) == 0;
-  if (!code) code = tell('M', machine ? "cubin" : "ptx");
+  if (!code) code = tell('M', machine ? "cubin" : image);
   if (!code && !machine && !strstr(image, ".target sm_")) code = INVALID_PTX;
   if (code == INVALID_PTX && count == 2 && options[0] == 5 && options[1] == 6)
     snprintf(values[0], (size_t)values[1], "line 1: no PTX");

@@ -1,5 +1,5 @@
-//! Models whose kernels run on a GPU, on a driver that is none: `driver.c` has their launches executed by the interpreter in
-//! this process.
+//! Models whose kernels run on a GPU, on a driver that is none: `driver.c` has the PTX in the artifact executed by the interpreter of
+//! PTX in this process.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
