@@ -121,7 +121,7 @@ impl Lowering<'_> {
         let position = |v: Value| body.inputs().iter().position(|n| *n == v.node);
         let (Some(left), Some(right)) = (position(args[0]), position(args[1])) else { return Ok(None) };
         let (lhs, rhs, out) = (body.dense(args[0])?, body.dense(args[1])?, body.dense(Value { node, port: 0 })?);
-        if lhs.dtype != out.dtype || rhs.dtype != out.dtype {
+        if lhs.dtype != out.dtype || rhs.dtype != out.dtype || body.outputs().len() != 1 {
             return Ok(None);
         }
         let tf32 = self.math.tf32 && out.dtype == DType::F32;
