@@ -18,6 +18,8 @@ use crate::symbols::{self, Prototype};
 pub(super) struct Machine {
     /// Whether it converts between f32 and f16.
     pub converts_f16: bool,
+    /// Whether it multiplies by powers of two, as [`ScalarOp::Scale`] does, in vectors of 128 to 512 bits.
+    pub scales: bool,
     /// Whether it is a GPU, whose kernels are launched, and which has no run-time library.
     pub gpu: bool,
     /// Whether its groups of warps multiply tiles.
@@ -38,7 +40,7 @@ impl<'c> Ir<'c, '_> {
             ScalarOp::Cmp(op) => self.compare(op, dtype, a[0], a[1]),
             _ if dtype == DType::Bool => self.logic(op, a),
             _ if dtype.is_float() => self.float(m, op, dtype, a),
-            _ => self.integer(op, dtype, a),
+            _ => self.integer(m, op, dtype, a),
         }
     }
 
@@ -100,7 +102,8 @@ impl<'c> Ir<'c, '_> {
             ScalarOp::Math(f) if dtype != DType::F64 => {
                 Err(unsupported(format!("`{}` on {dtype} was not expanded before code generation", f.name())))
             }
-            ScalarOp::Math(_) | ScalarOp::Rem => self.library(m, op, dtype, a),
+            ScalarOp::Scale if m.scales => self.scale(a[0], a[1]),
+            ScalarOp::Math(_) | ScalarOp::Rem | ScalarOp::Scale => self.library(m, op, dtype, a),
             _ => Err(internal(format!("`{}` on {dtype}", op.name()))),
         }
     }
@@ -124,6 +127,34 @@ impl<'c> Ir<'c, '_> {
         self.assemble(&values)
     }
 
+    /// [`ScalarOp::Scale`] by the instruction, which has 4, 8 or 16 lanes.
+    fn scale(&self, x: Value<'c>, n: Value<'c>) -> Result<Value<'c>> {
+        let Some(lanes) = lanes_of(x) else {
+            let scaled = self.scale(self.splat(x, 4)?, self.splat(n, 4)?)?;
+            return self.extract(scaled, 0);
+        };
+        let lanes = lanes as usize;
+        let width = lanes.next_power_of_two().max(4);
+        let part = |v, from: usize, to: usize| self.shuffle(v, v, (from..to).map(|l| l.min(lanes - 1)));
+        if width != lanes {
+            let scaled = self.scale(part(x, 0, width)?, part(n, 0, width)?)?;
+            return self.shuffle(scaled, scaled, 0..lanes);
+        }
+        let name = match width {
+            4 => "llvm.x86.avx512.mask.scalef.ps.128",
+            8 => "llvm.x86.avx512.mask.scalef.ps.256",
+            16 => "llvm.x86.avx512.mask.scalef.ps.512",
+            _ => {
+                let half = |from: usize| self.scale(part(x, from, from + width / 2)?, part(n, from, from + width / 2)?);
+                return self.shuffle(half(0)?, half(width / 2)?, 0..width);
+            }
+        };
+        let every_lane = self.bits(self.int(width.max(8) as u32).into(), u64::MAX)?;
+        let current_rounding = self.bits(self.int(32).into(), 4)?;
+        let args = [x, n, x, every_lane, current_rounding];
+        self.intrinsic(name, &[], if width == 16 { &args } else { &args[..4] })
+    }
+
     fn prototype(&self, name: &str, p: Prototype) -> inkwell::values::FunctionValue<'c> {
         let function =
             self.declare(name, &vec![self.scalar_type(p.param); p.arity], p.result.map(|r| self.scalar_type(r)));
@@ -134,7 +165,7 @@ impl<'c> Ir<'c, '_> {
         function
     }
 
-    fn integer(&self, op: ScalarOp, dtype: DType, a: &[Value<'c>]) -> Result<Value<'c>> {
+    fn integer(&self, m: Machine, op: ScalarOp, dtype: DType, a: &[Value<'c>]) -> Result<Value<'c>> {
         let signed = dtype.is_signed_int();
         let pick = |names: [&'static str; 2]| names[usize::from(signed)];
         match op {
@@ -161,13 +192,13 @@ impl<'c> Ir<'c, '_> {
             ScalarOp::And => self.and(a[0], a[1]),
             ScalarOp::Or => self.or(a[0], a[1]),
             ScalarOp::Xor => self.xor(a[0], a[1]),
-            ScalarOp::Shl => self.shifted(Op::Shl, bits_of(dtype), a),
+            ScalarOp::Shl => self.shifted(m, Op::Shl, bits_of(dtype), a),
             ScalarOp::Shr if signed => {
                 let most = self.bits_like(a[1], u64::from(bits_of(dtype)) - 1)?;
                 let by = self.same_type("llvm.umin", &[a[1], most])?;
                 self.binary(Op::AShr, a[0], by)
             }
-            ScalarOp::Shr => self.shifted(Op::LShr, bits_of(dtype), a),
+            ScalarOp::Shr => self.shifted(m, Op::LShr, bits_of(dtype), a),
             _ => Err(internal(format!("`{}` on {dtype}", op.name()))),
         }
     }
@@ -196,8 +227,10 @@ impl<'c> Ir<'c, '_> {
     }
 
     /// A shift that gives 0 from the width on.
-    fn shifted(&self, op: Op, width: u32, a: &[Value<'c>]) -> Result<Value<'c>> {
-        let shifted = self.binary(op, a[0], a[1])?;
+    fn shifted(&self, m: Machine, op: Op, width: u32, a: &[Value<'c>]) -> Result<Value<'c>> {
+        // LLVM 22 knows that PTX shifts give 0 from the width on and drops the choice below, but PTX takes the distance in 32 bits.
+        let distance = if m.gpu && width == 64 { self.and_bits(a[1], 63)? } else { a[1] };
+        let shifted = self.binary(op, a[0], distance)?;
         let inside = self.compare_ints(IntPredicate::ULT, a[1], self.bits_like(a[1], u64::from(width))?)?;
         self.select(inside, shifted, self.bits_like(a[0], 0)?)
     }

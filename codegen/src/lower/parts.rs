@@ -9,14 +9,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::{ConvPass, DType};
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::Result;
 use tensorc_ir::estimate::{self, Wholes};
 use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
 
 use super::{Joins, packs};
-use crate::emit::{Layouts, Library, Runs, library_form};
+use crate::emit::{Library, Runs, library_form};
 
 /// Where a value lies in another one, in elements, as [`tensorc_abi::Part`].
 #[derive(Clone, Copy, Debug)]
@@ -313,30 +313,16 @@ fn addresses(graph: &Graph, node: NodeId, v: Value, writes: bool, runs: Runs) ->
     })
 }
 
-/// A library call with its operands and result where they lie.
-pub(super) fn laid_out(mut library: Library, layouts: &Layouts) -> Result<Library> {
-    let refused = || Diagnostic::new(Code::Internal, "a library call does not take an operand where it lies");
-    for operand in library.operands().into_iter().collect::<BTreeSet<_>>() {
-        if let Some(runs) = layouts.input(operand) {
-            library = library.laid_out(operand, runs).ok_or_else(refused)?;
-        }
-    }
-    match layouts.output(0) {
-        None => Ok(library),
-        Some(runs) => library.result_laid_out(runs).ok_or_else(refused),
-    }
-}
-
 impl Library {
     /// The positions of the operands.
-    fn operands(&self) -> Vec<usize> {
+    pub(super) fn operands(&self) -> Vec<usize> {
         match self {
             Library::Gemm { a, b, .. } | Library::Conv { a, b, .. } => a.iter().chain([b]).copied().collect(),
         }
     }
 
     /// The call with an operand in runs; `None` if the library cannot read it so.
-    fn laid_out(&self, operand: usize, runs: Runs) -> Option<Library> {
+    pub(super) fn laid_out(&self, operand: usize, runs: Runs) -> Option<Library> {
         let mut call = self.clone();
         match &mut call {
             Library::Gemm { gemm, a, b } => {
@@ -364,7 +350,7 @@ impl Library {
     }
 
     /// The call with its result in runs; `None` if the library cannot write it so.
-    fn result_laid_out(&self, runs: Runs) -> Option<Library> {
+    pub(super) fn result_laid_out(&self, runs: Runs) -> Option<Library> {
         let mut call = self.clone();
         match &mut call {
             Library::Gemm { gemm, .. } => {

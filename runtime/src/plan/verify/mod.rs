@@ -158,7 +158,7 @@ fn check_references(plan: &Plan, step: &Step) -> Result<(), PlanError> {
         StepOp::Gemm { epilogue, .. } | StepOp::Conv { epilogue, .. } | StepOp::Attention { epilogue, .. } => {
             epilogue.as_ref().map(|e| &e.kernel)
         }
-        StepOp::Copy { .. } | StepOp::Extern { .. } => None,
+        StepOp::Copy { .. } | StepOp::Extern { .. } | StepOp::Vendor { .. } => None,
     };
     let prologue = step.op.prologue().map(|p| &p.kernel);
     match kernel.into_iter().chain(prologue).find(|kernel| kernel.0 as usize >= plan.kernels.len()) {
@@ -194,7 +194,7 @@ fn uses(op: &StepOp) -> Vec<Arg> {
         [reads, writes].concat()
     };
     match op {
-        StepOp::Launch { args, .. } | StepOp::Extern { args, .. } => reads_first(args),
+        StepOp::Launch { args, .. } | StepOp::Extern { args, .. } | StepOp::Vendor { args, .. } => reads_first(args),
         StepOp::Gemm { a, b, c, epilogue, .. } | StepOp::Conv { a, b, c, epilogue, .. } => {
             let prologue = a.prologue().iter().flat_map(|p| p.args.clone()).collect::<Vec<_>>();
             let operands = a.buffer().into_iter().chain([*b]).map(read);
