@@ -169,9 +169,10 @@ pub mod step {
     pub const TASKS: usize = 3;
     /// Least number of tasks worth handing to a thread.
     pub const GRAIN: usize = 4;
-    /// The kernel, or one more than the kernel of the epilogue and 0 if there is none.
+    /// The kernel; of a library kernel, one more than the kernel of the epilogue and 0 if there is none, and in the high
+    /// half the same of the prologue (since version 1.2). With a prologue, the left operand has no slot.
     pub const FUNCTION: usize = 5;
-    /// Number of arguments of the epilogue.
+    /// Number of arguments of the epilogue, and in the high half of those of the prologue, whose slots come last.
     pub const ARGS: usize = 6;
     /// Offset of the words of the call ([`crate::words`]) of a library kernel.
     pub const CALL: usize = 7;

@@ -31,7 +31,7 @@ pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Conv2d, ConvLayout, Con
 #[cfg(feature = "plan")]
 pub use part::Part;
 #[cfg(feature = "plan")]
-pub use plan::{Arg, Buffer, BufferId, Epilogue, Home, KernelId, Plan, Step, StepOp, Weight};
+pub use plan::{Arg, Buffer, BufferId, Epilogue, Home, KernelId, LeftOperand, Plan, Prologue, Step, StepOp, Weight};
 #[cfg(feature = "plan")]
 pub use vendor::{VendorCall, VendorContraction};
 

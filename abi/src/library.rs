@@ -189,6 +189,16 @@ impl Conv2d {
         }
     }
 
+    /// Whether x may be computed as it is read, instead of lying in memory: if it or the result has its channels in
+    /// blocks, but not where minimal filtering makes blocks of planes.
+    pub const fn takes_computed(&self) -> bool {
+        match self.layout {
+            ConvLayout::Planar => false,
+            ConvLayout::ToBlocked => self.pass.tile().is_none(),
+            ConvLayout::Blocked => true,
+        }
+    }
+
     /// A 1×1 filter with unit stride and no padding: a matrix product over pixels.
     pub const fn is_pointwise(&self) -> bool {
         self.kernel[0] == 1
@@ -321,7 +331,7 @@ pub enum Packing {
     Conv(Conv2d),
 }
 
-/// Index parameters of an epilogue kernel, in order.
+/// Index parameters of the kernel of an epilogue or a prologue, in order.
 ///
 /// A library kernel calls its epilogue once for every finished block of C, with the block's batch
 /// index and its half-open row and column ranges. The epilogue reads the accumulators from C and
@@ -333,6 +343,13 @@ pub enum Packing {
 ///
 /// The epilogue of an [`Attention`] is called for tiles of scores, which lie in memory of the library:
 /// element (i, j) of the block is at `(i - rows.0)·TILE_COLS + j - cols.0` of the first buffer.
+///
+/// A prologue is called for blocks of the left operand before they are read, with the block's batch index, rows and
+/// columns in the operand. It writes element (i, j) at `i·ld + j` of the first buffer, memory of the library that is
+/// addressed as if all of that batch index' matrix were there. For a product, rows and columns are those of A, and
+/// `ld` is k. For a convolution over blocked channels, the batch index is `[n, block, 0]`, rows are pixels, columns
+/// channels of the block, and `ld` is their number; over channels in planes the batch index is `[n, 0, 0]`, rows are
+/// channels, columns pixels, and `ld` is the number of pixels.
 pub fn epilogue_scalars(batch: [u64; GEMM_BATCH_RANK], rows: (u64, u64), cols: (u64, u64)) -> [i64; 7] {
     [batch[0] as i64, batch[1] as i64, batch[2] as i64, rows.0 as i64, rows.1 as i64, cols.0 as i64, cols.1 as i64]
 }

@@ -177,10 +177,10 @@ pub enum StepOp {
     /// A generated kernel over the iterations `0..extent`, which may run in any order and split.
     Launch { kernel: KernelId, args: Vec<Arg>, extent: u64 },
     /// Library matrix product.
-    Gemm { call: BatchedGemm, a: BufferId, b: BufferId, c: BufferId, epilogue: Option<Epilogue> },
+    Gemm { call: BatchedGemm, a: LeftOperand, b: BufferId, c: BufferId, epilogue: Option<Epilogue> },
     /// Library convolution, or a gradient of one; `call.pass` says what the operands `a` and `b` and the
     /// result `c` are.
-    Conv { call: Conv2d, a: BufferId, b: BufferId, c: BufferId, epilogue: Option<Epilogue> },
+    Conv { call: Conv2d, a: LeftOperand, b: BufferId, c: BufferId, epilogue: Option<Epilogue> },
     /// Library attention. The epilogue is applied to tiles of scores: its kernel takes the tile, then `args`,
     /// all of them read.
     Attention { call: Attention, q: BufferId, k: BufferId, v: BufferId, out: BufferId, epilogue: Option<Epilogue> },
@@ -200,15 +200,64 @@ pub struct Epilogue {
     pub args: Vec<Arg>,
 }
 
+/// A generated kernel that computes blocks of the left operand of a library kernel where that reads them, so that
+/// the operand lies in no buffer. Its kernel takes memory of the library's, then `args`, all of them read
+/// ([`crate::library::epilogue_scalars`]).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prologue {
+    pub kernel: KernelId,
+    pub args: Vec<Arg>,
+}
+
+/// The left operand of a library kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum LeftOperand {
+    Buffer(BufferId),
+    Computed(Prologue),
+}
+
+impl From<BufferId> for LeftOperand {
+    fn from(id: BufferId) -> LeftOperand {
+        LeftOperand::Buffer(id)
+    }
+}
+
+impl LeftOperand {
+    pub fn buffer(&self) -> Option<BufferId> {
+        match self {
+            LeftOperand::Buffer(id) => Some(*id),
+            LeftOperand::Computed(_) => None,
+        }
+    }
+
+    pub fn prologue(&self) -> Option<&Prologue> {
+        match self {
+            LeftOperand::Buffer(_) => None,
+            LeftOperand::Computed(prologue) => Some(prologue),
+        }
+    }
+}
+
 impl StepOp {
-    /// Every buffer use of this step, reads before writes for library calls.
+    /// What computes the left operand of a library kernel.
+    pub fn prologue(&self) -> Option<&Prologue> {
+        match self {
+            StepOp::Gemm { a, .. } | StepOp::Conv { a, .. } => a.prologue(),
+            _ => None,
+        }
+    }
+
+    /// Every buffer use of this step, reads before writes for library calls: the operands in buffers, the result,
+    /// arguments of the epilogue, arguments of the prologue.
     pub fn args(&self) -> Vec<Arg> {
         let read = |buffer| Arg { buffer, writes: false };
         let write = |buffer| Arg { buffer, writes: true };
         let (mut args, epilogue) = match self {
             StepOp::Launch { args, .. } => (args.clone(), None),
-            StepOp::Gemm { a, b, c, epilogue, .. } => (vec![read(*a), read(*b), write(*c)], epilogue.as_ref()),
-            StepOp::Conv { a, b, c, epilogue, .. } => (vec![read(*a), read(*b), write(*c)], epilogue.as_ref()),
+            StepOp::Gemm { a, b, c, epilogue, .. } | StepOp::Conv { a, b, c, epilogue, .. } => {
+                let operands = a.buffer().into_iter().chain([*b]).map(read);
+                (operands.chain([write(*c)]).collect(), epilogue.as_ref())
+            }
             StepOp::Attention { q, k, v, out, epilogue, .. } => {
                 (vec![read(*q), read(*k), read(*v), write(*out)], epilogue.as_ref())
             }
@@ -217,6 +266,9 @@ impl StepOp {
         };
         if let Some(epilogue) = epilogue {
             args.extend(epilogue.args.iter().copied());
+        }
+        if let Some(prologue) = self.prologue() {
+            args.extend(prologue.args.iter().copied());
         }
         args
     }

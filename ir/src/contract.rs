@@ -2,6 +2,7 @@
 //! two-dimensional convolution or a gradient of one.
 
 mod blocked;
+mod computed;
 mod gradient;
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
@@ -12,6 +13,7 @@ use crate::prim::{Contraction, Method};
 use crate::types::DenseType;
 
 pub use blocked::{as_blocked_convolution, blocked_convolution};
+pub use computed::{computed_elements, computed_operand};
 pub use gradient::{as_conv_data_gradient, as_conv_filter_gradient};
 
 /// Whether a library kernel computes the contraction.
@@ -39,6 +41,8 @@ pub struct Gemm {
     pub batch_axes: [Vec<usize>; GEMM_BATCH_RANK],
     pub row_axes: Vec<usize>,
     pub col_axes: Vec<usize>,
+    /// The iteration axes that products are added over.
+    pub depth_axes: Vec<usize>,
 }
 
 /// One iteration axis and how far a step along it moves in each operand, in elements.
@@ -133,10 +137,11 @@ pub fn as_product(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides
         b_packed: false,
     };
     let ids = |axis: Option<Axis>| axis.map_or(vec![], |x| x.ids);
+    let depth_axes = ids(k);
     let mut batch_axes: [Vec<usize>; GEMM_BATCH_RANK] = Default::default();
     let used = batch.len();
     batch.into_iter().enumerate().for_each(|(i, x)| batch_axes[GEMM_BATCH_RANK - used + i] = x.ids);
-    Some(Gemm { call, swapped: flip, batch_axes, row_axes: ids(rows), col_axes: ids(cols) })
+    Some(Gemm { call, swapped: flip, batch_axes, row_axes: ids(rows), col_axes: ids(cols), depth_axes })
 }
 
 type Stride = fn(&Axis) -> i64;

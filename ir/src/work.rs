@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::DenseType;
 use tensorc_abi::ConvLayout;
 
-use crate::contract::{as_convolution, as_gemm};
+use crate::contract::{as_convolution, as_gemm, computed_elements};
 use crate::diag::Result;
 use crate::graph::{Graph, NodeKind, Value};
 use crate::index::Index;
@@ -202,7 +202,7 @@ struct Demand<'a> {
     touched: Vec<u64>,
 }
 
-impl Demand<'_> {
+impl<'a> Demand<'a> {
     fn member(&mut self, i: usize, member: &Member<'_>, work: &mut Work) {
         let Some(out) = member.types.first() else { return };
         let len = out.len();
@@ -242,16 +242,16 @@ impl Demand<'_> {
                 member.args.iter().for_each(|source| self.read(*source, elements, true, elements));
             }
             Prim::Contract(c) => {
-                match (member.ops, &member.args[..]) {
-                    (Some(ops), _) => work.ops.add(&ops),
-                    (None, [Source::External(l), Source::External(r)]) => {
-                        work.ops.add(&Ops::of_contraction(c, self.externals[*l], self.externals[*r]));
-                    }
-                    _ => {}
-                }
-                for (source, map) in member.args.iter().zip([&c.lhs, &c.rhs]) {
+                let [l, r] = member.args[..] else { return };
+                let (Some(lhs), Some(rhs)) = (self.ty(l), self.ty(r)) else { return };
+                work.ops.add(&member.ops.unwrap_or_else(|| Ops::of_contraction(c, lhs, rhs)));
+                for (source, map) in [(l, &c.lhs), (r, &c.rhs)] {
                     let points = points(map, &c.extents);
-                    self.read(*source, points, false, points);
+                    let times = match source {
+                        Source::Member(_) => computed_elements(c, lhs, rhs, points.min(self.len(source))),
+                        _ => points,
+                    };
+                    self.read(source, times, false, points);
                 }
             }
             Prim::Concat { .. } | Prim::Kernel(_) | Prim::Extern(_) => {
@@ -268,6 +268,14 @@ impl Demand<'_> {
             Source::Member(i) => self.members[i].types.first().map_or(&[], |t| &t.dims),
             Source::External(i) => &self.externals[i].dims,
             Source::Number => &[],
+        }
+    }
+
+    fn ty(&self, source: Source) -> Option<&'a DenseType> {
+        match source {
+            Source::Member(i) => self.members[i].types.first(),
+            Source::External(i) => self.externals.get(i).copied(),
+            Source::Number => None,
         }
     }
 

@@ -148,7 +148,7 @@ impl Report {
             unsafe { pack(&packing, b.as_ptr().cast(), &mut packed) };
             b = packed;
         }
-        let mut scratch = Aligned::of(&vec![0.0f32; gemm_scratch(&call) / 4 + 1]);
+        let mut scratch = Aligned::of(&vec![0.0f32; gemm_scratch(&call, None) / 4 + 1]);
         let (a, b, mut c) = (Aligned::of(&a), Aligned::of(&b), Aligned::of(&c));
         let tasks = gemm_tasks(&call);
         let seconds = best(|| {
@@ -228,7 +228,7 @@ impl Report {
             ConvPass::DataGradient => (y, w, x),
             ConvPass::FilterGradient => (x, y, w),
         };
-        let mut scratch = Aligned::of(&vec![0.0f32; conv_scratch(&call) / 4 + 1]);
+        let mut scratch = Aligned::of(&vec![0.0f32; conv_scratch(&call, None) / 4 + 1]);
         let (x, packed, mut y) = (Aligned::of(&x), Aligned::of(&packed), Aligned::of(&y));
         let tasks = conv_tasks(&call);
         let seconds = best(|| {

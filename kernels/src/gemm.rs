@@ -7,8 +7,9 @@ use tensorc_abi::{BatchedGemm, MatrixLayout};
 use crate::blocking::{
     KC, Left, Operands, Rect, Right, Split, Target, multiply, reads_in_place, row_panels, whole_lines,
 };
+use crate::prologue::{Computed, table_bytes};
 use crate::tiers::{Ahead, MR, NR, Panel, SKINNY_ROWS, Skinny, Tier};
-use crate::{EpilogueCall, Isa, isa};
+use crate::{EpilogueCall, Isa, LeftOperand, isa};
 
 /// Most row panels of one task: 432 KiB of A for each block of k.
 const TASK_ROW_PANELS: usize = 16;
@@ -61,6 +62,8 @@ struct Schedule {
     in_place: bool,
     /// Whether A is.
     left_in_place: bool,
+    /// Whether A is computed, a panel of rows at a time.
+    computed: bool,
     rows: Split,
     row_blocks: Split,
     /// Column panels counted in `col_unit`s.
@@ -70,7 +73,7 @@ struct Schedule {
 }
 
 impl Schedule {
-    fn new(call: &BatchedGemm) -> Self {
+    fn new(call: &BatchedGemm, computed: bool) -> Self {
         let batches: usize = call.batch.iter().product::<u64>() as usize;
         let (m, n, k) = (call.m as usize, call.n as usize, call.k as usize);
         let skinny = m <= SKINNY_ROWS && (call.b_packed || call.b.col_stride == 1);
@@ -104,7 +107,8 @@ impl Schedule {
             skinny,
             b_packed: call.b_packed,
             in_place,
-            left_in_place: left_in_place(call),
+            left_in_place: !computed && left_in_place(call),
+            computed,
             rows,
             row_blocks,
             col_blocks,
@@ -144,6 +148,11 @@ impl Schedule {
         if self.keeps_right() { self.n.next_multiple_of(NR) * self.k } else { NR * self.depth.longest() }
     }
 
+    /// Elements of a panel of rows of A that is computed.
+    fn computed_elements(&self) -> usize {
+        if self.computed { whole_lines(MR.min(self.m) * self.k) } else { 0 }
+    }
+
     fn left_elements(&self) -> usize {
         if self.left_in_place {
             return 0;
@@ -155,16 +164,23 @@ impl Schedule {
 
 /// Number of tasks of a product; they may run in any order, on any threads.
 pub fn gemm_tasks(call: &BatchedGemm) -> u64 {
-    Schedule::new(call).tasks() as u64
+    Schedule::new(call, false).tasks() as u64
 }
 
-/// Bytes of scratch one thread needs for [`gemm_run`].
-pub fn gemm_scratch(call: &BatchedGemm) -> usize {
-    let schedule = Schedule::new(call);
-    if schedule.skinny || schedule.is_empty() {
+/// Number of tasks in turn that share what is computed of A.
+pub fn gemm_together(call: &BatchedGemm) -> u64 {
+    let schedule = Schedule::new(call, true);
+    if schedule.skinny || schedule.keeps_left() { schedule.col_blocks.parts() as u64 } else { 1 }
+}
+
+/// Bytes of scratch one thread needs for [`gemm_run`], with A computed from so many arguments or in memory.
+pub fn gemm_scratch(call: &BatchedGemm, prologue: Option<usize>) -> usize {
+    let schedule = Schedule::new(call, prologue.is_some());
+    if schedule.is_empty() {
         return 0;
     }
-    (schedule.left_elements() + schedule.right_elements()) * size_of::<f32>()
+    let packed = if schedule.skinny { 0 } else { schedule.left_elements() + schedule.right_elements() };
+    prologue.map_or(0, table_bytes) + (schedule.computed_elements() + packed) * size_of::<f32>()
 }
 
 /// Executes the tasks `tasks` of a product, and its epilogue on every block they finish.
@@ -172,13 +188,13 @@ pub fn gemm_scratch(call: &BatchedGemm) -> usize {
 /// Consecutive tasks of one call share packed operands where they can.
 ///
 /// # Safety
-/// `a`, `b` and `c` address every element `call` names (`b` a packed operand if `b_packed`), C does
+/// `a`, `b` and `c` address every element `call` names (`b` a packed operand if `b_packed`; A may be computed), C does
 /// not overlap A or B and nothing else accesses the tasks' part of it, `scratch` has
-/// [`gemm_scratch`] bytes aligned for f32 (at best for a cache line), `tasks` lies within [`gemm_tasks`], and the epilogue's
-/// arguments fit its code.
+/// [`gemm_scratch`] bytes aligned for f32 (at best for a cache line; for addresses if A is computed), `tasks` lies within
+/// [`gemm_tasks`], and the arguments of epilogue and prologue fit their code.
 pub unsafe fn gemm_run(
     call: &BatchedGemm,
-    a: *const f32,
+    a: impl Into<LeftOperand>,
     b: *const f32,
     c: *mut f32,
     epilogue: Option<EpilogueCall>,
@@ -200,20 +216,26 @@ pub unsafe fn gemm_run(
 pub unsafe fn gemm_run_with(
     isa: Isa,
     call: &BatchedGemm,
-    a: *const f32,
+    a: impl Into<LeftOperand>,
     b: *const f32,
     c: *mut f32,
     epilogue: Option<EpilogueCall>,
     tasks: Range<u64>,
     scratch: *mut u8,
 ) {
-    let schedule = Schedule::new(call);
+    let a = a.into();
+    let schedule = Schedule::new(call, matches!(a, LeftOperand::Computed(_)));
     let tier = Tier::new(isa);
-    let mut product = Product { call, schedule: &schedule, tier, a, b, c, epilogue };
-    let left = scratch.cast::<f32>();
+    // SAFETY: scratch is as large as `gemm_scratch` says.
+    let (a, computed, rows) = unsafe { a.bind(scratch) };
+    let left = rows.wrapping_add(schedule.computed_elements());
+    let mut product =
+        Product { call, schedule: &schedule, tier, a, computed: computed.map(|c| (c, rows)), b, c, epilogue };
+    let mut skinny = None;
     let mut operands = GemmOperands {
         product: Product { ..product },
         a,
+        batch: [0; 3],
         b,
         left,
         right: left.wrapping_add(schedule.left_elements()),
@@ -232,7 +254,8 @@ pub unsafe fn gemm_run_with(
             // SAFETY: the block and batch are inside the call.
             unsafe {
                 if schedule.skinny {
-                    product.run_skinny(batch, schedule.cols(col_block));
+                    product.run_skinny(batch, schedule.cols(col_block), skinny != Some(batch));
+                    skinny = Some(batch);
                 } else {
                     product.run_block(&mut operands, batch, row_block, col_block);
                 }
@@ -258,17 +281,30 @@ struct Product<'a> {
     schedule: &'a Schedule,
     tier: Tier,
     a: *const f32,
+    /// What computes A, and memory for a panel of its rows.
+    computed: Option<(Computed, *mut f32)>,
     b: *const f32,
     c: *mut f32,
     epilogue: Option<EpilogueCall>,
 }
 
 impl Product<'_> {
+    /// `fresh`: computed rows of A must be computed.
+    ///
     /// # Safety
     /// As for [`gemm_run`], with the columns inside C.
-    unsafe fn run_skinny(&mut self, batch: [u64; 3], cols: Range<usize>) {
-        let (call, k) = (self.call, self.schedule.k);
-        let a = self.a.wrapping_offset(batch_offset(&call.a, batch));
+    unsafe fn run_skinny(&mut self, batch: [u64; 3], cols: Range<usize>, fresh: bool) {
+        let (call, m, k) = (self.call, self.schedule.m, self.schedule.k);
+        let (a, a_row, a_col) = match self.computed {
+            None => (self.a.wrapping_offset(batch_offset(&call.a, batch)), call.a.row_stride, call.a.col_stride),
+            Some((computed, rows)) => {
+                if fresh {
+                    // SAFETY: the memory holds the rows of a skinny product.
+                    unsafe { computed.block(batch, 0..m, 0..k, k, rows) };
+                }
+                (rows.cast_const(), k as i64, 1)
+            }
+        };
         let c = self.c.wrapping_offset(batch_offset(&call.c, batch));
         let (b, b_row, b_panel) = if call.b_packed {
             (self.b, NR as isize, (NR * k) as isize)
@@ -278,12 +314,12 @@ impl Product<'_> {
         for j0 in cols.clone().step_by(STREAM_COLUMNS) {
             let j1 = cols.end.min(j0 + STREAM_COLUMNS);
             let skinny = Skinny {
-                m: self.schedule.m,
+                m,
                 n: j1 - j0,
                 k,
                 a,
-                a_row: call.a.row_stride as isize,
-                a_col: call.a.col_stride as isize,
+                a_row: a_row as isize,
+                a_col: a_col as isize,
                 b: b.wrapping_offset((j0 / NR) as isize * b_panel),
                 b_row,
                 b_panel,
@@ -293,7 +329,7 @@ impl Product<'_> {
             // SAFETY: the columns j0..j1 are inside the operands.
             unsafe {
                 self.tier.skinny(&skinny);
-                EpilogueCall::finish(self.epilogue, batch, 0..self.schedule.m, j0..j1);
+                EpilogueCall::finish(self.epilogue, batch, 0..m, j0..j1);
             }
         }
     }
@@ -311,6 +347,7 @@ impl Product<'_> {
         let cols = schedule.cols(col_block);
         let (a, b) = (batch_offset(&call.a, batch), batch_offset(&call.b, batch));
         operands.a = self.a.wrapping_offset(a);
+        operands.batch = batch;
         operands.b = if call.b_packed { self.b } else { self.b.wrapping_offset(b) };
         operands.fresh = operands.packed != Some((a, row_block)) || !schedule.keeps_left();
         let kept = operands.kept.filter(|(of, _)| *of == b && schedule.keeps_right()).map_or(0, |(_, blocks)| blocks);
@@ -334,6 +371,7 @@ impl Product<'_> {
 struct GemmOperands<'a> {
     product: Product<'a>,
     a: *const f32,
+    batch: [u64; 3],
     b: *const f32,
     left: *mut f32,
     right: *mut f32,
@@ -349,7 +387,7 @@ struct GemmOperands<'a> {
 
 impl Operands for GemmOperands<'_> {
     unsafe fn left(&mut self, rect: &Rect, k: Range<usize>) -> Left {
-        let Product { call, schedule, tier, .. } = self.product;
+        let Product { call, schedule, tier, computed, .. } = self.product;
         let (stride, skip) = if schedule.keeps_left() { (schedule.k, k.start) } else { (k.len(), 0) };
         let (rs, cs) = (call.a.row_stride as isize, call.a.col_stride as isize);
         if schedule.left_in_place {
@@ -361,10 +399,18 @@ impl Operands for GemmOperands<'_> {
             let first = rect.rows.start(rect.panels.start);
             for p in rect.panels.clone() {
                 let rows = rect.rows.range(p);
+                let (src, k_stride, j_stride) = match computed {
+                    None => (self.a.wrapping_offset(rows.start as isize * rs + k.start as isize * cs), cs, rs),
+                    Some((computed, to)) => {
+                        // SAFETY: the rows and terms are inside A, and the memory holds a panel.
+                        unsafe { computed.block(self.batch, rows.clone(), k.clone(), schedule.k, to) };
+                        (to.cast_const(), 1, schedule.k as isize)
+                    }
+                };
                 let panel = Panel {
-                    src: self.a.wrapping_offset(rows.start as isize * rs + k.start as isize * cs),
-                    k_stride: cs,
-                    j_stride: rs,
+                    src,
+                    k_stride,
+                    j_stride,
                     k: k.len(),
                     width: rows.len(),
                     dst: self.left.wrapping_add((rows.start - first) * stride + skip * rows.len()),

@@ -24,16 +24,21 @@ mod fused;
 mod gemm;
 mod isa;
 pub mod math64;
+mod prologue;
 pub mod stand_ins;
 mod tiers;
 pub mod vmath;
 mod weights;
 
 pub use attention::{attention_run, attention_run_with, attention_scratch, attention_tasks};
-pub use conv::{ConvWay, conv_run, conv_run_by, conv_run_with, conv_scratch, conv_scratch_by, conv_tasks, conv_way};
+pub use conv::{
+    ConvWay, conv_run, conv_run_by, conv_run_with, conv_scratch, conv_scratch_by, conv_tasks, conv_together,
+    conv_together_by, conv_way,
+};
 pub use epilogue::EpilogueCall;
-pub use gemm::{gemm_run, gemm_run_with, gemm_scratch, gemm_tasks};
+pub use gemm::{gemm_run, gemm_run_with, gemm_scratch, gemm_tasks, gemm_together};
 pub use isa::{Isa, isa};
+pub use prologue::{LeftOperand, PrologueCall, computed_grain};
 pub use weights::{pack, pack_with, packed_len};
 
 /// Address of the function called `name` for generated code to call: of [`math64`], [`stand_ins`] or [`vmath`].

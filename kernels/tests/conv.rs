@@ -5,8 +5,8 @@
 
 mod support;
 
-use support::{Counter, Random, assert_same_bits, cuts, tiers};
-use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvLayout, ConvPass, Packing};
+use support::{Counter, Random, Supply, assert_same_bits, cuts, scratch, tiers};
+use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvLayout, ConvPass, MatrixLayout, Packing};
 use tensorc_kernels::{Isa, conv_run_with, conv_scratch, conv_tasks, pack_with, packed_len};
 
 /// The place of every product: batch entry, group, output and input channel within the group, output
@@ -93,6 +93,18 @@ fn model(call: &Conv2d, left: &[f32], right: &[f32]) -> Vec<f32> {
     sums.into_iter().map(close).collect()
 }
 
+/// A prologue that hands out x, if the convolution takes it so.
+fn supply(call: &Conv2d, x: &[f32]) -> Option<Supply> {
+    let (image, plane) = (call.image_strides()[0] as i64, (call.input[0] * call.input[1]) as i64);
+    let lanes = CHANNEL_BLOCK as i64;
+    let (batch_strides, row_stride) = match call.layout {
+        ConvLayout::Blocked => ([image, plane * lanes, 0], lanes),
+        _ => ([image, 0, 0], plane),
+    };
+    let layout = MatrixLayout { offset: 0, batch_strides, row_stride, col_stride: 1 };
+    call.takes_computed().then(|| Supply::new(x, &layout, row_stride as usize))
+}
+
 fn run(isa: Isa, call: &Conv2d, a: &[f32], b: &[f32], ranges: &[std::ops::Range<u64>], epilogue: bool) -> Vec<f32> {
     let packing = Packing::Conv(call.contiguous());
     let mut packed = vec![f32::NAN; packed_len(&packing)];
@@ -127,12 +139,15 @@ fn run(isa: Isa, call: &Conv2d, a: &[f32], b: &[f32], ranges: &[std::ops::Range<
         ),
     };
     let counter = Counter::new([batch, blocks, 1], rows, cols, y.as_mut_ptr(), strides);
-    for range in ranges {
-        let mut scratch = vec![f32::NAN; conv_scratch(call) / 4];
+    let supply = supply(call, a);
+    for (i, range) in ranges.iter().enumerate() {
+        let supply = supply.as_ref().filter(|_| i % 2 == 1);
+        let left = supply.map_or(a.as_ptr().into(), Supply::left);
+        let mut scratch = scratch(conv_scratch(call, supply.map(|_| Supply::ARGS)));
         let finish = epilogue.then(|| counter.call());
         let scratch = scratch.as_mut_ptr().cast();
         // SAFETY: the buffers have the sizes the call states.
-        unsafe { conv_run_with(isa, call, a.as_ptr(), right, y.as_mut_ptr(), finish, range.clone(), scratch) };
+        unsafe { conv_run_with(isa, call, left, right, y.as_mut_ptr(), finish, range.clone(), scratch) };
     }
     if epilogue {
         counter.assert_once(&format!("{call:?}"));

@@ -3,7 +3,7 @@
 
 mod support;
 
-use support::{Counter, Random, assert_same_bits, cuts, tiers};
+use support::{Counter, Random, Supply, assert_same_bits, cuts, scratch, tiers};
 use tensorc_abi::{BatchedGemm, MatrixLayout, Packing};
 use tensorc_kernels::{Isa, gemm_run_with, gemm_scratch, gemm_tasks, pack_with, packed_len};
 
@@ -100,21 +100,15 @@ fn run(
     let [s0, s1, s2] = call.c.batch_strides;
     let data = c.as_mut_ptr().wrapping_add(call.c.offset as usize);
     let counter = Counter::new(call.batch, call.m, call.n, data, [s0, s1, s2, call.c.row_stride]);
-    for range in ranges {
-        let mut scratch = vec![f32::NAN; gemm_scratch(call) / 4];
+    let supply = Supply::new(a, &call.a, call.k as usize);
+    for (i, range) in ranges.iter().enumerate() {
+        let computed = i % 2 == 1;
+        let left = if computed { supply.left() } else { a.as_ptr().into() };
+        let mut scratch = scratch(gemm_scratch(call, computed.then_some(Supply::ARGS)));
         let finish = epilogue.then(|| counter.call());
         // SAFETY: the buffers have the sizes the call states.
         unsafe {
-            gemm_run_with(
-                isa,
-                call,
-                a.as_ptr(),
-                right,
-                c.as_mut_ptr(),
-                finish,
-                range.clone(),
-                scratch.as_mut_ptr().cast(),
-            );
+            gemm_run_with(isa, call, left, right, c.as_mut_ptr(), finish, range.clone(), scratch.as_mut_ptr().cast());
         }
     }
     if epilogue {

@@ -9,10 +9,11 @@ use core::mem::{align_of, size_of};
 use tensorc_abi::artifact::{Parallel, Status, Tensor, Weights, status};
 use tensorc_abi::image::{Image, slot, step, variant};
 use tensorc_abi::{Attention, BatchedGemm, Conv2d};
+use tensorc_kernels::computed_grain;
 
 use crate::library::{Call, Library};
 use crate::model::{Model, steps, variants};
-use crate::pool::{region, workers};
+use crate::pool::{chunk, region, workers};
 use crate::signature::Signature;
 use crate::weights;
 
@@ -82,11 +83,15 @@ fn library_call(
     let library = model.library(kind as usize)?;
     let len = *[BatchedGemm::WORDS, Attention::WORDS].get(kind as usize).unwrap_or(&Conv2d::WORDS);
     let words = image.words(s[step::CALL] as usize, len);
-    let epilogue = match s[step::FUNCTION] {
-        0 => None,
-        function => Some(model.kernel(image, function - 1)?),
+    let kernel = |function: u32| match function {
+        0 => Some(None),
+        function => model.kernel(image, u64::from(function) - 1).map(Some),
     };
-    Some(Some((library, Call { words, epilogue, args: s[step::ARGS] as usize })))
+    // Low halves are the epilogue's, high ones the prologue's.
+    let (functions, args) = (s[step::FUNCTION], s[step::ARGS]);
+    let epilogue = kernel(functions as u32)?;
+    let prologue = kernel((functions >> 32) as u32)?.map(|f| (f, (args >> 32) as usize));
+    Some(Some((library, Call { words, epilogue, args: args as u32 as usize, prologue })))
 }
 
 /// Bytes of memory that a context for so many workers takes; 0 if the model is damaged.
@@ -309,6 +314,13 @@ impl Context {
                 let (library, call) =
                     library_call(self.model, &self.signature.image, s).flatten().ok_or(status::DAMAGED)?;
                 let scratch = Shared(self.scratch.cast_const());
+                let grain = match call.prologue {
+                    Some(_) => {
+                        let workers = workers(&self.parallel) as u64;
+                        computed_grain(chunk(tasks, grain, workers), (library.together)(&call), tasks, workers)
+                    }
+                    None => grain,
+                };
                 region(&self.parallel, tasks, grain, &|worker, range| {
                     let own = scratch.get().wrapping_add(worker * self.scratch_stride).cast_mut();
                     // SAFETY: the compiler made the call for these arguments; every worker has scratch of its own.

@@ -26,10 +26,15 @@ struct Region<'f> {
     chunk: u64,
 }
 
+/// Tasks of a chunk, at least `grain`, when so many workers share a step.
+pub fn chunk(tasks: u64, grain: u64, workers: u64) -> u64 {
+    (tasks / (workers * CHUNKS_PER_WORKER)).max(grain).max(1)
+}
+
 /// Executes tasks `0..tasks` in chunks of at least `grain`, which get the number of their worker and a range.
 pub fn region(parallel: &Parallel, tasks: u64, grain: u64, body: &(dyn Fn(usize, Range<u64>) + Sync)) {
     let workers = workers(parallel) as u64;
-    let chunk = (tasks / (workers * CHUNKS_PER_WORKER)).max(grain).max(1);
+    let chunk = chunk(tasks, grain, workers);
     match parallel.parallel_for.filter(|_| workers > 1 && chunk < tasks) {
         Some(parallel_for) => {
             let mut region = Region { body, tasks, chunk };

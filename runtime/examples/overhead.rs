@@ -60,7 +60,7 @@ fn perceptron() -> Result<(Plan, Vec<WeightStorage>), Box<dyn Error>> {
             |cols: u64| MatrixLayout { offset: 0, batch_strides: [0; 3], row_stride: cols as i64, col_stride: 1 };
         let call = BatchedGemm { batch: [1; 3], m: 1, n, k, a: rows(k), b: rows(n), c: rows(n), b_packed: true };
         let [a, b, c] = [0, 1, 2].map(|i| BufferId(2 * layer as u32 + i));
-        let op = StepOp::Gemm { call, a, b, c, epilogue: None };
+        let op = StepOp::Gemm { call, a: a.into(), b, c, epilogue: None };
         plan.steps.push(Step { name: format!("dense{layer}"), op, flops: 2 * k * n, bytes: 4 * k * n });
     }
     plan.inputs.push(BufferId(0));
@@ -87,7 +87,7 @@ fn measure_perceptron(pool: &Pool) -> Result<(f64, f64), Box<dyn Error>> {
         result = context.run(pool, Bindings::new(&inputs, &mut [TensorMut::from_slice(&[1, 10], &mut y)]));
     });
     result?;
-    let scratch_bytes = calls.iter().map(tensorc_kernels::gemm_scratch).max().unwrap_or(0);
+    let scratch_bytes = calls.iter().map(|call| tensorc_kernels::gemm_scratch(call, None)).max().unwrap_or(0);
     let mut scratch = AlignedBuffer::zeroed(scratch_bytes as u64, "scratch")?;
     let (a, mut c) = ([0.5f32; 32], [0f32; 32]);
     let direct = best_ns(200, 1000, || {

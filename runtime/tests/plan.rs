@@ -345,7 +345,7 @@ fn dense(m: u64, k: u64, packed: bool, big: bool) -> Plan {
     let layout = |cols: u64| MatrixLayout { offset: 0, batch_strides: [0; 3], row_stride: cols as i64, col_stride: 1 };
     let call = BatchedGemm { batch: [1; 3], m, n, k, a: layout(k), b: layout(n), c: layout(n), b_packed: packed };
     let epilogue = epilogue(BIAS_RELU, &[write(y), read(bias)]);
-    step(&mut plan, "dense", StepOp::Gemm { call, a: x, b: w, c: y, epilogue }, big);
+    step(&mut plan, "dense", StepOp::Gemm { call, a: x.into(), b: w, c: y, epilogue }, big);
     plan
 }
 
@@ -405,7 +405,7 @@ fn convolutions_agree_with_a_plain_loop() {
     let x = buffer(&mut plan, "x", &[2, 3, 9, 8], Home::Input(0));
     let w = weight(&mut plan, "w", &[5, 3, 3, 3], Packing::Conv(call));
     let y = buffer(&mut plan, "y", &[2, 5, 5, 4], Home::Output(0));
-    step(&mut plan, "conv", StepOp::Conv { call, a: x, b: w, c: y, epilogue: None }, true);
+    step(&mut plan, "conv", StepOp::Conv { call, a: x.into(), b: w, c: y, epilogue: None }, true);
     let (x, w) = (ramp(2 * 3 * 9 * 8), ramp(5 * 3 * 3 * 3));
     let mut expected = vec![0f32; 2 * 5 * 5 * 4];
     for (at, value) in expected.iter_mut().enumerate() {

@@ -193,7 +193,7 @@ fn product() -> Plan {
         c: row_major(3, 5),
         b_packed: false,
     };
-    step(&mut plan, "dot", StepOp::Gemm { call, a, b, c, epilogue: None }, false);
+    step(&mut plan, "dot", StepOp::Gemm { call, a: a.into(), b, c, epilogue: None }, false);
     plan
 }
 
@@ -309,7 +309,7 @@ fn library_calls_do_not_work_in_place() {
     plan.arena_bytes = 128;
     let mut square = plan.steps[0].op.clone();
     if let StepOp::Gemm { call, a, c, .. } = &mut square {
-        (call.n, call.c, *a, *c) = (4, row_major(3, 4), t, u);
+        (call.n, call.c, *a, *c) = (4, row_major(3, 4), t.into(), u);
     }
     plan.steps.clear();
     launch(&mut plan, "fill", SCALE, &[read(BufferId(0)), write(t)], 24, false);
@@ -363,14 +363,14 @@ fn convolutions_match_their_tensors_and_weights() {
     let x = buffer(&mut plan, "x", &[1, 2, 5, 5], Home::Input(0));
     let w = weight(&mut plan, "w", &[3, 2, 3, 3], Packing::Conv(call));
     let y = buffer(&mut plan, "y", &[1, 3, 3, 3], Home::Output(0));
-    step(&mut plan, "conv", StepOp::Conv { call, a: x, b: w, c: y, epilogue: None }, false);
+    step(&mut plan, "conv", StepOp::Conv { call, a: x.into(), b: w, c: y, epilogue: None }, false);
     verify(&plan).unwrap();
     let with = |change: fn(&mut Conv2d)| {
         let (mut plan, mut call) = (plan.clone(), call);
         change(&mut call);
         plan.weights[0].packing = Packing::Conv(call);
         plan.buffers[w.0 as usize].dims = vec![call.out_channels, 2, 3, 3];
-        plan.steps[0].op = StepOp::Conv { call, a: x, b: w, c: y, epilogue: None };
+        plan.steps[0].op = StepOp::Conv { call, a: x.into(), b: w, c: y, epilogue: None };
         verify(&plan).unwrap_err()
     };
     let bounds = |buffer: &str, len| PlanError::Bounds { step: "conv".into(), buffer: buffer.into(), len };
@@ -495,7 +495,7 @@ fn library_calls_keep_to_the_runs_of_parts() {
         let plain = MatrixLayout { offset: 0, batch_strides: [0; 3], row_stride: 4, col_stride: 1 };
         let c = MatrixLayout { row_stride: 8, ..plain };
         let call = BatchedGemm { batch: [1; 3], m: 4, n: 4, k: 4, a: plain, b: plain, c, b_packed: false };
-        step(&mut plan, "gemm", StepOp::Gemm { call, a, b, c: part, epilogue: None }, false);
+        step(&mut plan, "gemm", StepOp::Gemm { call, a: a.into(), b, c: part, epilogue: None }, false);
     }
     verify(&plan).unwrap();
     let refused = |change: &dyn Fn(&mut MatrixLayout)| {

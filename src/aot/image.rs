@@ -168,7 +168,7 @@ impl Writer {
         self.put(&[plan.arena_bytes, step_count as u64, steps, slot_count as u64, slots, shapes])
     }
 
-    /// The function, the number of arguments of an epilogue and the call of a step.
+    /// The functions, the numbers of arguments of epilogue and prologue, and the call of a step.
     fn call(&mut self, s: &Step, kernels: &[u32]) -> (u64, u64, u64) {
         let number = |kernel: u32| u64::from(kernels[kernel as usize]);
         let (call, epilogue): (u64, &Option<Epilogue>) = match &s.op {
@@ -178,8 +178,9 @@ impl Writer {
             StepOp::Conv { call, epilogue, .. } => (self.put(&call.to_words()), epilogue),
             StepOp::Attention { call, epilogue, .. } => (self.put(&call.to_words()), epilogue),
         };
-        let function = epilogue.as_ref().map_or(0, |e| number(e.kernel.0) + 1);
-        (function, epilogue.as_ref().map_or(0, |e| e.args.len() as u64), call)
+        let epilogue = epilogue.as_ref().map_or([0; 2], |e| [number(e.kernel.0) + 1, e.args.len() as u64]);
+        let prologue = s.op.prologue().map_or([0; 2], |p| [number(p.kernel.0) + 1, p.args.len() as u64]);
+        (epilogue[0] | prologue[0] << 32, epilogue[1] | prologue[1] << 32, call)
     }
 }
 

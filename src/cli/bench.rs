@@ -146,18 +146,19 @@ fn profile(
 fn kind(plan: &Plan, op: &StepOp) -> String {
     match op {
         StepOp::Launch { kernel, extent, .. } => format!("kernel[{extent}] #{}", kernel.0),
-        StepOp::Gemm { call, epilogue, .. } => {
+        StepOp::Gemm { call, epilogue, a, .. } => {
             let batch: u64 = call.batch.iter().product();
             format!(
-                "gemm {batch}x{}x{}x{}{}",
+                "gemm {batch}x{}x{}x{}{}{}",
                 call.m,
                 call.n,
                 call.k,
+                if a.prologue().is_some() { " + prologue" } else { "" },
                 if epilogue.is_some() { " + epilogue" } else { "" }
             )
         }
-        StepOp::Conv { call, epilogue, .. } => format!(
-            "conv{} {}x{} {}->{} s{} g{}{}",
+        StepOp::Conv { call, epilogue, a, .. } => format!(
+            "conv{} {}x{} {}->{} s{} g{}{}{}",
             match call.pass {
                 ConvPass::Packed | ConvPass::Forward => "",
                 ConvPass::Winograd2 => "-winograd2",
@@ -171,6 +172,7 @@ fn kind(plan: &Plan, op: &StepOp) -> String {
             call.out_channels,
             call.strides[0],
             call.groups,
+            if a.prologue().is_some() { " + prologue" } else { "" },
             if epilogue.is_some() { " + epilogue" } else { "" }
         ),
         StepOp::Attention { call, epilogue, .. } => {

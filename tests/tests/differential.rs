@@ -7,6 +7,7 @@
 mod attention;
 mod growth;
 mod parts;
+mod prologues;
 mod states;
 
 use std::cell::Cell;

@@ -106,6 +106,13 @@ impl Gen<'_, '_> {
         }
     }
 
+    /// How a buffer is read: memory that nothing writes may be read earlier, outside of loops.
+    fn access(&self, buf: Buf) -> MemFlagsData {
+        let info = self.kernel.buf(buf);
+        let constant = self.kernel.is_on_blocks() && (buf.0 as usize) < self.kernel.params && !info.writable;
+        if constant { unaligned().with_readonly() } else { unaligned() }
+    }
+
     fn not_live(&self, buf: Buf) -> tensorc_ir::diag::Diagnostic {
         internal(format!("buffer `{}` is used before its allocation", self.kernel.buf(buf).name))
     }
@@ -129,13 +136,13 @@ impl Gen<'_, '_> {
             let chunks = match (uniform_guard, guard) {
                 (Some((c, fill)), _) => {
                     let address = self.guarded_address(c, address, offset);
-                    let loaded = self.load_chunks(dtype, address, 0, lanes);
+                    let loaded = self.load_chunks(dtype, unaligned(), address, 0, lanes);
                     let fill = Arg { v: self.carried(fill), c: Some(fill) };
                     let fill = self.splat(fill, dtype, 32);
                     self.choose_chunks(&[c], &loaded, &fill)
                 }
                 (None, Some((operand, fill))) => self.load_masked(dtype, (address, offset), operand, fill)?,
-                (None, None) => self.load_chunks(dtype, address, offset, lanes),
+                (None, None) => self.load_chunks(dtype, self.access(buf), address, offset, lanes),
             };
             return Ok(Bind::Lanes(chunks));
         }
@@ -192,7 +199,7 @@ impl Gen<'_, '_> {
         self.b.ins().brif(all, fast, &[], slow, &[]);
         self.b.switch_to_block(fast);
         self.b.seal_block(fast);
-        let chunks = self.load_chunks(dtype, address, offset, lanes);
+        let chunks = self.load_chunks(dtype, unaligned(), address, offset, lanes);
         let params: Chunks = chunks.iter().map(|c| self.b.append_block_param(join, self.ty(*c))).collect();
         let args: Vec<BlockArg> = chunks.iter().map(|c| BlockArg::Value(*c)).collect();
         self.b.ins().jump(join, &args);

@@ -338,11 +338,17 @@ impl Gen<'_, '_> {
     }
 
     /// Reads consecutive elements.
-    pub(super) fn load_chunks(&mut self, dtype: DType, address: Value, offset: i32, lanes: usize) -> Chunks {
+    pub(super) fn load_chunks(
+        &mut self,
+        dtype: DType,
+        flags: MemFlagsData,
+        address: Value,
+        offset: i32,
+        lanes: usize,
+    ) -> Chunks {
         let ty = chunk_type(dtype, 32);
         let per = ty.lane_count() as usize;
         let step = (per * dtype.size()) as i32;
-        let flags = MemFlagsData::new().with_notrap();
         let mut out = Chunks::new();
         for i in 0..lanes / per {
             let at = offset + i as i32 * step;

@@ -28,6 +28,8 @@ pub struct Cluster<'a> {
     style: Style,
     /// As [`Math::tf32`].
     pub tf32: bool,
+    /// Whether what is emitted is called on blocks by a library.
+    pub on_blocks: bool,
     /// Operations by which lanes are counted, where their number decides the order of additions, and the calls
     /// that are not among them.
     counted: Option<(usize, BTreeSet<NodeId>)>,
@@ -66,6 +68,7 @@ impl<'a> Cluster<'a> {
             layouts,
             style: math.style,
             tf32: math.tf32,
+            on_blocks: false,
             counted: None,
         })
     }

@@ -1,4 +1,5 @@
-//! Contractions that a library kernel computes, and the generated epilogue applied to its blocks.
+//! Contractions that a library kernel computes, the generated epilogue applied to its blocks, and the generated
+//! prologue that computes blocks of an operand.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +9,10 @@ use tensorc_ir::DType;
 use tensorc_ir::attention::Attended;
 use tensorc_ir::contract::{Gemm, as_convolution, as_gemm};
 use tensorc_ir::diag::Result;
-use tensorc_ir::graph::{Graph, NodeKind, Value};
+use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::kir::{Kernel, LoopKind};
-use tensorc_ir::prim::{Prim, View};
+use tensorc_ir::prim::{Contraction, Prim, View};
 use tensorc_ir::views::{identity_map, strides_in_result};
 
 use super::cluster::{Cluster, Uses, group_axes, internal};
@@ -21,21 +22,22 @@ use super::strips::{self, Strips};
 use super::{Math, Style};
 
 /// The library call at the heart of a contract cluster. Operands are positions in the cluster's
-/// inputs.
+/// inputs; without one, the left operand is computed in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Library {
-    Gemm { gemm: Gemm, a: usize, b: usize },
-    Conv { conv: Conv2d, a: usize, b: usize },
+    Gemm { gemm: Gemm, a: Option<usize>, b: usize },
+    Conv { conv: Conv2d, a: Option<usize>, b: usize },
 }
 
-/// A generated epilogue kernel: its parameters are the result, then these cluster inputs.
-pub struct Epilogue {
+/// A generated kernel that a library calls on blocks: its parameters are the memory that blocks are part of, then
+/// these cluster inputs.
+pub struct OnBlocks {
     pub kernel: Kernel,
     pub inputs: Vec<usize>,
 }
 
-/// How a library computes the cluster's contraction, if one can: operands must be cluster inputs,
-/// and everything after the contraction element-wise on its shape.
+/// How a library computes the cluster's contraction, if one can: operands must be cluster inputs, but for a left one
+/// that the library takes computed, and everything after the contraction element-wise on its shape.
 pub fn library_form(body: &Graph) -> Result<Option<Library>> {
     let (node, c) = contraction(body)?;
     let [(_, output)] = body.outputs() else { return Ok(None) };
@@ -51,16 +53,20 @@ pub fn library_form(body: &Graph) -> Result<Option<Library>> {
     };
     let position = |v: Value| body.inputs().iter().position(|n| *n == v.node);
     let args = body.args(node);
-    let (Some(l), Some(r), true) = (position(args[0]), position(args[1]), element_wise) else { return Ok(None) };
+    if !element_wise {
+        return Ok(None);
+    }
+    let (l, r) = (position(args[0]), position(args[1]));
     let (lhs, rhs) = (body.dense(args[0])?, body.dense(args[1])?);
     if strides.is_none()
         && let Some(conv) = as_convolution(&c, &lhs, &rhs)
     {
-        return Ok(Some(Library::Conv { conv, a: l, b: r }));
+        let b = r.filter(|_| l.is_some() || conv.takes_computed());
+        return Ok(b.map(|b| Library::Conv { conv, a: l, b }));
     }
-    Ok(as_gemm(&c, &lhs, &rhs, strides.as_deref()).map(|gemm| {
+    Ok(as_gemm(&c, &lhs, &rhs, strides.as_deref()).and_then(|gemm| {
         let (a, b) = if gemm.swapped { (r, l) } else { (l, r) };
-        Library::Gemm { gemm, a, b }
+        Some(Library::Gemm { gemm, a, b: b? })
     }))
 }
 
@@ -72,7 +78,7 @@ fn split_final_view(body: &Graph, output: Value) -> Result<(Value, Option<&View>
     }
 }
 
-fn contraction(body: &Graph) -> Result<(tensorc_ir::graph::NodeId, std::sync::Arc<tensorc_ir::prim::Contraction>)> {
+fn contraction(body: &Graph) -> Result<(NodeId, std::sync::Arc<Contraction>)> {
     let found = body.order().into_iter().find_map(|n| match &body.node(n).kind {
         NodeKind::Prim(Prim::Contract(c)) => Some((n, c.clone())),
         _ => None,
@@ -88,21 +94,64 @@ pub fn emit_epilogue(
     name: &str,
     math: Math<'_>,
     layouts: &Layouts,
-) -> Result<Option<Epilogue>> {
+) -> Result<Option<OnBlocks>> {
     let (node, c) = contraction(body)?;
     let accumulated = Value { node, port: 0 };
     let (result, _) = split_final_view(body, body.outputs()[0].1)?;
     if result == accumulated {
         return Ok(None);
     }
-    let body = &strips::split_calls(body, math.library)?;
+    let mut after = body.clone();
+    if let Library::Gemm { a: None, .. } | Library::Conv { a: None, .. } = library {
+        // What computes the operand is another kernel.
+        let (side, _) = left(&c, library);
+        let given = after.add_input("operand", body.dense(body.args(node)[side])?.into());
+        after.set_arg(node, side as u16, given);
+    }
+    let body = &strips::split_calls(&after, math.library)?;
     let (result, _) = split_final_view(body, body.outputs()[0].1)?;
     let dims = c.extents[..c.out_rank].to_vec();
     let coords = identity_map(dims.len());
     let len = span(body.dense(body.outputs()[0].1)?.len(), layouts.output(0));
     let layout = Block::new(library, &dims);
-    let finished = Finished { accumulated, result, space: dims, coords, len, layout };
-    emit_blocks(body, &finished, name, math, layouts).map(Some)
+    let blocks = Blocks { accumulated: Some(accumulated), result, space: dims, coords, len, layout };
+    emit_blocks(body, &blocks, name, math, layouts).map(Some)
+}
+
+/// The kernel that computes blocks of the left operand of a library call; `None` if that is an input of the cluster.
+pub fn emit_prologue(body: &Graph, library: &Library, math: Math<'_>, layouts: &Layouts) -> Result<Option<OnBlocks>> {
+    if matches!(library, Library::Gemm { a: Some(_), .. } | Library::Conv { a: Some(_), .. }) {
+        return Ok(None);
+    }
+    let (node, c) = contraction(body)?;
+    let (side, map) = left(&c, library);
+    let operand = body.args(node)[side];
+    let mut alone = body.clone();
+    alone.set_outputs([("operand".into(), operand)]);
+    let name = &body.node(operand.node).name;
+    let body = &strips::split_calls(&alone, math.library)?;
+    let operand = body.outputs()[0].1;
+    let dims = body.dense(operand)?.dims;
+    let (space, coords) = match library {
+        Library::Gemm { .. } => (c.extents.clone(), map),
+        Library::Conv { .. } => (dims.clone(), identity_map(dims.len())),
+    };
+    let layout = Block::of_left(library, &dims);
+    let rows: u64 = match library {
+        Library::Gemm { gemm, .. } => gemm.call.m,
+        Library::Conv { .. } => layout.row_axes.iter().map(|a| dims[*a]).product(),
+    };
+    let len = rows * layout.cols;
+    emit_blocks(body, &Blocks { accumulated: None, result: operand, space, coords, len, layout }, name, math, layouts)
+        .map(Some)
+}
+
+/// Which operand of the contraction is the left one of a library call, and where it is read.
+fn left(c: &Contraction, library: &Library) -> (usize, Vec<Index>) {
+    match library {
+        Library::Gemm { gemm, .. } if gemm.swapped => (1, c.rhs.clone()),
+        _ => (0, c.lhs.clone()),
+    }
 }
 
 /// The kernel that makes scores of each tile of products of queries and keys; `None` if they are the same.
@@ -112,7 +161,7 @@ pub fn emit_scores(
     name: &str,
     math: Math<'_>,
     layouts: &Layouts,
-) -> Result<Option<Epilogue>> {
+) -> Result<Option<OnBlocks>> {
     if found.accumulated == found.scores {
         return Ok(None);
     }
@@ -130,17 +179,18 @@ pub fn emit_scores(
         batch_strides: [0; GEMM_BATCH_RANK],
         row_stride: Attention::TILE_COLS as i64,
         cols: found.call.keys.min(Attention::TILE_COLS),
+        whole_rows: false,
         is_tile: true,
     };
-    let (accumulated, len) = (found.accumulated, Attention::TILE);
-    emit_blocks(body, &Finished { accumulated, result, space, coords, len, layout }, name, math, layouts).map(Some)
+    let (accumulated, len) = (Some(found.accumulated), Attention::TILE);
+    emit_blocks(body, &Blocks { accumulated, result, space, coords, len, layout }, name, math, layouts).map(Some)
 }
 
-/// What an epilogue makes of what.
-struct Finished {
+/// What is computed block by block, and where.
+struct Blocks {
     /// What the library leaves in a block.
-    accumulated: Value,
-    /// What takes its place.
+    accumulated: Option<Value>,
+    /// What takes its place, or fills the block.
     result: Value,
     /// The axes that blocks walk, and the coordinates of the result in them.
     space: Vec<u64>,
@@ -150,18 +200,19 @@ struct Finished {
     layout: Block,
 }
 
-fn emit_blocks(body: &Graph, f: &Finished, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Epilogue> {
-    let Finished { accumulated, result, space, coords, layout, .. } = f;
+fn emit_blocks(body: &Graph, f: &Blocks, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<OnBlocks> {
+    let Blocks { accumulated, result, space, coords, layout, .. } = f;
     let (accumulated, result) = (*accumulated, *result);
     let mut cluster = Cluster::new(body, math, layouts)?;
+    cluster.on_blocks = true;
     let mut uses = Uses::default();
-    uses.collect(&cluster, result, coords, space, &|v| v == accumulated)?;
-    if !layout.is_tile {
+    uses.collect(&cluster, result, coords, space, &|v| Some(v) == accumulated)?;
+    if !layout.is_tile && accumulated.is_some() {
         uses.store(result, linearize(coords, space));
     }
     let inputs: Vec<usize> =
         (0..body.inputs().len()).filter(|i| uses.flats.iter().any(|(v, _)| v.node == body.inputs()[*i])).collect();
-    let mut after = BTreeSet::from([accumulated.node]);
+    let mut after: BTreeSet<_> = accumulated.iter().map(|v| v.node).collect();
     for &n in &cluster.order {
         if cluster.body.args(n).iter().any(|a| after.contains(&a.node)) {
             after.insert(n);
@@ -178,7 +229,10 @@ fn emit_blocks(body: &Graph, f: &Finished, name: &str, math: Math<'_>, layouts: 
     }
     let lanes = cluster.lanes(layout.cols) as i64;
     let rows = (scalars[3].clone(), scalars[4].clone(), 1);
-    let (n0, n1) = (scalars[5].clone(), scalars[6].clone());
+    let (n0, n1) = match layout.whole_rows {
+        true => (Index::default(), Index::constant(layout.cols as i64)),
+        false => (scalars[5].clone(), scalars[6].clone()),
+    };
     e.looped("i", rows, LoopKind::Serial, |e, i| {
         place(e, &merged, space, &layout.row_axes, &i);
         e.hoist_if(&uses, &layout.col_axes, &|v| !after.contains(&v.node))?;
@@ -191,12 +245,17 @@ fn emit_blocks(body: &Graph, f: &Finished, name: &str, math: Math<'_>, layouts: 
         }
         let start = e.b.let_index("row", start);
         let wide = |_: u32| (0, i64::MAX / 8);
-        let whole = e.b.let_index("whole", n0.add(&n1.sub(&n0).floor_div(lanes, &wide).scale(lanes)));
+        let whole = match layout.whole_rows {
+            true => n1.clone(),
+            false => e.b.let_index("whole", n0.add(&n1.sub(&n0).floor_div(lanes, &wide).scale(lanes))),
+        };
         let strips = Strips { roots: &[result], coords, block: layout.cols, lanes: lanes as u64 };
         let enter = |e: &mut Inliner<'_>, j: Index| {
             place(e, &merged, space, &layout.col_axes, &j);
-            let sum = e.b.load(e.output(0), start.add(&j));
-            e.bind(accumulated, Bound::Operand(sum));
+            if let Some(accumulated) = accumulated {
+                let sum = e.b.load(e.output(0), start.add(&j));
+                e.bind(accumulated, Bound::Operand(sum));
+            }
         };
         strips::columns(e, &strips, (n0.clone(), n1.clone(), whole), &enter, &|e, j| {
             let value = e.value(result, coords, None)?;
@@ -204,10 +263,10 @@ fn emit_blocks(body: &Graph, f: &Finished, name: &str, math: Math<'_>, layouts: 
             Ok(())
         })
     })?;
-    Ok(Epilogue { kernel: e.finish(), inputs })
+    Ok(OnBlocks { kernel: e.finish(), inputs })
 }
 
-/// Which axes of the result a block's batch, row and column counters walk, and its strides.
+/// Which axes of the result or of an operand a block's batch, row and column counters walk, and its strides.
 struct Block {
     batch_axes: [Vec<usize>; GEMM_BATCH_RANK],
     row_axes: Vec<usize>,
@@ -215,11 +274,30 @@ struct Block {
     batch_strides: [i64; GEMM_BATCH_RANK],
     row_stride: i64,
     cols: u64,
+    /// Whether every block has all columns.
+    whole_rows: bool,
     /// Whether blocks lie in memory of their own, from its beginning.
     is_tile: bool,
 }
 
 impl Block {
+    /// Blocks of the left operand, of extents `dims`.
+    fn of_left(library: &Library, dims: &[u64]) -> Block {
+        let (batch_axes, row_axes, col_axes, cols) = match library {
+            Library::Gemm { gemm, .. } => {
+                let Gemm { call, batch_axes, row_axes, depth_axes, .. } = gemm.clone();
+                (batch_axes, row_axes, depth_axes, call.k)
+            }
+            Library::Conv { conv, .. } if conv.layout == ConvLayout::Blocked => {
+                ([vec![0], vec![1], vec![]], vec![2, 3], vec![4], dims[4])
+            }
+            Library::Conv { .. } => ([vec![0], vec![], vec![]], vec![1], vec![2, 3], dims[2] * dims[3]),
+        };
+        let (batch_strides, row_stride) = ([0; GEMM_BATCH_RANK], cols as i64);
+        let whole_rows = matches!(library, Library::Conv { conv, .. } if conv.layout == ConvLayout::Blocked);
+        Block { batch_axes, row_axes, col_axes, batch_strides, row_stride, cols, whole_rows, is_tile: false }
+    }
+
     fn new(library: &Library, dims: &[u64]) -> Block {
         match library {
             Library::Gemm { gemm, .. } => Block {
@@ -229,6 +307,7 @@ impl Block {
                 batch_strides: gemm.call.c.batch_strides,
                 row_stride: gemm.call.c.row_stride,
                 cols: gemm.call.n,
+                whole_rows: false,
                 is_tile: false,
             },
             Library::Conv { conv, .. } if conv.pass == ConvPass::FilterGradient => {
@@ -240,6 +319,7 @@ impl Block {
                     batch_strides: [0; GEMM_BATCH_RANK],
                     row_stride: taps as i64,
                     cols: taps,
+                    whole_rows: false,
                     is_tile: false,
                 }
             }
@@ -252,6 +332,7 @@ impl Block {
                     batch_strides: [conv.image_strides()[1] as i64, (pixels * lanes) as i64, 0],
                     row_stride: lanes as i64,
                     cols: lanes,
+                    whole_rows: true,
                     is_tile: false,
                 }
             }
@@ -273,6 +354,7 @@ impl Block {
                     batch_strides: [result_image as i64, 0, 0],
                     row_stride: pixels as i64,
                     cols: pixels,
+                    whole_rows: false,
                     is_tile: false,
                 }
             }

@@ -229,11 +229,17 @@ impl<'a> Inliner<'a> {
         if lanes > 1 && !empty(&lo, &whole_end) {
             tail = lo.maximum(&whole_end, &unbounded);
             let step = lanes as i64;
-            self.looped("i", (lo, whole_end, step), LoopKind::Serial, |e, i| {
-                e.looped("l", (Index::default(), Index::constant(step), 1), LoopKind::Vector, |e, l| {
-                    body(e, i.add(&l), Lane::Vector(l))
-                })
-            })?;
+            if whole_end.sub(&lo).as_constant() == Some(step) && self.cluster.on_blocks {
+                self.looped("l", (Index::default(), Index::constant(step), 1), LoopKind::Vector, |e, l| {
+                    body(e, lo.add(&l), Lane::Vector(l))
+                })?;
+            } else {
+                self.looped("i", (lo, whole_end, step), LoopKind::Serial, |e, i| {
+                    e.looped("l", (Index::default(), Index::constant(step), 1), LoopKind::Vector, |e, l| {
+                        body(e, i.add(&l), Lane::Vector(l))
+                    })
+                })?;
+            }
         }
         if !empty(&tail, &hi) {
             self.looped("i", (tail, hi, 1), LoopKind::Serial, |e, i| body(e, i, Lane::Scalar))?;

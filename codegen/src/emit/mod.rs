@@ -20,7 +20,7 @@ use tensorc_ir::graph::{FusionClass, Graph};
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::scalar::MathLibrary;
 
-pub use contract::{Epilogue, Library, emit_epilogue, emit_scores, library_form};
+pub use contract::{Library, OnBlocks, emit_epilogue, emit_prologue, emit_scores, library_form};
 pub use copy::emit_concat_part;
 pub use layout::{Layouts, Runs};
 

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use tensorc_abi::{Arg, BufferId, ConvLayout, ConvPass, DType, Epilogue, MatrixLayout, Packing, StepOp};
+use tensorc_abi::{
+    Arg, BufferId, ConvLayout, ConvPass, DType, Epilogue, KernelId, LeftOperand, MatrixLayout, Packing, Prologue,
+    StepOp,
+};
 use tensorc_ir::attention::attention_at;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Fused, Graph, NodeId, Value};
 
 use super::Lowering;
-use crate::emit::{Layouts, Library, emit_epilogue, emit_scores};
+use crate::emit::{Layouts, Library, OnBlocks, emit_epilogue, emit_prologue, emit_scores};
 
 impl Lowering<'_> {
     pub(super) fn library(&mut self, node: NodeId, fused: &Fused, library: Library, flops: u64) -> Result<()> {
@@ -18,9 +21,19 @@ impl Lowering<'_> {
         let layouts = self.layouts(node)?;
         let library = laid_out(library, &layouts)?;
         let epilogue = emit_epilogue(&fused.body, &library, &name, self.math, &layouts)?;
+        let prologue = emit_prologue(&fused.body, &library, self.math, &layouts)?;
+        let (Library::Gemm { a, .. } | Library::Conv { a, .. }) = &library;
+        let left: LeftOperand = match (a, prologue) {
+            (Some(a), _) => self.operand(inputs[*a])?.into(),
+            (None, Some(prologue)) => {
+                let (kernel, args) = self.on_blocks(prologue, &inputs)?;
+                LeftOperand::Computed(Prologue { kernel, args })
+            }
+            (None, None) => return Err(Diagnostic::new(Code::Internal, "a library call lacks an operand")),
+        };
         let constant = |i: usize| graph.constant(inputs[i]);
         let step: Box<dyn FnOnce(BufferId, Option<Epilogue>) -> StepOp> = match library {
-            Library::Conv { conv: mut call, a, b } => {
+            Library::Conv { conv: mut call, b, .. } => {
                 let b = match constant(b) {
                     Some(data) if call.pass == ConvPass::Forward || call.pass.is_packed() => {
                         if call.pass == ConvPass::Forward {
@@ -30,10 +43,9 @@ impl Lowering<'_> {
                     }
                     _ => self.operand(inputs[b])?,
                 };
-                let a = self.operand(inputs[a])?;
-                Box::new(move |c, epilogue| StepOp::Conv { call, a, b, c, epilogue })
+                Box::new(move |c, epilogue| StepOp::Conv { call, a: left, b, c, epilogue })
             }
-            Library::Gemm { gemm, a, b } => {
+            Library::Gemm { gemm, b, .. } => {
                 let mut call = gemm.call;
                 let shared = call.b.batch_strides == [0; 3];
                 let b = match constant(b) {
@@ -45,23 +57,24 @@ impl Lowering<'_> {
                     }
                     _ => self.operand(inputs[b])?,
                 };
-                let a = self.operand(inputs[a])?;
-                Box::new(move |c, epilogue| StepOp::Gemm { call, a, b, c, epilogue })
+                Box::new(move |c, epilogue| StepOp::Gemm { call, a: left, b, c, epilogue })
             }
         };
-        let extra = match &epilogue {
-            Some(e) => e.inputs.iter().map(|i| self.operand(inputs[*i])).collect::<Result<Vec<_>>>()?,
-            None => vec![],
-        };
+        let epilogue = epilogue.map(|e| self.on_blocks(e, &inputs)).transpose()?;
         let result = self.results(node)?[0];
-        let epilogue = epilogue.map(|e| {
-            let kernel = self.add_kernel(e.kernel);
+        let epilogue = epilogue.map(|(kernel, reads)| {
             let own = Arg { buffer: result, writes: true };
-            let reads = extra.into_iter().map(|buffer| Arg { buffer, writes: false });
             Epilogue { kernel, args: std::iter::once(own).chain(reads).collect() }
         });
         self.step(node, step(result, epilogue), flops);
         Ok(())
+    }
+
+    /// A kernel that a library calls on blocks, and what it reads.
+    fn on_blocks(&mut self, found: OnBlocks, inputs: &[Value]) -> Result<(KernelId, Vec<Arg>)> {
+        let read = |i: &usize| Ok(Arg { buffer: self.operand(inputs[*i])?, writes: false });
+        let args = found.inputs.iter().map(read).collect::<Result<_>>()?;
+        Ok((self.add_kernel(found.kernel), args))
     }
 
     pub(super) fn attention(&mut self, node: NodeId, fused: &Fused, flops: u64) -> Result<()> {
@@ -79,9 +92,8 @@ impl Lowering<'_> {
         let scores = emit_scores(body, &found, &graph.node(node).name, self.math, &self.layouts(node)?)?;
         let epilogue = match scores {
             Some(e) => {
-                let read = |i: &usize| Ok(Arg { buffer: self.operand(inputs[*i])?, writes: false });
-                let args = e.inputs.iter().map(read).collect::<Result<_>>()?;
-                Some(Epilogue { kernel: self.add_kernel(e.kernel), args })
+                let (kernel, args) = self.on_blocks(e, &inputs)?;
+                Some(Epilogue { kernel, args })
             }
             None => None,
         };
@@ -104,8 +116,7 @@ pub(super) fn packs(graph: &Graph, node: NodeId, library: &Library) -> bool {
 /// A library call with its operands and result where they lie.
 pub(super) fn laid_out(mut library: Library, layouts: &Layouts) -> Result<Library> {
     let refused = || Diagnostic::new(Code::Internal, "a library call does not take an operand where it lies");
-    let (Library::Gemm { a, b, .. } | Library::Conv { a, b, .. }) = library;
-    for operand in BTreeSet::from([a, b]) {
+    for operand in library.operands().into_iter().collect::<BTreeSet<_>>() {
         if let Some(runs) = layouts.input(operand) {
             library = library.laid_out(operand, runs).ok_or_else(refused)?;
         }

@@ -315,9 +315,9 @@ fn addresses(graph: &Graph, node: NodeId, v: Value, writes: bool, runs: Runs) ->
 
 impl Library {
     /// The positions of the operands.
-    fn operands(&self) -> [usize; 2] {
+    pub(super) fn operands(&self) -> Vec<usize> {
         match self {
-            Library::Gemm { a, b, .. } | Library::Conv { a, b, .. } => [*a, *b],
+            Library::Gemm { a, b, .. } | Library::Conv { a, b, .. } => a.iter().chain([b]).copied().collect(),
         }
     }
 
@@ -327,7 +327,7 @@ impl Library {
         match &mut call {
             Library::Gemm { gemm, a, b } => {
                 let c = &mut gemm.call;
-                if *a == operand {
+                if *a == Some(operand) {
                     c.a = runs.matrix(&c.a, &c.batch, [c.m, c.k])?;
                 }
                 if *b == operand {
@@ -336,11 +336,11 @@ impl Library {
             }
             Library::Conv { conv, a, b } => {
                 let sides = match conv.pass {
-                    ConvPass::DataGradient => [(*a, Some(1)), (*b, None)],
-                    ConvPass::FilterGradient => [(*a, Some(0)), (*b, Some(1))],
-                    _ => [(*a, Some(0)), (*b, None)],
+                    ConvPass::DataGradient => [(*a, Some(1)), (Some(*b), None)],
+                    ConvPass::FilterGradient => [(*a, Some(0)), (Some(*b), Some(1))],
+                    _ => [(*a, Some(0)), (Some(*b), None)],
                 };
-                for (_, side) in sides.into_iter().filter(|(position, _)| *position == operand) {
+                for (_, side) in sides.into_iter().filter(|(position, _)| *position == Some(operand)) {
                     let side = side?;
                     conv.images[side] = images(conv.image_sizes()[side], runs)?;
                 }

@@ -127,7 +127,7 @@ impl Lowering<'_> {
         let tf32 = self.math.tf32 && out.dtype == DType::F32;
         let follows = Follows::of(body, node)?;
         let library = if self.libraries.convolutions { as_forward(c, &lhs, &rhs) } else { None };
-        let convolution = library.map(|conv| Library::Conv { conv, a: left, b: right });
+        let convolution = library.map(|conv| Library::Conv { conv, a: Some(left), b: right });
         let product = |follows: &Follows| -> Option<Library> {
             let strides = match follows {
                 Follows::Moves(strides) => Some(&strides[..]),
@@ -135,7 +135,7 @@ impl Lowering<'_> {
             };
             let gemm = as_product(c, &lhs, &rhs, strides).filter(|_| self.libraries.products)?;
             let (a, b) = if gemm.swapped { (right, left) } else { (left, right) };
-            Some(Library::Gemm { gemm, a, b })
+            Some(Library::Gemm { gemm, a: Some(a), b })
         };
         let candidates = [
             (convolution, false),
@@ -148,9 +148,11 @@ impl Lowering<'_> {
             let whole = writes || matches!(follows, Follows::Nothing);
             let outputs = if whole { layouts.outputs.clone() } else { vec![] };
             let Ok(library) = laid_out(library, &Layouts { inputs: layouts.inputs.clone(), outputs }) else { continue };
+            let operands = library.operands();
+            let [a, b] = operands[..] else { continue };
             let (contraction, operands, bias) = match library {
-                Library::Conv { conv, a, b } => (VendorContraction::Convolution(conv), [a, b], None),
-                Library::Gemm { gemm, a, b } => {
+                Library::Conv { conv, .. } => (VendorContraction::Convolution(conv), [a, b], None),
+                Library::Gemm { gemm, .. } => {
                     let bias = follows.bias(body, gemm.call.n, &gemm.col_axes, c);
                     let bias = bias.filter(|i| whole && layouts.input(*i).is_none());
                     if matches!(follows, Follows::Adds(_)) && whole && bias.is_none() {

@@ -230,6 +230,9 @@ pub enum Stmt {
     Roles(Vec<Role>),
 }
 
+/// Number of index parameters of kernels that a library calls on blocks.
+const BLOCK_SCALARS: usize = 7;
+
 impl Kernel {
     /// The kernel without names, which do not change what it does: equal ones get equal code.
     pub fn canonical(&self) -> Kernel {
@@ -277,6 +280,12 @@ impl Kernel {
 
     pub fn is_parallel(&self) -> bool {
         matches!(self.body.first(), Some(Stmt::For { kind: LoopKind::Parallel, .. }))
+    }
+
+    /// Whether a library calls the kernel on blocks, with the index parameters of
+    /// [`tensorc_abi::library::epilogue_scalars`]: it writes its first buffer, in which nothing else that it reads lies.
+    pub fn is_on_blocks(&self) -> bool {
+        !self.is_parallel() && self.scalars.len() == BLOCK_SCALARS
     }
 
     pub fn var(&self, v: Var) -> &VarInfo {

@@ -1,14 +1,14 @@
 //! Random plans that obey the structural rules; their memory is not laid out sensibly.
 
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvLayout, ConvPass, DType, Epilogue, Home, KernelId, MatrixLayout,
-    Packing, Plan, Step, StepOp, Weight,
+    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvLayout, ConvPass, DType, Epilogue, Home, KernelId, LeftOperand,
+    MatrixLayout, Packing, Plan, Prologue, Step, StepOp, Weight,
 };
 
 use super::Rng;
 
 /// A chain of steps from one input through arena buffers to one output, with every kind of step,
-/// weight and epilogue.
+/// weight, epilogue and prologue.
 pub fn random_plan(rng: &mut Rng) -> Plan {
     let steps = 1 + rng.below(6);
     let mut plan = Plan { name: "main".into(), ..Plan::default() };
@@ -66,6 +66,10 @@ fn step(rng: &mut Rng, from: BufferId, to: BufferId) -> StepOp {
     let read = Arg { buffer: from, writes: false };
     let write = Arg { buffer: to, writes: true };
     let epilogue = rng.one_in(2).then(|| Epilogue { kernel: KernelId(1), args: vec![write, read] });
+    let left = match rng.one_in(3) {
+        true => LeftOperand::Computed(Prologue { kernel: KernelId(0), args: vec![read] }),
+        false => from.into(),
+    };
     let layout = MatrixLayout { offset: 0, batch_strides: [0, 0, 4096], row_stride: 64, col_stride: 1 };
     match rng.below(4) {
         0 => StepOp::Launch { kernel: KernelId(0), args: vec![read, write], extent: 1 + rng.below(64) },
@@ -73,7 +77,7 @@ fn step(rng: &mut Rng, from: BufferId, to: BufferId) -> StepOp {
             let packed = rng.one_in(2);
             let call =
                 BatchedGemm { batch: [1; 3], m: 64, n: 64, k: 64, a: layout, b: layout, c: layout, b_packed: packed };
-            StepOp::Gemm { call, a: from, b: BufferId(packed.into()), c: to, epilogue }
+            StepOp::Gemm { call, a: left, b: BufferId(packed.into()), c: to, epilogue }
         }
         2 => {
             let pass = ConvPass::ALL[rng.below(ConvPass::ALL.len() as u64) as usize];
@@ -82,7 +86,8 @@ fn step(rng: &mut Rng, from: BufferId, to: BufferId) -> StepOp {
             if pass != ConvPass::Packed {
                 call.layout = if pass.is_packed() { ConvLayout::Blocked } else { ConvLayout::Planar };
             }
-            StepOp::Conv { call, a: from, b: BufferId(filters), c: to, epilogue }
+            let a = if call.takes_computed() { left } else { from.into() };
+            StepOp::Conv { call, a, b: BufferId(filters), c: to, epilogue }
         }
         _ => StepOp::Copy { src: from, dst: to },
     }

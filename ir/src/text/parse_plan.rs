@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use tensorc_abi::{
-    Arg, Attention, BatchedGemm, Buffer, BufferId, Conv2d, ConvLayout, ConvPass, Epilogue, Home, KernelId,
-    MatrixLayout, Packing, Part, Plan, Step, StepOp, VendorCall, VendorContraction, Weight,
+    Arg, Attention, BatchedGemm, Buffer, BufferId, Conv2d, ConvLayout, ConvPass, Epilogue, Home, KernelId, LeftOperand,
+    MatrixLayout, Packing, Part, Plan, Prologue, Step, StepOp, VendorCall, VendorContraction, Weight,
 };
 
 use super::lex::{Name, Pos};
@@ -180,11 +180,11 @@ impl Parser<'_> {
                 StepOp::Launch { kernel, args, extent: self.number("an extent")? }
             }
             _ if self.eat_word("gemm") => {
-                let [a, b, c] = self.three_buffers(s)?;
+                let (a, b, c) = self.operands(s)?;
                 let mut r = self.record()?;
                 let call = r.gemm()?;
                 r.finish()?;
-                StepOp::Gemm { call, a, b, c, epilogue: self.epilogue(s)? }
+                StepOp::Gemm { call, a: self.left(a, s)?, b, c, epilogue: self.epilogue(s)? }
             }
             _ if self.eat_word("attention") => {
                 self.expect('(')?;
@@ -223,11 +223,11 @@ impl Parser<'_> {
                         "`launch`, `gemm`, `attention`, `copy`, `extern`, a vendor's call, `conv` or a pass of one",
                     );
                 };
-                let [a, b, c] = self.three_buffers(s)?;
+                let (a, b, c) = self.operands(s)?;
                 let mut r = self.record()?;
                 let call = r.conv(pass)?;
                 r.finish()?;
-                StepOp::Conv { call, a, b, c, epilogue: self.epilogue(s)? }
+                StepOp::Conv { call, a: self.left(a, s)?, b, c, epilogue: self.epilogue(s)? }
             }
         };
         Ok(Step { name, op, flops, bytes })
@@ -246,17 +246,26 @@ impl Parser<'_> {
         Ok(StepOp::Vendor { call, args })
     }
 
-    /// `(%a, %b, mut %c)`.
-    fn three_buffers(&mut self, s: &Scope) -> Result<[BufferId; 3]> {
+    /// The left operand: the buffer that was listed, or what follows the call.
+    fn left(&mut self, listed: Option<BufferId>, s: &Scope) -> Result<LeftOperand> {
+        if let Some(id) = listed {
+            return Ok(id.into());
+        }
+        self.expect_word("prologue")?;
+        self.kernel_call(s).map(|(kernel, args)| LeftOperand::Computed(Prologue { kernel, args }))
+    }
+
+    /// `(%a, %b, mut %c)`, or `computed` in the place of the first.
+    fn operands(&mut self, s: &Scope) -> Result<(Option<BufferId>, BufferId, BufferId)> {
         self.expect('(')?;
-        let a = self.buffer_id(s)?;
+        let a = if self.eat_word("computed") { None } else { Some(self.buffer_id(s)?) };
         self.expect(',')?;
         let b = self.buffer_id(s)?;
         self.expect(',')?;
         self.expect_word("mut")?;
         let c = self.buffer_id(s)?;
         self.expect(')')?;
-        Ok([a, b, c])
+        Ok((a, b, c))
     }
 
     fn packing(&mut self) -> Result<Packing> {

@@ -1,8 +1,8 @@
 //! Printing of plans.
 
 use tensorc_abi::{
-    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvLayout, ConvPass, Epilogue, Home, KernelId, MatrixLayout,
-    Packing, Plan, StepOp, VendorCall, VendorContraction,
+    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvLayout, ConvPass, Epilogue, Home, KernelId, LeftOperand,
+    MatrixLayout, Packing, Plan, Prologue, StepOp, VendorCall, VendorContraction,
 };
 
 use super::names::{Numbered, quote, sigiled, word};
@@ -83,6 +83,16 @@ impl Names {
         e.map_or(String::new(), |e| format!(" epilogue {}({})", self.kernel(e.kernel), self.args(&e.args)))
     }
 
+    /// The left operand as it is listed, and what computes it.
+    fn left(&self, a: &LeftOperand) -> (String, String) {
+        match a {
+            LeftOperand::Buffer(id) => (self.buffer(*id), String::new()),
+            LeftOperand::Computed(Prologue { kernel, args }) => {
+                ("computed".into(), format!(" prologue {}({})", self.kernel(*kernel), self.args(args)))
+            }
+        }
+    }
+
     fn step(&self, op: &StepOp) -> String {
         let b = |id: &BufferId| self.buffer(*id);
         match op {
@@ -90,12 +100,13 @@ impl Names {
                 format!("launch {}({}) extent {extent}", self.kernel(*kernel), self.args(args))
             }
             StepOp::Gemm { call, a, b: rhs, c, epilogue } => {
-                let epilogue = self.epilogue(epilogue.as_ref());
-                format!("gemm({}, {}, mut {}) {}{epilogue}", b(a), b(rhs), b(c), gemm(call))
+                let ((a, prologue), epilogue) = (self.left(a), self.epilogue(epilogue.as_ref()));
+                format!("gemm({a}, {}, mut {}) {}{prologue}{epilogue}", b(rhs), b(c), gemm(call))
             }
             StepOp::Conv { call, a, b: rhs, c, epilogue } => {
-                let epilogue = self.epilogue(epilogue.as_ref());
-                format!("{}({}, {}, mut {}) {}{epilogue}", conv_pass(call.pass), b(a), b(rhs), b(c), conv(call))
+                let ((a, prologue), epilogue) = (self.left(a), self.epilogue(epilogue.as_ref()));
+                let pass = conv_pass(call.pass);
+                format!("{pass}({a}, {}, mut {}) {}{prologue}{epilogue}", b(rhs), b(c), conv(call))
             }
             StepOp::Attention { call, q, k, v, out, epilogue } => {
                 let epilogue = self.epilogue(epilogue.as_ref());

@@ -223,7 +223,7 @@ fn cluster(f: &Fused, inputs: &[DenseType], outputs: &[DenseType]) -> Result<(),
     match f.class {
         FusionClass::Map => map_class(&prims, outputs),
         FusionClass::Reduce => reduce_class(body, &prims),
-        FusionClass::Contract => contract_class(&prims),
+        FusionClass::Contract => contract_class(body, &prims),
         FusionClass::Attention => attention_class(body, &prims),
     }
 }
@@ -265,13 +265,17 @@ fn attention_class(body: &Graph, prims: &[(NodeId, &Prim)]) -> Result<(), String
     }
 }
 
-fn contract_class(prims: &[(NodeId, &Prim)]) -> Result<(), String> {
-    let count = |f: fn(&Prim) -> bool| prims.iter().filter(|(_, p)| f(p)).count();
-    let contractions = count(|p| matches!(p, Prim::Contract(_)));
-    let views = count(|p| matches!(p, Prim::View(_)));
-    let maps = count(|p| matches!(p, Prim::Map(_)));
-    match contractions == 1 && views <= 1 && contractions + views + maps == prims.len() {
+fn contract_class(body: &Graph, prims: &[(NodeId, &Prim)]) -> Result<(), String> {
+    let contractions: Vec<NodeId> =
+        prims.iter().filter(|(_, p)| matches!(p, Prim::Contract(_))).map(|(n, _)| *n).collect();
+    let [contraction] = contractions[..] else { return Err("a contract cluster holds one contraction".into()) };
+    let before = body.ancestors([contraction]);
+    let views = prims.iter().filter(|(n, p)| matches!(p, Prim::View(_)) && !before.contains(n)).count();
+    let others = |(n, p): &(NodeId, &Prim)| *n == contraction || matches!(p, Prim::Map(_) | Prim::View(_));
+    match views <= 1 && prims.iter().all(others) {
         true => Ok(()),
-        false => Err("a contract cluster holds one contraction, maps and at most one view".into()),
+        false => {
+            Err("a contract cluster holds a contraction, maps, views of its operands and one of its result".into())
+        }
     }
 }

@@ -1,12 +1,12 @@
 //! Structural rules of plans. That live buffers do not overlap is checked where plans are loaded.
 
-use tensorc_abi::{Arg, Attention, DType, Epilogue, Home, KernelId, Packing, Plan, StepOp};
+use tensorc_abi::{
+    Arg, Attention, BatchedGemm, Conv2d, ConvLayout, DType, Epilogue, Home, KernelId, LeftOperand, Packing, Plan,
+    Prologue, StepOp,
+};
 
 use crate::diag::{Code, Diagnostic, Result};
 use crate::kir::{BufInfo, Kernel};
-
-/// Number of index parameters of an epilogue.
-const EPILOGUE_SCALARS: usize = 7;
 
 /// Checks a plan, and its calls against `kernels` (by [`KernelId`]) if they are given.
 ///
@@ -14,7 +14,8 @@ const EPILOGUE_SCALARS: usize = 7;
 /// - Inputs, states as they are before the run, and weights are never written.
 /// - Library operands are f32, and copies keep type and size.
 /// - A call gives each parameter of its kernel a buffer of its type and size, and writes exactly
-///   the writable ones; its extent is the kernel's; epilogues take their index parameters.
+///   the writable ones; its extent is the kernel's; epilogues and prologues take their index parameters.
+/// - What computes a left operand reads its arguments, and writes a matrix of the size that the call reads.
 pub fn verify_plan(plan: &Plan, kernels: Option<&[Kernel]>) -> Result<()> {
     let fail = |why: String| Diagnostic::new(Code::Verify, format!("plan {}: {why}", plan.name));
     tables(plan, kernels).map_err(fail)?;
@@ -89,9 +90,11 @@ fn check_step(plan: &Plan, op: &StepOp, kernels: Option<&[Kernel]>) -> Check {
             if c.b_packed != packed {
                 return Err("the product and its weight disagree on packing".into());
             }
-            if [a, b, out].iter().any(|id| plan.buffer(**id).dtype != DType::F32) {
+            if a.buffer().iter().chain([b, out]).any(|id| plan.buffer(*id).dtype != DType::F32) {
                 return Err("an operand of a library product is not f32".into());
             }
+            let matrix = |BatchedGemm { m, k, .. }: &BatchedGemm| m.checked_mul(*k);
+            left_call(plan, a, matrix(c), kernels)?;
             epilogue.as_ref().map_or(Ok(()), |e| call(plan, e.kernel, &e.args, kernels, None))
         }
         StepOp::Conv { call: c, a, b, c: out, epilogue } => {
@@ -102,9 +105,13 @@ fn check_step(plan: &Plan, op: &StepOp, kernels: Option<&[Kernel]>) -> Check {
             if !c.layout_fits() {
                 return Err("the convolution does not fit its layout".into());
             }
-            if [a, b, out].iter().any(|id| plan.buffer(**id).dtype != DType::F32) {
+            if a.buffer().iter().chain([b, out]).any(|id| plan.buffer(*id).dtype != DType::F32) {
                 return Err("an operand of a library convolution is not f32".into());
             }
+            if a.prologue().is_some() && !c.takes_computed() {
+                return Err("a convolution computes an operand that it reads in memory".into());
+            }
+            left_call(plan, a, computed_elements(c), kernels)?;
             epilogue.as_ref().map_or(Ok(()), |e| call(plan, e.kernel, &e.args, kernels, None))
         }
         StepOp::Attention { q, k, v, out, epilogue, .. } => {
@@ -144,17 +151,40 @@ fn packing(plan: &Plan, home: Home) -> Option<Packing> {
 
 /// The epilogue of attention: a tile of the library's, then its arguments.
 fn score_call(plan: &Plan, e: &Epilogue, kernels: Option<&[Kernel]>) -> Check {
-    let Some(name) = plan.kernels.get(e.kernel.0 as usize) else {
-        return Err(format!("kernel {} does not exist", e.kernel.0));
-    };
-    let Some(kernel) = kernels.and_then(|k| k.get(e.kernel.0 as usize)) else { return Ok(()) };
-    let tile = kernel.buffers.first().filter(|_| kernel.params == e.args.len() + 1);
-    match tile {
-        Some(tile) if tile.dtype == DType::F32 && tile.len == Attention::TILE && tile.writable => {}
-        _ => return Err(format!("`{name}` does not take a tile of scores and the arguments given")),
+    call_with_memory(plan, e.kernel, &e.args, (Some(Attention::TILE), "a tile of scores"), kernels)
+}
+
+/// A kernel whose first parameter is f32 memory of the library's, followed by its arguments.
+fn call_with_memory(
+    plan: &Plan,
+    id: KernelId,
+    args: &[Arg],
+    (elements, what): (Option<u64>, &str),
+    kernels: Option<&[Kernel]>,
+) -> Check {
+    let Some(name) = plan.kernels.get(id.0 as usize) else { return Err(format!("kernel {} does not exist", id.0)) };
+    let Some(kernel) = kernels.and_then(|k| k.get(id.0 as usize)) else { return Ok(()) };
+    match kernel.buffers.first().filter(|_| kernel.params == args.len() + 1) {
+        Some(memory) if memory.dtype == DType::F32 && Some(memory.len) == elements && memory.writable => {}
+        _ => return Err(format!("`{name}` does not take {what} and the arguments given")),
     }
-    arguments(plan, name, &e.args, &kernel.buffers[1..])?;
+    arguments(plan, name, args, &kernel.buffers[1..])?;
     index_parameters(name, kernel)
+}
+
+/// Elements of the matrix that a prologue of a convolution writes parts of.
+fn computed_elements(c: &Conv2d) -> Option<u64> {
+    let pixels = c.input[0].checked_mul(c.input[1])?;
+    pixels.checked_mul(if c.layout == ConvLayout::Blocked { tensorc_abi::CHANNEL_BLOCK } else { c.in_channels })
+}
+
+/// What computes a left operand: memory of the library's for `elements` of a matrix, then its arguments.
+fn left_call(plan: &Plan, left: &LeftOperand, elements: Option<u64>, kernels: Option<&[Kernel]>) -> Check {
+    let LeftOperand::Computed(Prologue { kernel, args }) = left else { return Ok(()) };
+    if args.iter().any(|arg| arg.writes) {
+        return Err("a prologue writes one of its arguments".into());
+    }
+    call_with_memory(plan, *kernel, args, (elements, "a block of the left operand"), kernels)
 }
 
 /// A launch with its extent, or an epilogue.
@@ -185,8 +215,8 @@ fn arguments(plan: &Plan, name: &str, args: &[Arg], params: &[BufInfo]) -> Check
 }
 
 fn index_parameters(name: &str, kernel: &Kernel) -> Check {
-    match kernel.is_parallel() || kernel.scalars.len() != EPILOGUE_SCALARS {
-        true => Err(format!("`{name}` does not take the parameters of an epilogue")),
-        false => Ok(()),
+    match kernel.is_on_blocks() {
+        true => Ok(()),
+        false => Err(format!("`{name}` does not take the parameters of a block of a library call")),
     }
 }

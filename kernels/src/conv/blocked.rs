@@ -10,7 +10,7 @@ use core::ops::Range;
 
 use tensorc_abi::{Conv2d, ConvLayout};
 
-use super::{Shape, Tensors};
+use super::{Shape, Tensors, compute_pixels};
 use crate::EpilogueCall;
 use crate::blocking::{Split, tasks_worth};
 use crate::tiers::{LANES, STRIP_PIXELS, Strip, Tier};
@@ -98,6 +98,16 @@ impl Schedule {
         }
     }
 
+    /// Tasks in turn that read the same band.
+    pub(super) fn together(&self) -> usize {
+        self.panels.parts()
+    }
+
+    /// Pixels of a channel of x, if channels lie in planes.
+    fn plane(&self) -> Option<usize> {
+        (self.channels == 1).then(|| self.shape.plane())
+    }
+
     /// Rows and columns of x under a band, padding included.
     fn window(&self) -> [usize; 2] {
         let s = &self.shape;
@@ -105,9 +115,9 @@ impl Schedule {
         [extent(self.bands.longest(), 0), extent(s.output[1], 1)]
     }
 
-    /// Elements of scratch.
-    pub(super) fn scratch(&self) -> usize {
-        match self.padded && !self.shape.is_empty() {
+    /// Elements of scratch, for an x that is computed or in memory.
+    pub(super) fn scratch(&self, computed: bool) -> usize {
+        match (self.padded || computed) && !self.shape.is_empty() {
             true => self.window().iter().product::<usize>() * self.shape.in_channels,
             false => 0,
         }
@@ -170,7 +180,7 @@ impl Worker<'_> {
     unsafe fn source(&self, scratch: *mut f32) -> Source {
         let Schedule { shape, channels, .. } = self.schedule;
         let x = self.tensors.left.wrapping_add(self.image * shape.image());
-        match self.schedule.padded {
+        match self.schedule.padded || self.tensors.computed.is_some() {
             // SAFETY: passed on from the caller.
             true => unsafe { self.copy(x, scratch) },
             false => Source {
@@ -181,10 +191,10 @@ impl Worker<'_> {
         }
     }
 
-    /// Copies what lies under the band to scratch, with zeros for padding.
+    /// Copies what lies under the band to scratch, or computes it there, with zeros for padding.
     ///
     /// # Safety
-    /// As for [`run`]; `x` addresses the image.
+    /// As for [`run`]; `x` addresses the image if that is in memory.
     unsafe fn copy(&self, x: *const f32, scratch: *mut f32) -> Source {
         let Schedule { shape, channels, .. } = self.schedule;
         let [_, width] = self.schedule.window();
@@ -194,6 +204,11 @@ impl Worker<'_> {
         let inside = shape.input[1].min(width - left);
         let mut dst = scratch;
         for block in 0..shape.in_channels / channels {
+            // SAFETY: scratch has the rows of the block.
+            if unsafe { self.compute_rows(block, first_row, [height, width], dst) } {
+                dst = dst.wrapping_add(height * width * channels);
+                continue;
+            }
             for row in first_row..first_row + height as isize {
                 // SAFETY: a row of scratch is `width` pixels, the inner ones of which are in the image.
                 unsafe {
@@ -201,8 +216,18 @@ impl Worker<'_> {
                     let (before, rest) = line.split_at_mut(left * channels);
                     let (middle, after) = rest.split_at_mut(inside * channels);
                     if (0..shape.input[0] as isize).contains(&row) {
-                        let src = x.add((block * shape.plane() + row as usize * shape.input[1]) * channels);
-                        core::ptr::copy_nonoverlapping(src, middle.as_mut_ptr(), middle.len());
+                        let first = row as usize * shape.input[1];
+                        match self.tensors.computed {
+                            None => {
+                                let src = x.add((block * shape.plane() + first) * channels);
+                                core::ptr::copy_nonoverlapping(src, middle.as_mut_ptr(), middle.len());
+                            }
+                            Some(computed) => {
+                                let at = (self.image, block);
+                                let to = middle.as_mut_ptr();
+                                compute_pixels(computed, at, first..first + inside, self.schedule.plane(), to);
+                            }
+                        }
                     } else {
                         middle.fill(0.0);
                     }
@@ -213,6 +238,21 @@ impl Worker<'_> {
             }
         }
         Source { base: scratch, row: width * channels, block: height * width * channels }
+    }
+
+    /// Computes all rows of a block at once, if x is computed and they are whole rows of the image.
+    ///
+    /// # Safety
+    /// As for [`run`]; `to` has room for so many rows of so many pixels.
+    unsafe fn compute_rows(&self, block: usize, first: isize, [height, width]: [usize; 2], to: *mut f32) -> bool {
+        let shape = &self.schedule.shape;
+        let inside = width == shape.input[1] && first >= 0 && first as usize + height <= shape.input[0];
+        let Some(computed) = self.tensors.computed.filter(|_| inside && shape.pads[1] == 0) else { return false };
+        let first = first as usize * width;
+        let pixels = first..first + height * width;
+        // SAFETY: the pixels are in the image, and side by side.
+        unsafe { compute_pixels(computed, (self.image, block), pixels, self.schedule.plane(), to) };
+        true
     }
 
     /// One panel of filters over the band.

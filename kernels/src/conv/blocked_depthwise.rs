@@ -5,9 +5,9 @@ use core::ops::Range;
 
 use tensorc_abi::Conv2d;
 
-use super::{Shape, Tensors};
+use super::{Shape, Tensors, compute_pixels};
 use crate::EpilogueCall;
-use crate::blocking::{Split, tasks_worth};
+use crate::blocking::{Split, tasks_worth, whole_lines};
 use crate::tiers::{DepthStrip, LANES, Tier};
 
 /// Multiply-adds that are worth a task of their own.
@@ -50,9 +50,30 @@ impl Schedule {
         self.shape.output[1].min(2 * self.shape.kernel[1] + 1)
     }
 
-    /// Elements of scratch one thread needs: for [`Columns`].
-    pub(super) fn scratch(&self) -> usize {
-        if self.shape.is_empty() { 0 } else { self.most_columns() * size_of::<Columns>() / size_of::<f32>() }
+    /// Elements of scratch one thread needs: for [`Columns`], and for the rows under a band of a block of x if that is
+    /// computed.
+    pub(super) fn scratch(&self, computed: bool) -> usize {
+        if self.shape.is_empty() {
+            return 0;
+        }
+        self.column_elements() + if computed { self.most_rows() * self.shape.input[1] * LANES } else { 0 }
+    }
+
+    fn column_elements(&self) -> usize {
+        whole_lines(self.most_columns() * size_of::<Columns>() / size_of::<f32>())
+    }
+
+    /// Rows of x under some rows of y.
+    fn under(&self, rows: &Range<usize>) -> Range<usize> {
+        let Shape { input, kernel, strides, dilations, pads, .. } = &self.shape;
+        let end = (rows.end - 1) * strides[0] + (kernel[0] - 1) * dilations[0] + 1;
+        let first = (rows.start * strides[0]).saturating_sub(pads[0]).min(input[0]);
+        first..end.saturating_sub(pads[0]).clamp(first, input[0])
+    }
+
+    /// Most rows of x under a band.
+    fn most_rows(&self) -> usize {
+        (0..self.bands.parts()).map(|i| self.under(&self.bands.range(i)).len()).max().unwrap_or(0)
     }
 }
 
@@ -118,11 +139,14 @@ pub(super) unsafe fn run(
     for task in tasks {
         let band = schedule.bands.range(task / schedule.runs.parts());
         for block in schedule.runs.range(task % schedule.runs.parts()) {
-            let batch = [(block / blocks) as u64, (block % blocks) as u64, 0];
+            let at = (block / blocks, block % blocks);
+            let batch = [at.0 as u64, at.1 as u64, 0];
+            // SAFETY: scratch holds what is under a band.
+            let x = unsafe { source(schedule, tensors, at, &band, scratch.wrapping_add(schedule.column_elements())) };
             let mut finished = band.start;
             for p in band.clone() {
                 // SAFETY: the row is one of y, and its taps lie in the image.
-                unsafe { row(tier, shape, tensors, (block / blocks, block % blocks), p, columns) };
+                unsafe { row(tier, shape, tensors, x, at, p, columns) };
                 if p + 1 == band.end || (p + 1 - finished) * width * LANES >= EPILOGUE_ELEMENTS {
                     // SAFETY: the rows are finished; the epilogue fits by the caller's contract.
                     unsafe { EpilogueCall::finish(epilogue, batch, finished * width..(p + 1) * width, 0..LANES) };
@@ -133,7 +157,29 @@ pub(super) unsafe fn run(
     }
 }
 
-/// Row `p` of a channel block of an image.
+/// Where a channel block of an image begins, of which the rows under a band are there: they are computed if x is.
+///
+/// # Safety
+/// As for [`super::conv_run`]; `scratch` has room for the rows.
+unsafe fn source(
+    schedule: &Schedule,
+    tensors: Tensors,
+    (image, block): (usize, usize),
+    band: &Range<usize>,
+    scratch: *mut f32,
+) -> *const f32 {
+    let shape = &schedule.shape;
+    let Some(computed) = tensors.computed else {
+        return tensors.left.wrapping_add(image * shape.images[0] + block * shape.plane() * LANES);
+    };
+    let rows = schedule.under(band);
+    let pixels = rows.start * shape.input[1]..rows.end * shape.input[1];
+    // SAFETY: the rows are in the image.
+    unsafe { compute_pixels(computed, (image, block), pixels.clone(), None, scratch) };
+    scratch.wrapping_sub(pixels.start * LANES)
+}
+
+/// Row `p` of a channel block of an image, which begins at `x`.
 ///
 /// # Safety
 /// As for [`super::conv_run`]; `columns` holds runs of pixels with the filter columns in the image.
@@ -141,13 +187,13 @@ unsafe fn row(
     tier: Tier,
     shape: &Shape,
     tensors: Tensors,
+    x: *const f32,
     (image, block): (usize, usize),
     p: usize,
     columns: &[Columns],
 ) {
     let rows = taps(shape, 0, p);
     let w = tensors.right.wrapping_add(block * shape.taps() * LANES);
-    let x = tensors.left.wrapping_add(image * shape.images[0] + block * shape.plane() * LANES);
     let y =
         tensors.result.wrapping_add(image * shape.images[1] + (block * shape.pixels() + p * shape.output[1]) * LANES);
     let line = (p * shape.strides[0] + rows.start * shape.dilations[0]).wrapping_sub(shape.pads[0]);

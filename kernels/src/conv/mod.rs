@@ -20,8 +20,9 @@ use core::ops::Range;
 
 use tensorc_abi::{Conv2d, ConvLayout, ConvPass};
 
-use crate::tiers::Tier;
-use crate::{EpilogueCall, Isa, isa};
+use crate::prologue::{Computed, table_bytes};
+use crate::tiers::{LANES, Tier};
+use crate::{EpilogueCall, Isa, LeftOperand, isa};
 
 pub(crate) use planar::is_planar;
 pub(crate) use shape::Shape;
@@ -76,8 +77,31 @@ pub(crate) unsafe fn pack_blocked(call: &Conv2d, src: *const f32, dst: &mut [f32
 #[derive(Clone, Copy)]
 struct Tensors {
     left: *const f32,
+    /// What computes the left operand, if it has no address.
+    computed: Option<Computed>,
     right: *const f32,
     result: *mut f32,
+}
+
+/// Writes neighbouring pixels of a block of channels of a computed image, or of one channel if channels lie in
+/// planes of so many pixels.
+///
+/// # Safety
+/// The pixels are in the image, and `to` has room for them.
+unsafe fn compute_pixels(
+    computed: Computed,
+    (image, block): (usize, usize),
+    pixels: Range<usize>,
+    plane: Option<usize>,
+    to: *mut f32,
+) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match plane {
+            None => computed.block([image as u64, block as u64, 0], pixels, 0..LANES, LANES, to),
+            Some(plane) => computed.block([image as u64, 0, 0], block..block + 1, pixels, plane, to),
+        }
+    }
 }
 
 /// Number of tasks of a convolution; they may run in any order, on any threads.
@@ -92,23 +116,40 @@ pub fn conv_tasks(call: &Conv2d) -> u64 {
     }) as u64
 }
 
-/// Bytes of scratch one thread needs for [`conv_run`].
-pub fn conv_scratch(call: &Conv2d) -> usize {
-    conv_scratch_by(conv_way(call), call)
+/// Number of tasks in turn that share what is computed of a left operand.
+pub fn conv_together(call: &Conv2d) -> u64 {
+    conv_together_by(conv_way(call), call)
+}
+
+/// [`conv_together`] where the way is known: what other ways need is not linked.
+#[inline(always)]
+pub fn conv_together_by(way: ConvWay, call: &Conv2d) -> u64 {
+    (match way {
+        ConvWay::Blocked => blocked::Schedule::new(call).together(),
+        ConvWay::Winograd => winograd::Schedule::new(call).together(),
+        _ => 1,
+    }) as u64
+}
+
+/// Bytes of scratch one thread needs for [`conv_run`], with the left operand computed from so many arguments or in
+/// memory.
+pub fn conv_scratch(call: &Conv2d, prologue: Option<usize>) -> usize {
+    conv_scratch_by(conv_way(call), call, prologue)
 }
 
 /// [`conv_scratch`] where the way is known: what other ways need is not linked.
 #[inline(always)]
-pub fn conv_scratch_by(way: ConvWay, call: &Conv2d) -> usize {
+pub fn conv_scratch_by(way: ConvWay, call: &Conv2d, prologue: Option<usize>) -> usize {
+    let computed = prologue.is_some();
     let elements = match way {
         ConvWay::Correlate => correlate::Schedule::new(call).scratch(),
         ConvWay::Planar => planar::scratch(&Shape::forward(call)),
-        ConvWay::BlockedDepthwise => blocked_depthwise::Schedule::new(call).scratch(),
+        ConvWay::BlockedDepthwise => blocked_depthwise::Schedule::new(call).scratch(computed),
         ConvWay::Windows => windows::Schedule::new(call).scratch(),
-        ConvWay::Blocked => blocked::Schedule::new(call).scratch(),
-        ConvWay::Winograd => winograd::Schedule::new(call).scratch(),
+        ConvWay::Blocked => blocked::Schedule::new(call).scratch(computed),
+        ConvWay::Winograd => winograd::Schedule::new(call).scratch(computed),
     };
-    elements * size_of::<f32>()
+    prologue.map_or(0, table_bytes) + elements * size_of::<f32>()
 }
 
 /// Executes the tasks `tasks` of a convolution, and its epilogue on every block they finish.
@@ -117,12 +158,13 @@ pub fn conv_scratch_by(way: ConvWay, call: &Conv2d) -> usize {
 ///
 /// # Safety
 /// `left` and `right` address the operands and `result` the result that `call.pass` names, tensors of the
-/// shapes and image distances `call` states; `result` overlaps neither operand and nothing else accesses
-/// the tasks' part of it, `scratch` has [`conv_scratch`] bytes aligned for f32, `tasks` lies within
-/// [`conv_tasks`], and the epilogue's arguments fit its code.
+/// shapes and image distances `call` states; the left operand is computed only if [`Conv2d::takes_computed`]; `result`
+/// overlaps neither operand and nothing else accesses the tasks' part of it, `scratch` has [`conv_scratch`] bytes
+/// aligned for f32 (for addresses if an operand is computed), `tasks` lies within [`conv_tasks`], and the arguments of
+/// epilogue and prologue fit their code.
 pub unsafe fn conv_run(
     call: &Conv2d,
-    left: *const f32,
+    left: impl Into<LeftOperand>,
     right: *const f32,
     result: *mut f32,
     epilogue: Option<EpilogueCall>,
@@ -142,16 +184,15 @@ pub unsafe fn conv_run(
 pub unsafe fn conv_run_by(
     way: ConvWay,
     call: &Conv2d,
-    left: *const f32,
+    left: impl Into<LeftOperand>,
     right: *const f32,
     result: *mut f32,
     epilogue: Option<EpilogueCall>,
     tasks: Range<u64>,
     scratch: *mut u8,
 ) {
-    let tensors = Tensors { left, right, result };
     // SAFETY: passed on from the caller.
-    unsafe { run(Tier::new(isa()), way, call, tensors, epilogue, tasks, scratch.cast()) }
+    unsafe { run(Tier::new(isa()), way, call, (left.into(), right, result), epilogue, tasks, scratch) }
 }
 
 /// [`conv_run`] with the kernels of one tier.
@@ -165,16 +206,15 @@ pub unsafe fn conv_run_by(
 pub unsafe fn conv_run_with(
     isa: Isa,
     call: &Conv2d,
-    left: *const f32,
+    left: impl Into<LeftOperand>,
     right: *const f32,
     result: *mut f32,
     epilogue: Option<EpilogueCall>,
     tasks: Range<u64>,
     scratch: *mut u8,
 ) {
-    let tensors = Tensors { left, right, result };
     // SAFETY: passed on from the caller.
-    unsafe { run(Tier::new(isa), conv_way(call), call, tensors, epilogue, tasks, scratch.cast()) }
+    unsafe { run(Tier::new(isa), conv_way(call), call, (left.into(), right, result), epilogue, tasks, scratch) }
 }
 
 /// # Safety
@@ -184,12 +224,16 @@ unsafe fn run(
     tier: Tier,
     way: ConvWay,
     call: &Conv2d,
-    tensors: Tensors,
+    (left, right, result): (LeftOperand, *const f32, *mut f32),
     epilogue: Option<EpilogueCall>,
     tasks: Range<u64>,
-    scratch: *mut f32,
+    scratch: *mut u8,
 ) {
     let tasks = tasks.start as usize..tasks.end as usize;
+    // SAFETY: scratch is as large as `conv_scratch` says.
+    let (left, computed, scratch) = unsafe { left.bind(scratch) };
+    let tensors = Tensors { left, computed, right, result };
+    debug_assert!(computed.is_none() || call.takes_computed(), "a way that reads its operand in memory");
     // SAFETY: passed on from the caller.
     unsafe {
         match way {

@@ -14,9 +14,10 @@ use core::ops::Range;
 use tensorc_abi::{Conv2d, ConvLayout};
 
 use super::blocked::PANEL;
-use super::{Shape, Tensors};
+use super::{Shape, Tensors, compute_pixels};
 use crate::EpilogueCall;
 use crate::blocking::Split;
+use crate::prologue::Computed;
 use crate::tiers::{LANES, PatchIn, PatchOut, STRIP_PIXELS, Strip, Tier};
 
 /// Taps of a filter along one axis.
@@ -83,6 +84,11 @@ impl Schedule {
         if self.shape.is_empty() { 0 } else { self.rows.parts() * self.panels.parts() }
     }
 
+    /// Tasks in turn that read the same patches.
+    pub(super) fn together(&self) -> usize {
+        self.panels.parts()
+    }
+
     /// Coefficients of a patch along one axis.
     fn extent(&self) -> usize {
         self.size + TAPS - 1
@@ -104,18 +110,31 @@ impl Schedule {
         (self.most_tiles() * PANEL * LANES) | LANES
     }
 
-    /// Elements of scratch one thread needs.
-    pub(super) fn scratch(&self) -> usize {
+    /// Elements of scratch one thread needs, for an x that is computed or in memory.
+    pub(super) fn scratch(&self, computed: bool) -> usize {
         match self.shape.is_empty() {
             true => 0,
-            false => self.extent().pow(2) * (self.patch_plane() + self.sum_plane()) + self.window(),
+            false => self.extent().pow(2) * (self.patch_plane() + self.sum_plane()) + self.window(computed),
         }
     }
 
-    /// Elements of a block of channels under a strip of tiles, which are copied from planes.
-    fn window(&self) -> usize {
+    /// Elements of a block of channels: under a strip of tiles, which are copied from planes, or under all tiles
+    /// of a task in one image, which are computed.
+    fn window(&self, computed: bool) -> usize {
         let columns = (STRIP_PIXELS - 1) * self.size + self.extent();
-        if self.planes { self.extent() * columns * LANES } else { 0 }
+        let rows = self.rows.longest().min(self.tiles[0]) * self.size + TAPS - 1;
+        match (computed, self.planes) {
+            (true, _) => rows.min(self.shape.input[0]) * self.shape.input[1] * LANES,
+            (false, true) => self.extent() * columns * LANES,
+            (false, false) => 0,
+        }
+    }
+
+    /// Rows of an image under some of its rows of tiles.
+    fn under(&self, rows: &Range<usize>) -> Range<usize> {
+        let [height, pad] = [self.shape.input[0], self.shape.pads[0]];
+        let first = (rows.start * self.size).saturating_sub(pad).min(height);
+        first..(rows.end * self.size + TAPS - 1).saturating_sub(pad).clamp(first, height)
     }
 }
 
@@ -161,7 +180,7 @@ struct Worker<'a> {
     patches: *mut f32,
     /// Sum (r, c) of the tiles at `sums[(r·extent + c)·sum_plane]`: by block of channels, tile and channel.
     sums: *mut f32,
-    /// What of x lies under a run of tiles, if it is copied: [`Schedule::window`] elements.
+    /// What of x lies under some tiles, if it is copied or computed: [`Schedule::window`] elements.
     window: *mut f32,
 }
 
@@ -180,14 +199,54 @@ impl Worker<'_> {
     /// # Safety
     /// As for [`run`].
     unsafe fn enter(&self) {
+        match self.tensors.computed {
+            // SAFETY: the tiles are the task's.
+            None => unsafe { self.enter_tiles(0..self.tiles(), 0..self.schedule.shape.in_channels / LANES, None) },
+            // SAFETY: passed on from the caller.
+            Some(computed) => unsafe { self.enter_computed(computed) },
+        }
+    }
+
+    /// Computes the blocks of channels under all tiles, and transforms their patches.
+    ///
+    /// # Safety
+    /// As for [`run`].
+    unsafe fn enter_computed(&self, computed: Computed) {
+        let Schedule { shape, tiles, .. } = self.schedule;
+        let mut row = self.rows.start;
+        while row < self.rows.end {
+            let image = row / tiles[0];
+            let rows = row..self.rows.end.min((image + 1) * tiles[0]);
+            row = rows.end;
+            let under = self.schedule.under(&(rows.start - image * tiles[0]..rows.end - image * tiles[0]));
+            let pixels = under.start * shape.input[1]..under.end * shape.input[1];
+            let run = (rows.start - self.rows.start) * tiles[1]..(rows.end - self.rows.start) * tiles[1];
+            for block in 0..shape.in_channels / LANES {
+                let x = self.window.wrapping_sub((block * shape.plane() + pixels.start) * LANES);
+                // SAFETY: the tiles are the task's, and what is under them is there.
+                unsafe {
+                    compute_pixels(computed, (image, block), pixels.clone(), None, self.window);
+                    self.enter_tiles(run.clone(), block..block + 1, Some(x));
+                }
+            }
+        }
+    }
+
+    /// Transforms the patches of some blocks of channels under whole rows of tiles; they are those of the image at `x`
+    /// if that is computed.
+    ///
+    /// # Safety
+    /// As for [`run`]; what lies under the tiles is there.
+    #[inline(always)]
+    unsafe fn enter_tiles(&self, tiles: Range<usize>, blocks: Range<usize>, x: Option<*const f32>) {
         let width = self.schedule.tiles[1];
         let strips = self.strips();
         for strip in (0..strips.parts()).map(|i| strips.range(i)) {
-            let mut first = strip.start;
-            while first < strip.end {
+            let mut first = strip.start.max(tiles.start);
+            while first < strip.end.min(tiles.end) {
                 let end = strip.end.min((first / width + 1) * width);
                 // SAFETY: the tiles are the task's, and of one row.
-                unsafe { self.enter_run(&strip, first..end) };
+                unsafe { self.enter_run(&strip, first..end, &blocks, x) };
                 first = end;
             }
         }
@@ -196,12 +255,19 @@ impl Worker<'_> {
     /// Transforms the patches of some tiles of a row, which are part of a strip.
     ///
     /// # Safety
-    /// As for [`run`].
-    unsafe fn enter_run(&self, strip: &Range<usize>, run: Range<usize>) {
+    /// As for [`Worker::enter_tiles`].
+    #[inline(always)]
+    unsafe fn enter_run(
+        &self,
+        strip: &Range<usize>,
+        run: Range<usize>,
+        blocks: &Range<usize>,
+        computed: Option<*const f32>,
+    ) {
         let Schedule { shape, size, tiles, .. } = self.schedule;
         let (row, columns) = (self.rows.start + run.start / tiles[1], run.start % tiles[1]..);
         let columns = columns.start..columns.start + run.len();
-        let image = self.tensors.left.wrapping_add(row / tiles[0] * shape.image());
+        let image = computed.unwrap_or(self.tensors.left.wrapping_add(row / tiles[0] * shape.image()));
         let extent = self.schedule.extent() as isize;
         let top = (row % tiles[0] * size) as isize - shape.pads[0] as isize;
         let left = |column: usize| (column * size) as isize - shape.pads[1] as isize;
@@ -212,7 +278,7 @@ impl Worker<'_> {
         while column < columns.end {
             let together = (column..columns.end).take_while(whole).count();
             let at = run.start + column - columns.start - strip.start;
-            for block in 0..shape.in_channels / LANES {
+            for block in blocks.clone() {
                 let x = image.wrapping_add(block * shape.plane() * LANES);
                 let to = strip.start * shape.in_channels + (block * strip.len() + at) * LANES;
                 let mut patch = PatchIn {

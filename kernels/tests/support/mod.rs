@@ -1,6 +1,7 @@
-//! What the tests of the kernels share: random numbers, counting epilogues, bit comparisons.
+//! What the tests of the kernels share: random numbers, counting epilogues, prologues that read memory, bit comparisons.
 
-use tensorc_kernels::{EpilogueCall, Isa};
+use tensorc_abi::MatrixLayout;
+use tensorc_kernels::{EpilogueCall, Isa, LeftOperand, PrologueCall};
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 pub struct Random(u64);
@@ -101,6 +102,49 @@ unsafe extern "C" fn count(args: *const *mut u8, scalars: *const i64) {
             }
         }
     }
+}
+
+/// A left operand in memory, of which a prologue hands out blocks.
+pub struct Supply {
+    _layout: Box<[i64; 8]>,
+    args: Vec<*mut u8>,
+}
+
+impl Supply {
+    /// Number of arguments of the prologue.
+    pub const ARGS: usize = 2;
+
+    /// Rows are `ld` apart where blocks go.
+    pub fn new(data: &[f32], layout: &MatrixLayout, ld: usize) -> Self {
+        let [b0, b1, b2] = layout.batch_strides;
+        let mut numbers = Box::new([layout.offset, b0, b1, b2, layout.row_stride, layout.col_stride, ld as i64, 0]);
+        let args = vec![data.as_ptr().cast_mut().cast(), numbers.as_mut_ptr().cast()];
+        Supply { _layout: numbers, args }
+    }
+
+    pub fn left(&self) -> LeftOperand {
+        LeftOperand::Computed(PrologueCall { f: supply, args: self.args.as_ptr(), count: Supply::ARGS })
+    }
+}
+
+unsafe extern "C" fn supply(args: *const *mut u8, scalars: *const i64) {
+    // SAFETY: kernels pass their memory, then the two buffers of `Supply`, and seven scalars.
+    unsafe {
+        let to: *mut f32 = (*args).cast();
+        let data: *const f32 = (*args.add(1)).cast_const().cast();
+        let l = std::slice::from_raw_parts((*args.add(2)).cast::<i64>(), 8);
+        let s = std::slice::from_raw_parts(scalars, 7);
+        let base = l[0] + s[0] * l[1] + s[1] * l[2] + s[2] * l[3];
+        for (i, j) in (s[3]..s[4]).flat_map(|i| (s[5]..s[6]).map(move |j| (i, j))) {
+            let value = *data.offset((base + i * l[4] + j * l[5]) as isize);
+            to.wrapping_offset((i * l[6] + j) as isize).write(value);
+        }
+    }
+}
+
+/// Scratch memory of so many bytes, full of NaNs.
+pub fn scratch(bytes: usize) -> Vec<u64> {
+    vec![u64::MAX; bytes.div_ceil(8)]
 }
 
 pub fn assert_same_bits(what: &str, actual: &[f32], expected: &[f32]) {

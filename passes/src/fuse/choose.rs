@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use tensorc_ir::graph::{NodeId, Value};
 
 use super::alternatives;
+use super::operands;
 use super::plan::{FusionPlan, Unit};
 use super::price::{Price, Prices};
 use super::regions::{self, Region};
@@ -70,11 +71,12 @@ fn assign(plan: &mut FusionPlan<'_>, fixed: &[Output], lists: &[Vec<Output>]) ->
     lists.iter().map(|list| adopt(list)).collect()
 }
 
-/// The lists with siblings merged.
+/// The lists with contractions merged with what computes their operands, and siblings merged.
 fn merged(plan: &mut FusionPlan<'_>, prices: &Prices<'_>, fixed: &[Output], lists: &[Vec<Output>]) -> Vec<Vec<Output>> {
     let ids = assign(plan, fixed, lists);
     let lists = lists.iter().zip(ids).map(|(list, mut ids)| {
         let mut outputs = list.iter().map(|(_, outputs)| outputs.clone()).collect();
+        operands::merge(plan, prices, &mut ids, &mut outputs);
         siblings::merge(plan, prices, &mut ids, &mut outputs);
         ids.iter().map(|c| plan.clusters[*c].clone()).zip(outputs).collect()
     });

@@ -1,11 +1,12 @@
-//! Clusters anchored at a contraction: element-wise work on its result, and a last permutation.
+//! Clusters anchored at a contraction: element-wise work on its result, a last permutation, and element-wise work on
+//! an operand that the library computes where it reads it.
 
 use std::collections::BTreeSet;
 
 use tensorc_ir::DType;
-use tensorc_ir::contract::{as_gemm, is_library};
+use tensorc_ir::contract::{as_gemm, computed_operand, is_library};
 use tensorc_ir::graph::{FusionClass, NodeId};
-use tensorc_ir::prim::Prim;
+use tensorc_ir::prim::{Prim, View};
 
 use super::plan::{Cluster, FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
 use tensorc_ir::views::{keeps_linear_order, strides_in_result};
@@ -103,9 +104,10 @@ fn moves_rows(plan: &FusionPlan<'_>, contract: NodeId, result: NodeId, user: Nod
 
 /// Whether a set of members is a contraction with element-wise work on its result, and perhaps a last
 /// view. Work that does not depend on the contraction may take part where a library computes that:
-/// its epilogue evaluates any element-wise expression.
+/// its epilogue evaluates any element-wise expression, and what it takes computed is an operand.
 pub fn legal(plan: &FusionPlan<'_>, c: &Cluster, root: NodeId) -> bool {
     let contract = c.anchor;
+    let Some(before) = prologue(plan, c, root) else { return false };
     let ty = &plan.types(contract)[0];
     let library = || match (plan.prim(contract), plan.args(contract)) {
         (Some(Prim::Contract(contraction)), [lhs, rhs]) => is_library(contraction, plan.ty(*lhs), plan.ty(*rhs)),
@@ -113,8 +115,8 @@ pub fn legal(plan: &FusionPlan<'_>, c: &Cluster, root: NodeId) -> bool {
     };
     let mut after = BTreeSet::from([contract]);
     c.members.iter().all(|(_, node)| {
-        if *node == contract {
-            return plan.args(contract).iter().all(|v| !c.contains(plan, v.node));
+        if *node == contract || before.contains(node) {
+            return true;
         }
         let depends = plan.args(*node).iter().any(|v| after.contains(&v.node));
         if depends {
@@ -128,4 +130,55 @@ pub fn legal(plan: &FusionPlan<'_>, c: &Cluster, root: NodeId) -> bool {
             _ => false,
         }
     })
+}
+
+/// The members of a cluster that compute an operand of its contraction; `None` if the library does not take them.
+fn prologue(plan: &FusionPlan<'_>, c: &Cluster, root: NodeId) -> Option<BTreeSet<NodeId>> {
+    let (contract, args) = (c.anchor, plan.args(c.anchor));
+    let inside: Vec<usize> = (0..args.len()).filter(|i| c.contains(plan, args[*i].node)).collect();
+    let mut members = BTreeSet::new();
+    if inside.is_empty() {
+        return Some(members);
+    }
+    let (Some(Prim::Contract(contraction)), [lhs, rhs]) = (plan.prim(contract), args) else { return None };
+    // Views move results, and with them the roles of the operands.
+    let moved = match (plan.prim(root), plan.args(root)) {
+        (Some(Prim::View(view)), [v]) => Some(strides_in_result(view, &plan.ty(*v).dims, &plan.types(root)[0].dims)?),
+        _ => None,
+    };
+    let constant = plan.graph.constant(*rhs).is_some();
+    let side = computed_operand(contraction, [plan.ty(*lhs), plan.ty(*rhs)], constant, moved.as_deref())?;
+    if !plan.computes_operands || inside != [side] {
+        return None;
+    }
+    let mut stack = vec![args[side].node];
+    while let Some(node) = stack.pop() {
+        if !members.insert(node) {
+            continue;
+        }
+        stack.extend(plan.args(node).iter().map(|v| v.node).filter(|n| c.contains(plan, *n)));
+    }
+    let takes = |node: &NodeId| {
+        let reader = |user: &NodeId| !c.contains(plan, *user) || *user == contract || members.contains(user);
+        let form = match plan.prim(*node) {
+            Some(Prim::Map(_)) => true,
+            Some(Prim::View(view)) => {
+                keeps_columns(view, plan.types(*node)[0].rank())
+                    && plan.args(*node).iter().all(|v| c.contains(plan, v.node))
+            }
+            _ => false,
+        };
+        form && plan.types(*node).len() == 1 && plan.users(*node).iter().all(reader)
+    };
+    members.iter().all(takes).then_some(members)
+}
+
+/// Whether neighbours along the last axis of a view are neighbours in its operand, or the same element.
+fn keeps_columns(view: &View, rank: usize) -> bool {
+    let Some((last, outer)) = view.map.split_last() else { return true };
+    let axis = rank.saturating_sub(1) as u32;
+    view.fill.is_none()
+        && view.map.iter().all(|m| m.is_affine())
+        && matches!(last.coefficient(axis), Some(0 | 1))
+        && !outer.iter().any(|m| m.mentions(axis))
 }

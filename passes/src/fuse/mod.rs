@@ -8,7 +8,7 @@
 //! may compute cheap values of the first anew.
 //!
 //! Then, region by region ([`regions`]), other choices are weighed by the cost model: what
-//! [`alternatives`] finds in an e-graph, and merged clusters ([`siblings`]). One is taken where it costs
+//! [`alternatives`] finds in an e-graph, and merged clusters ([`operands`], [`siblings`]). One is taken where it costs
 //! less time and neither more kernels nor more bytes ([`choose`]).
 
 mod absorb;
@@ -17,6 +17,7 @@ mod attention;
 mod choose;
 mod contract;
 mod emit;
+mod operands;
 mod plan;
 mod price;
 mod reduce;
@@ -27,7 +28,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind};
 use tensorc_ir::prim::Prim;
 
-use crate::manager::{Pass, PassCx};
+use crate::manager::{Device, Pass, PassCx};
 use plan::FusionPlan;
 
 /// How primitives are put together into kernels.
@@ -81,7 +82,7 @@ impl Pass for Fuse {
         }
         let by = self.by.unwrap_or(cx.options.fuse);
         let enabled = by != By::Off;
-        let mut plan = FusionPlan::new(graph)?;
+        let mut plan = FusionPlan::new(graph, cx.options.device == Device::Cpu)?;
         if enabled && cx.options.reassociate {
             attention::form(&mut plan, cx.options.device);
         }

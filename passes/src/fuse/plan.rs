@@ -52,6 +52,8 @@ pub const MAX_OPERANDS: usize = 24;
 /// An assignment of nodes to clusters. The dependencies between units never form a cycle.
 pub struct FusionPlan<'g> {
     pub graph: &'g Graph,
+    /// Whether contractions may compute what they read.
+    pub computes_operands: bool,
     /// Topological.
     pub order: Vec<NodeId>,
     pub clusters: Vec<Cluster>,
@@ -69,11 +71,12 @@ pub struct FusionPlan<'g> {
 }
 
 impl<'g> FusionPlan<'g> {
-    pub fn new(graph: &'g Graph) -> Result<FusionPlan<'g>> {
+    pub fn new(graph: &'g Graph, computes_operands: bool) -> Result<FusionPlan<'g>> {
         let order = graph.order();
         let size = order.iter().map(|n| n.0 as usize + 1).max().unwrap_or(0);
         let mut plan = FusionPlan {
             graph,
+            computes_operands,
             clusters: vec![],
             rank: vec![0; size],
             args: vec![SmallVec::new(); size],

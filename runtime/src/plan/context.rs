@@ -22,7 +22,7 @@ use super::trace::{Trace, Unwatched, Watch};
 use crate::{AlignedBuffer, AllocError, Device, Pool, Profiler, TaskPanic};
 
 /// Chunks per thread that a split step is cut into, so that a delayed thread costs little.
-const CHUNKS_PER_THREAD: u64 = 4;
+pub(super) const CHUNKS_PER_THREAD: u64 = 4;
 
 /// Every intermediate tensor of the plan.
 enum Arena {

@@ -3,9 +3,11 @@
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-use tensorc_abi::{BufferId, Epilogue, ExternFn, Home, KernelFn, Plan, Step, StepOp};
+use tensorc_abi::{BufferId, Epilogue, ExternFn, Home, KernelFn, Plan, Prologue, Step, StepOp};
+use tensorc_kernels::computed_grain;
 
 use super::bindings::{Interface, Needs, Phase};
+use super::context::CHUNKS_PER_THREAD;
 use super::device::{DeviceProgram, Launch};
 use super::error::{LoadError, PlanError};
 use super::library::{Contraction, Library};
@@ -45,6 +47,8 @@ pub(super) struct Prepared {
     pub tasks: u64,
     /// Least number of tasks worth handing to a thread; `tasks` if the step should not be split.
     pub least_grain: u64,
+    /// Tasks in turn that share what they compute, or 1.
+    pub together: u64,
     /// Estimated time on one core.
     pub ns: u64,
     /// Number of steps, from this one on, that run side by side.
@@ -283,35 +287,38 @@ impl Executable {
                 (Call::Extern(externs[*function as usize].clone()), 1)
             }
             StepOp::Gemm { call, a, b, c, epilogue } => {
-                self.slots.extend([*a, *b, *c]);
-                self.prepare_library(Contraction::Gemm(*call), epilogue.as_ref(), kernels)
+                self.slots.extend(a.buffer().into_iter().chain([*b, *c]));
+                self.prepare_library(Contraction::Gemm(*call), (epilogue.as_ref(), a.prologue()), kernels)
             }
             StepOp::Conv { call, a, b, c, epilogue } => {
-                self.slots.extend([*a, *b, *c]);
-                self.prepare_library(Contraction::Conv(*call), epilogue.as_ref(), kernels)
+                self.slots.extend(a.buffer().into_iter().chain([*b, *c]));
+                self.prepare_library(Contraction::Conv(*call), (epilogue.as_ref(), a.prologue()), kernels)
             }
             StepOp::Attention { call, q, k, v, out, epilogue } => {
                 self.slots.extend([*q, *k, *v, *out]);
-                self.prepare_library(Contraction::Attention(*call), epilogue.as_ref(), kernels)
+                self.prepare_library(Contraction::Attention(*call), (epilogue.as_ref(), None), kernels)
             }
         };
         if tasks > 0 {
             let ns = estimated_ns(&step);
             let least_grain = least_grain(ns, tasks);
-            self.prepared.push(Prepared { call, first_slot, tasks, least_grain, ns, region: 1, step: index });
+            let together = if let Call::Library(library) = &call { library.together() } else { 1 };
+            self.prepared.push(Prepared { call, first_slot, tasks, least_grain, together, ns, region: 1, step: index });
         }
     }
 
     fn prepare_library(
         &mut self,
         contraction: Contraction,
-        epilogue: Option<&Epilogue>,
+        (epilogue, prologue): (Option<&Epilogue>, Option<&Prologue>),
         kernels: &[KernelFn],
     ) -> (Call, u64) {
-        self.slots.extend(epilogue.iter().flat_map(|epilogue| &epilogue.args).map(|arg| arg.buffer));
+        let args = epilogue.iter().flat_map(|e| &e.args).chain(prologue.iter().flat_map(|p| &p.args));
+        self.slots.extend(args.map(|arg| arg.buffer));
         let args = epilogue.map_or(0, |epilogue| epilogue.args.len());
         let epilogue = epilogue.map(|epilogue| kernels[epilogue.kernel.0 as usize]);
-        let library = Library { contraction, epilogue, args };
+        let prologue = prologue.map(|p| (kernels[p.kernel.0 as usize], p.args.len()));
+        let library = Library { contraction, epilogue, args, prologue };
         self.scratch_bytes = self.scratch_bytes.max(library.scratch_bytes());
         let tasks = library.tasks();
         (Call::Library(Box::new(library)), tasks)
@@ -361,7 +368,8 @@ impl Prepared {
     /// Tasks of a chunk when the step is cut into about `chunks`: rather more of them than fewer, which could not be
     /// shared evenly.
     pub fn grain(&self, chunks: u64) -> u64 {
-        (self.tasks / chunks).max(self.least_grain)
+        let (grain, threads) = ((self.tasks / chunks).max(self.least_grain), chunks.div_ceil(CHUNKS_PER_THREAD));
+        computed_grain(grain, self.together, self.tasks, threads)
     }
 }
 
@@ -423,7 +431,7 @@ fn estimated_ns(step: &Step) -> u64 {
 /// How a step is divided: its independent pieces of work (of a copy, bytes), and the least number worth handing to
 /// another thread. No pieces: there is nothing to do.
 pub fn division(plan: &Plan, step: &Step) -> (u64, u64) {
-    let library = |contraction| Library { contraction, epilogue: None, args: 0 }.tasks();
+    let library = |contraction: Contraction| contraction.tasks();
     let tasks = match &step.op {
         StepOp::Launch { extent, .. } => *extent,
         StepOp::Copy { dst, .. } => plan.buffer(*dst).bytes(),

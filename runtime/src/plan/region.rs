@@ -156,7 +156,7 @@ mod tests {
     }
 
     fn prepared(step: usize, tasks: u64, least_grain: u64, ns: u64) -> Prepared {
-        Prepared { call: Call::Kernel(nothing), first_slot: 0, tasks, least_grain, ns, region: 1, step }
+        Prepared { call: Call::Kernel(nothing), first_slot: 0, tasks, least_grain, together: 1, ns, region: 1, step }
     }
 
     fn divided(plan: &Plan, ns: u64) -> Vec<Range<usize>> {

@@ -2,8 +2,8 @@
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{
-    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, MatrixLayout, Packing, Part, Plan, Step,
-    StepOp, VendorCall, VendorContraction,
+    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, LeftOperand, MatrixLayout, Packing, Part,
+    Plan, Step, StepOp, VendorCall, VendorContraction,
 };
 
 use super::super::error::PlanError;
@@ -18,14 +18,20 @@ pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
             args.iter().try_for_each(|arg| check_layout(plan, step, arg.buffer, Packing::Plain))
         }
         StepOp::Gemm { call, a, b, c, epilogue } => {
-            check_operands(plan, step, DType::F32, &[*a, *b, *c])?;
+            check_operands(plan, step, DType::F32, &in_buffers(a, [*b, *c]))?;
             check_epilogue(plan, step, *c, epilogue.as_ref().map(|e| e.args.as_slice()))?;
-            check_gemm(plan, step, call, [*a, *b, *c])
+            check_left(plan, step, a, *c)?;
+            check_gemm(plan, step, call, (a, *b, *c))
         }
         StepOp::Conv { call, a, b, c, epilogue } => {
-            check_operands(plan, step, DType::F32, &[*a, *b, *c])?;
+            check_operands(plan, step, DType::F32, &in_buffers(a, [*b, *c]))?;
             check_epilogue(plan, step, *c, epilogue.as_ref().map(|e| e.args.as_slice()))?;
-            check_conv(plan, step, call, [*a, *b, *c])
+            check_left(plan, step, a, *c)?;
+            if a.prologue().is_some() && !call.takes_computed() {
+                let what = "a convolution that reads its left operand in memory computes it";
+                return Err(PlanError::Parameters { step: step.name.clone(), what });
+            }
+            check_conv(plan, step, call, (a, *b, *c))
         }
         StepOp::Attention { call, q, k, v, out, epilogue } => {
             check_attention(plan, step, call, [*q, *k, *v, *out])?;
@@ -113,7 +119,7 @@ fn check_vendor(plan: &Plan, step: &Step, call: &VendorCall, args: &[Arg]) -> Re
         return Err(parameters("a library does not compute a contraction of this form"));
     }
     let ids: Vec<BufferId> = args.iter().map(|arg| arg.buffer).collect();
-    let three = [ids[0], ids[1], ids[result]];
+    let three = (&LeftOperand::Buffer(ids[0]), ids[1], ids[result]);
     check_operands(plan, step, call.dtype, &ids[..=result])?;
     match &call.contraction {
         VendorContraction::Product { call, .. } => check_gemm(plan, step, call, three)?,
@@ -168,6 +174,26 @@ fn check_epilogue(
     Ok(())
 }
 
+/// The left operand that lies in a buffer, and others.
+fn in_buffers(left: &LeftOperand, others: [BufferId; 2]) -> Vec<BufferId> {
+    left.buffer().into_iter().chain(others).collect()
+}
+
+/// What computes a left operand reads plain layouts, writes nothing and does not see the result.
+fn check_left(plan: &Plan, step: &Step, left: &LeftOperand, result: BufferId) -> Result<(), PlanError> {
+    let prologue = match left {
+        LeftOperand::Buffer(_) => return Ok(()),
+        LeftOperand::Computed(prologue) => prologue,
+    };
+    for arg in &prologue.args {
+        if arg.writes || plan.overlap(arg.buffer, result) {
+            return Err(PlanError::Parameters { step: step.name.clone(), what: "its prologue touches the result" });
+        }
+        check_layout(plan, step, arg.buffer, Packing::Plain)?;
+    }
+    Ok(())
+}
+
 /// A weight is stored in the layout its reader expects; all other buffers are plain.
 fn check_layout(plan: &Plan, step: &Step, id: BufferId, wanted: Packing) -> Result<(), PlanError> {
     let buffer = plan.buffer(id);
@@ -188,7 +214,12 @@ fn check_layout(plan: &Plan, step: &Step, id: BufferId, wanted: Packing) -> Resu
     }
 }
 
-fn check_gemm(plan: &Plan, step: &Step, call: &BatchedGemm, [a, b, c]: [BufferId; 3]) -> Result<(), PlanError> {
+fn check_gemm(
+    plan: &Plan,
+    step: &Step,
+    call: &BatchedGemm,
+    (a, b, c): (&LeftOperand, BufferId, BufferId),
+) -> Result<(), PlanError> {
     if call.c.col_stride != 1 {
         return Err(PlanError::Parameters {
             step: step.name.clone(),
@@ -198,8 +229,10 @@ fn check_gemm(plan: &Plan, step: &Step, call: &BatchedGemm, [a, b, c]: [BufferId
     let inside = |id: BufferId, layout: &MatrixLayout, rows: u64, cols: u64| {
         check_matrix(plan, step, id, layout.offset, &axes(layout, &call.batch, rows, cols))
     };
-    check_layout(plan, step, a, Packing::Plain)?;
-    inside(a, &call.a, call.m, call.k)?;
+    if let Some(a) = a.buffer() {
+        check_layout(plan, step, a, Packing::Plain)?;
+        inside(a, &call.a, call.m, call.k)?;
+    }
     inside(c, &call.c, call.m, call.n)?;
     if !is_injective(&axes(&call.c, &call.batch, call.m, call.n)) {
         return Err(PlanError::Parameters { step: step.name.clone(), what: "blocks of its result overlap" });
@@ -221,7 +254,12 @@ fn check_matrix(plan: &Plan, step: &Step, id: BufferId, offset: i64, axes: &[(u6
     }
 }
 
-fn check_conv(plan: &Plan, step: &Step, call: &Conv2d, [a, b, c]: [BufferId; 3]) -> Result<(), PlanError> {
+fn check_conv(
+    plan: &Plan,
+    step: &Step,
+    call: &Conv2d,
+    (a, b, c): (&LeftOperand, BufferId, BufferId),
+) -> Result<(), PlanError> {
     let parameters = |what| PlanError::Parameters { step: step.name.clone(), what };
     if [call.strides, call.dilations, call.kernel].concat().contains(&0) {
         return Err(parameters("a stride, dilation or kernel extent of a convolution is zero"));
@@ -237,24 +275,26 @@ fn check_conv(plan: &Plan, step: &Step, call: &Conv2d, [a, b, c]: [BufferId; 3])
     if [0, 1].map(reach).iter().any(|reach| reach.is_none_or(|reach| reach > i32::MAX as u64)) {
         return Err(parameters("a convolution reaches over more than 2^31 - 1 rows or columns"));
     }
-    check_layout(plan, step, a, Packing::Plain)?;
+    let (a, b, c) = (a.buffer(), Some(b), Some(c));
+    a.map_or(Ok(()), |a| check_layout(plan, step, a, Packing::Plain))?;
     let (filters, [x, w, y]) = match call.pass {
         ConvPass::Packed | ConvPass::Winograd2 | ConvPass::Winograd4 => (Packing::Conv(call.contiguous()), [a, b, c]),
         ConvPass::Forward => (Packing::Plain, [a, b, c]),
         ConvPass::DataGradient => (Packing::Plain, [c, b, a]),
         ConvPass::FilterGradient => (Packing::Plain, [a, c, b]),
     };
-    check_layout(plan, step, b, filters)?;
+    b.map_or(Ok(()), |b| check_layout(plan, step, b, filters))?;
     for (id, size) in [x, w, y].into_iter().zip(call.sizes()) {
-        if size != Some(elements(plan, id)) {
+        if let Some(id) = id.filter(|id| size != Some(elements(plan, *id))) {
             return Err(bounds(plan, step, id));
         }
-        if size.is_some_and(|size| size > i32::MAX as u64) {
+        if size.is_none_or(|size| size > i32::MAX as u64) {
             return Err(parameters("an operand of a convolution has more than 2^31 - 1 elements"));
         }
     }
-    check_dense(plan, step, w)?;
+    w.map_or(Ok(()), |w| check_dense(plan, step, w))?;
     for (id, side) in [(x, 0), (y, 1)].into_iter().filter(|_| call.batch > 1) {
+        let Some(id) = id else { continue };
         let (image, stride) = (call.image_sizes()[side], call.image_strides()[side]);
         let lies = match plan.buffer(id).part.filter(|_| !plan.buffer(id).is_dense()) {
             None => image == stride,

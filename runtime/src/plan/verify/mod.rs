@@ -160,11 +160,12 @@ fn check_references(plan: &Plan, step: &Step) -> Result<(), PlanError> {
         }
         StepOp::Copy { .. } | StepOp::Extern { .. } | StepOp::Vendor { .. } => None,
     };
-    match kernel {
-        Some(kernel) if kernel.0 as usize >= plan.kernels.len() => {
+    let prologue = step.op.prologue().map(|p| &p.kernel);
+    match kernel.into_iter().chain(prologue).find(|kernel| kernel.0 as usize >= plan.kernels.len()) {
+        Some(kernel) => {
             Err(PlanError::UnknownKernel { step: step.name.clone(), kernel: kernel.0, count: plan.kernels.len() })
         }
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
@@ -192,15 +193,14 @@ fn uses(op: &StepOp) -> Vec<Arg> {
         let (reads, writes): (Vec<Arg>, Vec<Arg>) = args.iter().partition(|arg| !arg.writes);
         [reads, writes].concat()
     };
-    let library = |operands: [BufferId; 2], result: BufferId, epilogue: Option<&[Arg]>| {
-        let mut all = vec![read(operands[0]), read(operands[1]), write(result)];
-        all.extend(reads_first(epilogue.unwrap_or_default()));
-        all
-    };
     match op {
         StepOp::Launch { args, .. } | StepOp::Extern { args, .. } | StepOp::Vendor { args, .. } => reads_first(args),
-        StepOp::Gemm { a, b, c, epilogue, .. } => library([*a, *b], *c, epilogue.as_ref().map(|e| e.args.as_slice())),
-        StepOp::Conv { a, b, c, epilogue, .. } => library([*a, *b], *c, epilogue.as_ref().map(|e| e.args.as_slice())),
+        StepOp::Gemm { a, b, c, epilogue, .. } | StepOp::Conv { a, b, c, epilogue, .. } => {
+            let prologue = a.prologue().iter().flat_map(|p| p.args.clone()).collect::<Vec<_>>();
+            let operands = a.buffer().into_iter().chain([*b]).map(read);
+            let epilogue = epilogue.iter().flat_map(|e| reads_first(&e.args));
+            prologue.into_iter().chain(operands).chain([write(*c)]).chain(epilogue).collect()
+        }
         StepOp::Attention { q, k, v, out, epilogue, .. } => {
             // Tiles are finished before the first row of the result is.
             let args = epilogue.iter().flat_map(|e| e.args.clone());

@@ -1,0 +1,68 @@
+//! Which operand of a library contraction may be computed where it is read, and how much of it is computed again.
+
+use tensorc_abi::{BatchedGemm, Conv2d};
+
+use super::{as_convolution, as_gemm};
+use crate::prim::Contraction;
+use crate::types::DenseType;
+
+/// Most terms of a product whose rows are computed: a few of them stay in the second-level cache.
+const MOST_TERMS: u64 = 3072;
+/// Rows of A that a task of a product packs, and columns of B that it multiplies with them, about.
+const TASK: [u64; 2] = [192, 256];
+/// Pieces that a step is cut into for some threads, about: the rows at their edges are computed for both sides.
+const PIECES: u64 = 8;
+/// Floating-point operations of a task of a convolution, and tasks of a large one.
+const CONVOLUTION_TASK: (u64, u64) = (2_000_000, 16);
+
+/// Which operand of a contraction, 0 or 1, the library that computes it takes as generated code that computes blocks of
+/// it; `None`: it reads both in memory. `constant`: whether the filters of a convolution are known. `out_strides`: where
+/// the result is stored, as for [`as_gemm`].
+pub fn computed_operand(
+    c: &Contraction,
+    [lhs, rhs]: [&DenseType; 2],
+    constant: bool,
+    out_strides: Option<&[i64]>,
+) -> Option<usize> {
+    if out_strides.is_none()
+        && let Some(conv) = as_convolution(c, lhs, rhs)
+    {
+        return (conv.takes_computed() && constant).then_some(0);
+    }
+    let gemm = as_gemm(c, lhs, rhs, out_strides)?;
+    let BatchedGemm { a, batch, m, k, .. } = gemm.call;
+    let once = |(extent, stride): (&u64, &i64)| *extent == 1 || *stride != 0;
+    let rows = batch.iter().zip(&a.batch_strides).all(once) && once((&m, &a.row_stride));
+    (rows && (k == 1 || a.col_stride == 1) && k <= MOST_TERMS).then_some(usize::from(gemm.swapped))
+}
+
+/// How many elements of an operand that is computed the library computes, about, of `len` there are.
+pub fn computed_elements(c: &Contraction, lhs: &DenseType, rhs: &DenseType, len: u64) -> u64 {
+    let times = |parts: u64, whole: u64| u128::from(len) * u128::from(parts) / u128::from(whole.max(1));
+    let elements = match (as_convolution(c, lhs, rhs), as_gemm(c, lhs, rhs, None)) {
+        (Some(conv), _) => {
+            let height = conv.input[0];
+            times(height + (bands(&conv) - 1) * overlap(&conv), height)
+        }
+        (None, Some(gemm)) => {
+            let [rows, cols] = [gemm.call.m, gemm.call.n].map(|n| n.max(1));
+            let blocks = gemm.call.batch.iter().product::<u64>() * rows.div_ceil(TASK[0]);
+            times(blocks * cols.div_ceil(TASK[1]).min(1 + PIECES.div_ceil(blocks)), blocks)
+        }
+        (None, None) => u128::from(len),
+    };
+    u64::try_from(elements).unwrap_or(u64::MAX)
+}
+
+/// Bands of rows that a convolution is computed in, about.
+fn bands(conv: &Conv2d) -> u64 {
+    let (flops, most) = CONVOLUTION_TASK;
+    let images = conv.batch.max(1);
+    (conv.flops() / flops).min(most).div_ceil(images).min(conv.output[0] / 3).max(1)
+}
+
+/// Rows of the image that neighbouring bands both read.
+fn overlap(conv: &Conv2d) -> u64 {
+    let reach = conv.kernel[0].saturating_sub(1) * conv.dilations[0] + 1;
+    reach.saturating_sub(conv.strides[0])
+}
