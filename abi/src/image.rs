@@ -11,7 +11,7 @@
 /// First word of every image.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
 /// Version of the layout. Readers accept their own major version with any minor version up to their own.
-pub const VERSION: Version = Version { major: 1, minor: 1 };
+pub const VERSION: Version = Version { major: 1, minor: 2 };
 /// Most dimensions of a tensor in an image.
 pub const MAX_RANK: usize = 16;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
-use tensorc_abi::{Attention, Conv2d, ConvLayout, ConvPass};
+use tensorc_abi::{Attention, Conv2d, ConvPass, ImageLayout};
 use tensorc_ir::DType;
 use tensorc_ir::attention::Attended;
 use tensorc_ir::contract::{Gemm, as_convolution, as_gemm};
@@ -243,7 +243,16 @@ impl Block {
                     is_tile: false,
                 }
             }
-            Library::Conv { conv, .. } if conv.layout != ConvLayout::Planar => {
+            Library::Conv { conv, .. } if conv.layouts[1] == ImageLayout::Last => Block {
+                batch_axes: [vec![0], vec![], vec![]],
+                row_axes: vec![1, 2],
+                col_axes: vec![3],
+                batch_strides: [conv.image_strides()[1] as i64, 0, 0],
+                row_stride: dims[3] as i64,
+                cols: dims[3],
+                is_tile: false,
+            },
+            Library::Conv { conv, .. } if conv.layouts[1] == ImageLayout::Blocks => {
                 let (pixels, lanes) = (dims[2] * dims[3], dims[4]);
                 Block {
                     batch_axes: [vec![0], vec![1], vec![]],

@@ -7,8 +7,8 @@ mod parts;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::{
-    Arg, Buffer, BufferId, ConvLayout, ConvPass, DType, Epilogue, ExternFn, Home, KernelId, MatrixLayout, Packing,
-    Part, Plan, Step, StepOp, Weight,
+    Arg, Buffer, BufferId, ConvPass, DType, Epilogue, ExternFn, Home, KernelId, MatrixLayout, Packing, Part, Plan,
+    Step, StepOp, Weight,
 };
 use tensorc_ir::attention::attention_at;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
@@ -553,10 +553,10 @@ fn lone_view(fused: &Fused) -> Option<&View> {
     }
 }
 
-/// Whether a call finds its filters as it needs them: those of blocked channels must be packed.
+/// Whether a call finds its filters as it needs them: only planes and sums do with filters as they are.
 fn packs(graph: &Graph, node: NodeId, library: &Library) -> bool {
     match library {
-        Library::Conv { conv, b, .. } if conv.layout != ConvLayout::Planar => {
+        Library::Conv { conv, b, .. } if !conv.in_planes() || conv.pass.is_packed() => {
             graph.constant(graph.args(node)[*b]).is_some()
         }
         _ => true,

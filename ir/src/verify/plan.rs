@@ -99,8 +99,8 @@ fn check_step(plan: &Plan, op: &StepOp, kernels: Option<&[Kernel]>) -> Check {
             if packed != c.pass.is_packed() {
                 return Err("the convolution and its filters disagree on packing".into());
             }
-            if !c.layout_fits() {
-                return Err("the convolution does not fit its layout".into());
+            if !c.layouts_fit() {
+                return Err("the convolution does not fit its layouts".into());
             }
             if [a, b, out].iter().any(|id| plan.buffer(**id).dtype != DType::F32) {
                 return Err("an operand of a library convolution is not f32".into());

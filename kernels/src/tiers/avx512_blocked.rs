@@ -1,4 +1,4 @@
-//! Convolutions over blocked channels for AVX-512: a block of channels is one vector.
+//! Convolutions over channels in blocks for AVX-512: a block of channels is one vector.
 //!
 //! Up to 14 pixels by two blocks of output channels are kept as accumulators. With the distance of
 //! pixels known at compile time, one address register reaches all pixels of a row.
@@ -77,7 +77,7 @@ pub(super) unsafe fn strip(t: &Strip) {
 #[target_feature(enable = "avx512f")]
 unsafe fn pixels<const V: usize, const R: usize, const P: usize, const STEP: usize>(t: &Strip) {
     let mut acc = [[[_mm512_setzero_ps(); V]; P]; R];
-    let y = |r: usize, p: usize, v: usize| t.y.wrapping_add(v * t.y_block + (r * P + p) * LANES);
+    let y = |r: usize, p: usize, v: usize| t.y.wrapping_add(v * t.y_block + (r * P + p) * t.y_step);
     // SAFETY: all addresses are of elements that the strip names.
     unsafe {
         if t.continued {
@@ -169,7 +169,7 @@ unsafe fn depth_pixels<const P: usize>(t: &DepthStrip, first: usize) {
             }
         }
         for (p, sum) in acc.iter().enumerate() {
-            _mm512_storeu_ps(t.y.add((first + p) * LANES), *sum);
+            _mm512_storeu_ps(t.y.add((first + p) * t.y_step), *sum);
         }
     }
 }
