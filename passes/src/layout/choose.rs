@@ -323,10 +323,12 @@ impl Problem<'_> {
             };
             let ((from, a), (to, b)) = (options(from), options(to));
             let cost = |x: usize, y: usize| edge.costs[a[x]][b[y]] as i128;
-            add(from, cost(1, 0) - cost(0, 0));
-            add(to, cost(1, 1) - cost(1, 0));
-            // What is left if only the reader changes. Where that is a gain, it is not seen.
+            // What it costs more if one of the two changes alone. A cut sees no gain in that: of one, the smaller, it
+            // is taken away.
             let alone = cost(0, 1) + cost(1, 0) - cost(0, 0) - cost(1, 1);
+            let source = cost(1, 0) - if cost(0, 1) < cost(1, 0) { alone.min(0) } else { 0 };
+            add(from, source - cost(0, 0));
+            add(to, cost(1, 1) - source);
             if let (Some(from), Some(to)) = (from.and_then(|i| places[i]), to.and_then(|i| places[i])) {
                 network.add_edge(to, from, u128::try_from(alone).unwrap_or(0));
             }
