@@ -13,7 +13,7 @@ use core::ops::Range;
 use tensorc_abi::{Conv2d, ImageLayout};
 
 use super::shape::Distances;
-use super::{Shape, Tensors};
+use super::{Shape, Tensors, copy_channels};
 use crate::EpilogueCall;
 use crate::blocking::{Split, tasks_worth};
 use crate::tiers::{LANES, STRIP_PIXELS, Strip, Tier};
@@ -389,13 +389,24 @@ impl Worker<'_> {
         }
         let channels = (shape.out_channels - panel * PANEL * LANES).min(strip.vectors * LANES);
         let count = strip.rows * strip.pixels;
+        if y.lane == 1 {
+            for (block, from) in stage.chunks_exact(STRIP_PIXELS * LANES).enumerate().take(strip.vectors) {
+                let rest = (channels - block * LANES).min(LANES);
+                for (pixel, values) in from.chunks_exact(LANES).enumerate().take(count) {
+                    let to = strip.y.wrapping_add(block * y.block + pixel * y.pixel);
+                    // SAFETY: the pixels are of y, and have so many channels left.
+                    unsafe { copy_channels(values.as_ptr(), to, rest) };
+                }
+            }
+            return;
+        }
         for channel in 0..channels {
             let (block, lane) = (channel / LANES, channel % LANES);
             let from = &stage[block * STRIP_PIXELS * LANES..];
             let to = strip.y.wrapping_add(block * y.block + lane * y.lane);
             for (pixel, values) in from.chunks_exact(LANES).enumerate().take(count) {
                 // SAFETY: the pixels are of y.
-                unsafe { *to.add(pixel * y.pixel) = values[lane] };
+                unsafe { *to.add(pixel) = values[lane] };
             }
         }
     }
@@ -436,11 +447,7 @@ unsafe fn copy_pixels(src: *const f32, pixel: usize, channels: usize, lanes: usi
             return core::ptr::copy_nonoverlapping(src, dst.as_mut_ptr(), dst.len());
         }
         for (i, to) in dst.chunks_exact_mut(lanes).enumerate() {
-            let from = src.add(i * pixel);
-            match <&mut [f32; LANES]>::try_from(&mut *to) {
-                Ok(block) if channels == LANES => *block = from.cast::<[f32; LANES]>().read(),
-                _ => core::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), channels),
-            }
+            copy_channels(src.add(i * pixel), to.as_mut_ptr(), channels);
         }
     }
 }

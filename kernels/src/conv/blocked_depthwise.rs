@@ -7,7 +7,7 @@ use core::ops::Range;
 use tensorc_abi::{Conv2d, ImageLayout};
 
 use super::shape::Distances;
-use super::{Shape, Tensors};
+use super::{Shape, Tensors, copy_channels};
 use crate::EpilogueCall;
 use crate::blocking::{Split, tasks_worth};
 use crate::tiers::{DepthStrip, LANES, Tier};
@@ -210,7 +210,7 @@ unsafe fn beside(tier: Tier, strip: &DepthStrip, done: usize) {
         for (i, block) in stage.chunks_exact(LANES).enumerate().take(pixels) {
             let to = strip.y.wrapping_add((first + i) * strip.y_step);
             // SAFETY: the pixel has so many channels left.
-            unsafe { core::ptr::copy_nonoverlapping(block[done..].as_ptr(), to, LANES - done) };
+            unsafe { copy_channels(block[done..].as_ptr(), to, LANES - done) };
         }
     }
 }

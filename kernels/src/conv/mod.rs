@@ -20,7 +20,7 @@ use core::ops::Range;
 
 use tensorc_abi::{Conv2d, ConvPass};
 
-use crate::tiers::Tier;
+use crate::tiers::{LANES, Tier};
 use crate::{EpilogueCall, Isa, isa};
 
 pub(crate) use planar::is_planar;
@@ -70,6 +70,36 @@ pub(crate) unsafe fn pack_blocked(call: &Conv2d, src: *const f32, dst: &mut [f32
             ConvWay::BlockedDepthwise => blocked_depthwise::pack(call, src, dst),
             ConvWay::Winograd => winograd::pack(call, src, dst),
             _ => blocked::pack(call, src, dst),
+        }
+    }
+}
+
+/// Copies up to [`LANES`] channels of a pixel, in pieces of known size.
+///
+/// # Safety
+/// Both sides have so many elements and do not overlap.
+#[inline(always)]
+unsafe fn copy_channels(from: *const f32, to: *mut f32, channels: usize) {
+    // SAFETY: by the caller's contract; the pieces add up to the channels.
+    unsafe {
+        if channels == LANES {
+            return to.cast::<[f32; LANES]>().write(from.cast::<[f32; LANES]>().read());
+        }
+        let mut done = 0;
+        if channels & 8 != 0 {
+            to.cast::<[f32; 8]>().write(from.cast::<[f32; 8]>().read());
+            done = 8;
+        }
+        if channels & 4 != 0 {
+            to.add(done).cast::<[f32; 4]>().write(from.add(done).cast::<[f32; 4]>().read());
+            done += 4;
+        }
+        if channels & 2 != 0 {
+            to.add(done).cast::<[f32; 2]>().write(from.add(done).cast::<[f32; 2]>().read());
+            done += 2;
+        }
+        if channels & 1 != 0 {
+            *to.add(done) = *from.add(done);
         }
     }
 }

@@ -15,7 +15,7 @@ use tensorc_abi::{Conv2d, ImageLayout};
 
 use super::blocked::PANEL;
 use super::shape::Distances;
-use super::{Shape, Tensors};
+use super::{Shape, Tensors, copy_channels};
 use crate::EpilogueCall;
 use crate::blocking::Split;
 use crate::tiers::{LANES, PatchIn, PatchOut, STRIP_PIXELS, Strip, Tier};
@@ -300,7 +300,7 @@ impl Worker<'_> {
             for pixel in 0..pixels {
                 let block = x.wrapping_add((first + pixel) * from.pixel);
                 // SAFETY: by the caller's contract.
-                unsafe { block.copy_to_nonoverlapping(to.add(pixel * LANES), LANES) };
+                unsafe { copy_channels(block, to.add(pixel * LANES), LANES) };
             }
             return;
         }
@@ -440,7 +440,7 @@ impl Worker<'_> {
                 for (r, line) in edge.chunks(size * LANES).enumerate().take(rows) {
                     for (c, pixel) in line.chunks(LANES).enumerate().take(columns) {
                         let dst = y.add((r * width + column * size + c) * to.pixel);
-                        core::ptr::copy_nonoverlapping(pixel.as_ptr(), dst, channels);
+                        copy_channels(pixel.as_ptr(), dst, channels);
                     }
                 }
             }

@@ -37,7 +37,7 @@ pub struct Machine {
     pub depthwise_bytes_per_us: u64,
     /// The same by blocks of channels.
     pub blocked_depthwise_bytes_per_us: u64,
-    /// Bytes read and written when an image is moved between planes and blocks.
+    /// Bytes of an image that a convolution copies between planes and blocks.
     pub conversion_bytes_per_us: u64,
     /// Floating-point operations of contractions in generated loops.
     pub direct_per_us: u64,
@@ -188,7 +188,7 @@ impl Machine {
 
     /// Picoseconds of copying so many bytes of an image between planes and blocks.
     fn copy_time(&self, bytes: u64) -> u64 {
-        scaled(bytes.saturating_mul(2), self.conversion_bytes_per_us)
+        scaled(bytes, self.conversion_bytes_per_us)
     }
 
     /// Picoseconds of reading the filters from memory, so many elements for each pair of channels: while other

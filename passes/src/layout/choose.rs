@@ -43,6 +43,15 @@ fn moved(bytes: u64) -> Cost {
     Cost::from(bytes) << 64
 }
 
+/// What it costs to read an image in another layout, for a result of rank `rank`.
+fn conversion(ty: &DenseType, rank: usize, from: ImageLayout, to: ImageLayout) -> Cost {
+    match coincide(ty, rank, from, to) {
+        false => moved(ty.bytes()),
+        // All else being equal, shapes stay the same.
+        true => Cost::from(from != to),
+    }
+}
+
 /// A node that could compute its result in other layouts than planes.
 #[derive(Clone, Debug)]
 enum Candidate {
@@ -255,10 +264,7 @@ impl Problem<'_> {
     }
 
     fn cost(&self, a: ImageLayout, ty: &DenseType, to: Option<usize>, b: ImageLayout, port: usize) -> Result<Cost> {
-        let convert = |from: ImageLayout, to: ImageLayout| match coincide(ty, ty.rank(), from, to) {
-            true => 0,
-            false => moved(ty.bytes()),
-        };
+        let convert = |from, to| conversion(ty, ty.rank(), from, to);
         let Some(to) = to else { return Ok(convert(a, ImageLayout::Planes)) };
         let (node, candidate) = &self.nodes[to];
         let out = self.result(*node)?;
@@ -279,8 +285,7 @@ impl Problem<'_> {
             // The operand of a map broadcasts to its result: channels are another axis of it.
             Candidate::Same { .. } => {
                 let back = if a == ImageLayout::Planes || ty.rank() < 2 { 0 } else { convert(a, ImageLayout::Planes) };
-                let there = if coincide(ty, out.rank(), ImageLayout::Planes, b) { 0 } else { moved(ty.bytes()) };
-                back + there
+                back + conversion(ty, out.rank(), ImageLayout::Planes, b)
             }
         })
     }
@@ -368,8 +373,7 @@ impl Problem<'_> {
                     let x = self.graph.args(*node)[0];
                     let ty = self.graph.dense(x)?;
                     let from = self.label(x, labels);
-                    let read = |data| if coincide(&ty, ty.rank(), from, data) { 0 } else { moved(ty.bytes()) };
-                    let found = self.prices.convolution(conv, layout, read);
+                    let found = self.prices.convolution(conv, layout, |data| conversion(&ty, ty.rank(), from, data));
                     let as_written = Choice { layout, data: ImageLayout::Planes, method: Some(Method::Sum) };
                     found.map_or(as_written, |(_, choice)| choice)
                 }
