@@ -7,7 +7,6 @@
 use smallvec::SmallVec;
 
 use crate::DenseType;
-
 use crate::contract::{as_convolution, as_gemm};
 use crate::diag::Result;
 use crate::graph::{Graph, NodeKind, Value};

@@ -378,6 +378,7 @@ impl Worker<'_> {
     ///
     /// # Safety
     /// As for [`run`].
+    #[inline(never)]
     unsafe fn beside(&self, strip: &Strip, panel: usize, parts: Range<usize>) {
         let Schedule { shape, y, .. } = self.schedule;
         let mut stage: Stage = [0.0; PANEL * STRIP_PIXELS * LANES];
@@ -387,26 +388,24 @@ impl Worker<'_> {
             // SAFETY: the pixels are of the band, and the stage holds them.
             unsafe { self.tier.strip(&self.chunk(&staged, part)) };
         }
-        let channels = (shape.out_channels - panel * PANEL * LANES).min(strip.vectors * LANES);
         let count = strip.rows * strip.pixels;
-        if y.lane == 1 {
-            for (block, from) in stage.chunks_exact(STRIP_PIXELS * LANES).enumerate().take(strip.vectors) {
-                let rest = (channels - block * LANES).min(LANES);
-                for (pixel, values) in from.chunks_exact(LANES).enumerate().take(count) {
-                    let to = strip.y.wrapping_add(block * y.block + pixel * y.pixel);
+        let first = panel * PANEL;
+        for (v, from) in stage.chunks_exact(block).enumerate().take(strip.vectors) {
+            let channels = (shape.out_channels - (first + v) * LANES).min(LANES);
+            let to = strip.y.wrapping_add(v * y.block);
+            let pixels = from.chunks_exact(LANES).enumerate().take(count);
+            if y.lane == 1 {
+                for (pixel, values) in pixels {
                     // SAFETY: the pixels are of y, and have so many channels left.
-                    unsafe { copy_channels(values.as_ptr(), to, rest) };
+                    unsafe { copy_channels(values.as_ptr(), to.add(pixel * y.pixel), channels) };
                 }
+                continue;
             }
-            return;
-        }
-        for channel in 0..channels {
-            let (block, lane) = (channel / LANES, channel % LANES);
-            let from = &stage[block * STRIP_PIXELS * LANES..];
-            let to = strip.y.wrapping_add(block * y.block + lane * y.lane);
-            for (pixel, values) in from.chunks_exact(LANES).enumerate().take(count) {
-                // SAFETY: the pixels are of y.
-                unsafe { *to.add(pixel) = values[lane] };
+            for (lane, plane) in (0..channels).map(|lane| (lane, to.wrapping_add(lane * y.lane))) {
+                for (pixel, values) in pixels.clone() {
+                    // SAFETY: the pixels are of y's planes.
+                    unsafe { *plane.add(pixel) = values[lane] };
+                }
             }
         }
     }
@@ -415,6 +414,7 @@ impl Worker<'_> {
     ///
     /// # Safety
     /// As for [`run`].
+    #[inline(never)]
     unsafe fn finish(&self, panel: usize, pixels: Range<usize>) {
         let Schedule { shape, outputs, layouts, .. } = self.schedule;
         let blocks = panel * PANEL..((panel + 1) * PANEL).min(*outputs);

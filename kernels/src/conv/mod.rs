@@ -78,7 +78,7 @@ pub(crate) unsafe fn pack_blocked(call: &Conv2d, src: *const f32, dst: &mut [f32
 ///
 /// # Safety
 /// Both sides have so many elements and do not overlap.
-#[inline(always)]
+#[inline(never)]
 unsafe fn copy_channels(from: *const f32, to: *mut f32, channels: usize) {
     // SAFETY: by the caller's contract; the pieces add up to the channels.
     unsafe {
