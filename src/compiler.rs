@@ -7,7 +7,7 @@ use tensorc_codegen::emit::Style;
 use tensorc_codegen::jit::{Backend, KernelCache};
 use tensorc_codegen::lower::{Choices, Joins};
 use tensorc_frontend::mxnet::params::{self, Checkpoint};
-use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import};
+use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import, signature};
 use tensorc_frontend::symbol::Symbol;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::op::{OpDef, Registry};
@@ -17,6 +17,7 @@ use tensorc_runtime::profiler::Task;
 use tensorc_runtime::threads::resolve_threads;
 use tensorc_runtime::{Device as Place, Pool, Profiler};
 
+use crate::branches::Branches;
 use crate::code_cache::CodeFolder;
 use crate::symbol::{Inference, inference};
 use crate::{Error, Model, gpu};
@@ -202,8 +203,10 @@ impl Compiler {
         if parameters.is_some() {
             return Err(Error::NoSymbol { path: path.to_owned() });
         }
-        let graph = if ends_in("tc") { self.load_text(path) } else { self.load_onnx(path) }?;
-        Ok(Model::new(self.clone(), graph))
+        match ends_in("tc") {
+            true => Ok(Model::new(self.clone(), self.load_text(path)?)),
+            false => self.load_onnx(path),
+        }
     }
 
     fn load_symbol(&self, path: &Path, parameters: Option<&Path>) -> Result<Inference, Error> {
@@ -225,11 +228,17 @@ impl Compiler {
         }
     }
 
-    fn load_onnx(&self, path: &Path) -> Result<Graph, Error> {
+    fn load_onnx(&self, path: &Path) -> Result<Model, Error> {
         let fail = |source| Error::Onnx { path: path.to_owned(), source: Box::new(source) };
-        let model = OnnxModel::open(path).map_err(fail)?;
-        let imported = import(model, self.registry(), &ImportOptions::default()).map_err(fail)?;
-        Ok(imported.graph)
+        let open = || OnnxModel::open(path).map_err(fail);
+        match import(open()?, self.registry(), &ImportOptions::default()) {
+            Ok(imported) => Ok(Model::new(self.clone(), imported.graph)),
+            Err(error) => {
+                let Some(branches) = Branches::of(path, &error) else { return Err(fail(error)) };
+                let (inputs, outputs) = signature(open()?, self.registry()).map_err(fail)?;
+                Ok(Model::new(self.clone(), inputs).with_branches(branches, outputs))
+            }
+        }
     }
 
     /// Wraps a graph built in Rust.

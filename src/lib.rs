@@ -17,6 +17,7 @@
 
 pub mod aot;
 pub mod binding;
+mod branches;
 pub mod build;
 mod code_cache;
 mod compile;

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorc_ir::graph::{Graph, Value};
-use tensorc_ir::{DenseType, TensorType};
+use tensorc_ir::{DenseType, TensorData, TensorType};
 
+use crate::branches::Branches;
 use crate::{Compiler, Error, Session, Tensor};
 
 /// Names and types of a model's inputs or outputs, in order.
 pub type Signature = Vec<(String, TensorType)>;
 
-/// Element types and extents of a run's inputs.
-type Shapes = Vec<(u8, Vec<u64>)>;
+/// What a session is compiled for: element types and extents of a run's inputs, and values that branches may depend on.
+type Key = (Vec<(u8, Vec<u64>)>, Vec<Vec<u8>>);
 
 /// A model as imported, dimensions possibly symbolic.
 pub struct Model {
@@ -20,12 +21,19 @@ pub struct Model {
     graph: Graph,
     /// Names of inputs that may be given and have no effect.
     unused: Vec<String>,
-    sessions: Mutex<BTreeMap<Shapes, Arc<Mutex<Session>>>>,
+    /// The branches, and the names of the outputs, of a model of which the graph has the inputs alone.
+    open: Option<(Branches, Vec<String>)>,
+    sessions: Mutex<BTreeMap<Key, Arc<Mutex<Session>>>>,
 }
 
 impl Model {
     pub(crate) fn new(compiler: Compiler, graph: Graph) -> Model {
-        Model { compiler, graph, unused: vec![], sessions: Mutex::default() }
+        Model { compiler, graph, unused: vec![], open: None, sessions: Mutex::default() }
+    }
+
+    /// Takes what follows the inputs from a file, when it is known which branches are taken.
+    pub(crate) fn with_branches(self, branches: Branches, outputs: Vec<String>) -> Model {
+        Model { open: Some((branches, outputs)), ..self }
     }
 
     /// Takes no notice of inputs of these names: labels of a network that is run for inference.
@@ -33,8 +41,58 @@ impl Model {
         Model { unused, ..self }
     }
 
+    /// The graph as imported; the inputs alone if it takes their shapes to know which branches are taken
+    /// ([`Model::has_branches`], [`Model::graph_for`]).
     pub fn graph(&self) -> &Graph {
         &self.graph
+    }
+
+    /// Whether branches of the model depend on shapes or values of its inputs.
+    pub fn has_branches(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// The graph for inputs of the given types, in signature order.
+    ///
+    /// # Errors
+    /// The types contradict the model, or do not say which of its branches are taken.
+    pub fn graph_for(&self, types: &[DenseType]) -> Result<Graph, Error> {
+        self.bound(types, &[])
+    }
+
+    fn bound(&self, types: &[DenseType], values: &[(String, TensorData)]) -> Result<Graph, Error> {
+        let mut graph = match &self.open {
+            None => self.graph.clone(),
+            Some((branches, _)) => {
+                let named: Vec<_> =
+                    self.inputs().into_iter().map(|(name, _)| name).zip(types.iter().cloned()).collect();
+                branches.taken(&self.compiler, &named, values)?
+            }
+        };
+        tensorc_passes::infer::bind(&mut graph, types)?;
+        Ok(graph)
+    }
+
+    /// The model with constants in place of inputs.
+    ///
+    /// # Errors
+    /// There is no such input, or it is of another type.
+    pub fn with_values(mut self, values: &[(&str, Tensor)]) -> Result<Model, Error> {
+        for (name, tensor) in values {
+            let Some(&node) = self.graph.inputs().iter().find(|n| *self.graph.node(**n).name == **name) else {
+                let expected = self.inputs().into_iter().map(|(n, _)| n).collect::<Vec<_>>().join(", ");
+                return Err(Error::UnknownInput { name: (*name).to_owned(), expected });
+            };
+            tensorc_passes::infer::bind_named(&mut self.graph, &[(*name, tensor.0.ty.clone())])?;
+            let constant = self.graph.add_const(*name, tensor.0.clone());
+            self.graph.replace_uses(Value { node, port: 0 }, constant);
+            self.graph.remove_input(node);
+            self.graph.remove_dead();
+            if let Some((branches, _)) = &mut self.open {
+                branches.fix(name, tensor.0.clone());
+            }
+        }
+        Ok(self)
     }
 
     pub fn compiler(&self) -> &Compiler {
@@ -47,18 +105,33 @@ impl Model {
         self.graph.inputs().iter().map(one).collect()
     }
 
+    /// Names and types of the results; nothing is known of the types if the model has branches.
     pub fn outputs(&self) -> Signature {
+        if let Some((_, names)) = &self.open {
+            return names.iter().map(|name| (name.clone(), TensorType::default())).collect();
+        }
         self.graph.outputs().iter().map(|(name, v)| (name.to_string(), self.graph.resolved(*v))).collect()
     }
 
     /// Compiles for inputs of the given types, in signature order.
     ///
     /// # Errors
-    /// The types contradict the model, or it holds what is not supported.
+    /// The types contradict the model, or it holds what is not supported; or branches depend on the values of inputs
+    /// ([`Model::compile_for`]).
     pub fn compile(&self, types: &[DenseType]) -> Result<Session, Error> {
-        let mut graph = self.graph.clone();
-        tensorc_passes::infer::bind(&mut graph, types)?;
-        Session::new(self.compiler.clone(), graph)
+        Session::new(self.compiler.clone(), self.bound(types, &[])?)
+    }
+
+    /// Compiles for inputs like these, in signature order: of the same types, and with the same integers where those
+    /// decide which branches of the model are taken.
+    ///
+    /// # Errors
+    /// As [`Model::compile`]; or branches depend on other values.
+    pub fn compile_for(&self, inputs: &[Tensor]) -> Result<Session, Error> {
+        let types: Vec<DenseType> = inputs.iter().map(|t| t.0.ty.clone()).collect();
+        let signature = self.inputs();
+        let deciding = Branches::deciding(inputs).filter_map(|(i, t)| Some((signature.get(i)?.0.clone(), t.0.clone())));
+        Session::new(self.compiler.clone(), self.bound(&types, &deciding.collect::<Vec<_>>())?)
     }
 
     /// Runs on named inputs and returns every output by name, compiling at the first use of a
@@ -71,7 +144,7 @@ impl Model {
         let session = self.session(&inputs)?;
         let mut session = session.lock().unwrap_or_else(PoisonError::into_inner);
         let outputs = session.run(&inputs)?;
-        Ok(self.graph.outputs().iter().map(|(name, _)| name.to_string()).zip(outputs).collect())
+        Ok(self.outputs().into_iter().map(|(name, _)| name).zip(outputs).collect())
     }
 
     /// The inputs in signature order.
@@ -93,13 +166,17 @@ impl Model {
     }
 
     fn session(&self, inputs: &[Tensor]) -> Result<Arc<Mutex<Session>>, Error> {
-        let key: Shapes = inputs.iter().map(|t| (t.dtype() as u8, t.dims().to_vec())).collect();
+        let shapes = inputs.iter().map(|t| (t.dtype() as u8, t.dims().to_vec())).collect();
+        let values = match self.has_branches() {
+            true => Branches::deciding(inputs).map(|(_, t)| t.bytes().to_vec()).collect(),
+            false => vec![],
+        };
+        let key: Key = (shapes, values);
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = sessions.get(&key) {
             return Ok(found.clone());
         }
-        let types: Vec<DenseType> = inputs.iter().map(|t| t.0.ty.clone()).collect();
-        let session = Arc::new(Mutex::new(self.compile(&types)?));
+        let session = Arc::new(Mutex::new(self.compile_for(inputs)?));
         sessions.insert(key, session.clone());
         Ok(session)
     }

@@ -151,6 +151,27 @@ impl Conv2d {
         matches!(self.layouts, [ImageLayout::Planes, ImageLayout::Planes])
     }
 
+    /// The same convolution with its only spatial axis as the width, along which kernels compute with vectors. Nothing
+    /// lies elsewhere in memory.
+    pub const fn along_width(self) -> Conv2d {
+        let column = self.input[1] == 1 && self.output[1] == 1 && self.kernel[1] == 1 && self.pads[1] == 0;
+        if !column {
+            return self;
+        }
+        const fn turned(axes: [u64; 2]) -> [u64; 2] {
+            [axes[1], axes[0]]
+        }
+        Conv2d {
+            input: turned(self.input),
+            output: turned(self.output),
+            kernel: turned(self.kernel),
+            strides: turned(self.strides),
+            dilations: turned(self.dilations),
+            pads: turned(self.pads),
+            ..self
+        }
+    }
+
     /// Whether minimal filtering computes the convolution.
     pub const fn allows_winograd(&self) -> bool {
         self.groups == 1

@@ -25,6 +25,7 @@ pub fn as_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Opti
         .or_else(|| as_image_convolution(c, lhs, rhs))
         .or_else(|| as_conv_filter_gradient(c, lhs, rhs))
         .or_else(|| as_conv_data_gradient(c, lhs, rhs))
+        .map(Conv2d::along_width)
 }
 
 /// A contraction expressed as a matrix product.

@@ -56,8 +56,13 @@ fn matmul() -> OpDef {
 
 fn matmul_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     cx.same_dtype(0, 0)?;
-    let (Some(a), Some(b)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
-    for (i, dims) in [&a, &b].into_iter().enumerate() {
+    matmul_shape(cx, [0, 1])
+}
+
+/// The shape of the product of two operands.
+pub(crate) fn matmul_shape(cx: &mut InferCtx<'_>, operands: [usize; 2]) -> Result<(), OpError> {
+    let [Some(a), Some(b)] = operands.map(|i| cx.input_dims(i)) else { return Ok(()) };
+    for (i, dims) in operands.into_iter().zip([&a, &b]) {
         if dims.is_empty() {
             return Err(OpError(format!("{}: expected rank at least 1, found rank 0", cx.input_name(i))));
         }

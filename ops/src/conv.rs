@@ -87,21 +87,22 @@ fn conv_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> R
 /// Axes of the data and of the weight.
 type Operands = (Vec<Dim>, Vec<Dim>);
 
-/// Ranks of data, weight and result agree; returns the data's and the weight's axes if known.
-fn conv_ranks(cx: &mut InferCtx<'_>) -> Result<Option<Operands>, OpError> {
-    for i in 0..3 {
-        if cx.has_input(i) {
-            cx.same_dtype(0, i)?;
-        }
-    }
+/// All operands have the type of the result.
+fn one_type(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    (0..3).filter(|i| cx.has_input(*i)).collect::<Vec<_>>().into_iter().try_for_each(|i| cx.same_dtype(0, i))
+}
+
+/// Ranks of data, weight (these operands) and result agree; returns the data's and the weight's axes if known.
+fn conv_ranks(cx: &mut InferCtx<'_>, operands: [usize; 2]) -> Result<Option<Operands>, OpError> {
     let from_kernel = cx.params.ints("kernel_shape").filter(|k| !k.is_empty()).map(|k| k.len() + 2);
-    let rank = (0..2).find_map(|i| cx.input(i).shape.rank()).or(from_kernel).or(cx.output(0).shape.rank());
+    let rank =
+        operands.into_iter().find_map(|i| cx.input(i).shape.rank()).or(from_kernel).or(cx.output(0).shape.rank());
     let Some(rank) = rank else { return Ok(None) };
     if rank < 3 {
         return Err(OpError(format!("operand `X`: expected rank at least 3, found rank {rank}")));
     }
-    let x = crate::rules::ranked(cx, 0, rank)?;
-    let w = crate::rules::ranked(cx, 1, rank)?;
+    let x = crate::rules::ranked(cx, operands[0], rank)?;
+    let w = crate::rules::ranked(cx, operands[1], rank)?;
     if let Some(kernel) = cx.params.ints("kernel_shape").map(<[i64]>::to_vec).filter(|k| !k.is_empty()) {
         for (i, &k) in kernel.iter().enumerate().take(rank - 2) {
             cx.unify_dims(Dim::Const(k.max(0) as u64), w[2 + i], &format!("operand `W`, axis {}", 2 + i))?;
@@ -125,23 +126,32 @@ pub(crate) fn grouped(cx: &mut InferCtx<'_>, whole: Dim, part: Dim, groups: u64,
     cx.relate(Equation::Affine { out: whole, input: part, mul: groups as i64, add: 0, div: 1 })
 }
 
+/// The shape of the convolution of data with a weight, by their operands; returns the number of filters, if the rank is
+/// known.
+pub(crate) fn conv_shape(cx: &mut InferCtx<'_>, operands: [usize; 2]) -> Result<Option<Dim>, OpError> {
+    let Some((x, w)) = conv_ranks(cx, operands)? else { return Ok(None) };
+    let g = groups(cx.params)?;
+    grouped(cx, x[1], w[1], g, "operand `W`, axis 1 (channels)")?;
+    if let Dim::Const(oc) = w[0]
+        && oc % g != 0
+    {
+        return Err(OpError(format!("operand `W`, axis 0: expected a multiple of {g} groups, found {oc}")));
+    }
+    let out = output_dims(cx, 0);
+    cx.unify_dims(x[0], out[0], "output, axis 0")?;
+    cx.unify_dims(w[0], out[1], "output, axis 1")?;
+    if let Some(kernel) = w[2..].iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>() {
+        let window = Window::new(cx.params, kernel)?;
+        (0..w.len() - 2).try_for_each(|i| window.relate(cx, i, x[2 + i], out[2 + i]))?;
+    }
+    Ok(Some(w[0]))
+}
+
 fn conv() -> OpDef {
     let infer = rule(|cx| {
-        let Some((x, w)) = conv_ranks(cx)? else { return Ok(()) };
-        let g = groups(cx.params)?;
-        grouped(cx, x[1], w[1], g, "operand `W`, axis 1 (channels)")?;
-        if let Dim::Const(oc) = w[0]
-            && oc % g != 0
-        {
-            return Err(OpError(format!("operand `W`, axis 0: expected a multiple of {g} groups, found {oc}")));
-        }
-        cx.set_input_shape(2, Shape::Ranked([w[0]].into_iter().collect()))?;
-        let out = output_dims(cx, 0);
-        cx.unify_dims(x[0], out[0], "output, axis 0")?;
-        cx.unify_dims(w[0], out[1], "output, axis 1")?;
-        let Some(kernel) = w[2..].iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>() else { return Ok(()) };
-        let window = Window::new(cx.params, kernel)?;
-        (0..w.len() - 2).try_for_each(|i| window.relate(cx, i, x[2 + i], out[2 + i]))
+        one_type(cx)?;
+        let Some(filters) = conv_shape(cx, [0, 1])? else { return Ok(()) };
+        cx.set_input_shape(2, Shape::Ranked([filters].into_iter().collect()))
     });
     let def =
         define("conv", "Convolution of [n, c, spatial…] with [oc, c / group, kernel…].", composite(conv_body), infer);
@@ -266,7 +276,8 @@ fn conv_transpose_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Val
 
 fn conv_transpose() -> OpDef {
     let infer = rule(|cx| {
-        let Some((x, w)) = conv_ranks(cx)? else { return Ok(()) };
+        one_type(cx)?;
+        let Some((x, w)) = conv_ranks(cx, [0, 1])? else { return Ok(()) };
         let g = groups(cx.params)?;
         cx.unify_dims(x[1], w[0], "operand `W`, axis 0 (channels)")?;
         let out = output_dims(cx, 0);

@@ -26,6 +26,7 @@ mod nest;
 mod norm;
 mod owners;
 mod pool;
+mod quantize;
 mod random;
 mod recurrent;
 mod reduce;
@@ -64,6 +65,7 @@ pub fn all() -> Vec<OpDef> {
         mxnet::ops(),
         norm::ops(),
         pool::ops(),
+        quantize::ops(),
         random::ops(),
         recurrent::ops(),
         reduce::ops(),

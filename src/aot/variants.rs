@@ -8,7 +8,7 @@ use tensorc_ir::TensorData;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::lowered::Lowered;
-use tensorc_passes::infer::{bind, infer_graph};
+use tensorc_passes::infer::infer_graph;
 use tensorc_passes::stage::split;
 use tensorc_runtime::plan::{LoadError, verify};
 
@@ -99,8 +99,7 @@ fn variant(model: &Model, request: &Request, extents: &[u64]) -> Result<Variant,
     let mut shapes: BTreeMap<String, Vec<u64>> = request.shapes.clone();
     shapes.extend(request.ranges.keys().cloned().zip(extents.iter().map(|extent| vec![*extent])));
     binding::bind(&mut graph, &shapes)?;
-    let types = binding::input_types(&graph)?;
-    bind(&mut graph, &types)?;
+    let mut graph = model.graph_for(&binding::input_types(&graph)?)?;
     let name = graph.name.to_string();
     let static_bytes = compiler.options().passes.static_bytes;
     infer_graph(&mut graph, compiler.registry(), static_bytes)?;

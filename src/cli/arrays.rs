@@ -51,6 +51,34 @@ pub fn shapes(args: &[String]) -> Result<BTreeMap<String, Vec<u64>>, Failure> {
     args.iter().map(one).collect()
 }
 
+/// The values given by `--value NAME=X,…`, by name, of the types the model declares.
+pub fn values(model: &Model, args: &[String]) -> Result<Vec<(String, Tensor)>, Failure> {
+    let signature = model.inputs();
+    let one = |text: &String| -> Result<(String, Tensor), Failure> {
+        let bad = |why: &str| Usage(format!("--value {text}: {why}"));
+        let (name, list) = text.rsplit_once('=').ok_or_else(|| bad("expected NAME=X,X,…"))?;
+        let (_, ty) = signature.iter().find(|(n, _)| n == name).ok_or_else(|| bad("there is no such input"))?;
+        let dtype = ty.dtype.unwrap_or(DType::F32);
+        let numbers: Vec<f64> =
+            list.split(',').map(str::parse).collect::<Result<_, _>>().map_err(|_| bad("that is no number"))?;
+        let dims = match ty.shape.dims() {
+            Some([]) => vec![],
+            Some(dims) => match dims.iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>() {
+                Some(dims) => dims,
+                None => vec![numbers.len() as u64],
+            },
+            None => vec![numbers.len() as u64],
+        };
+        let scalars = numbers.iter().map(|x| tensorc::ir::scalar::Scalar::from_f64(dtype, *x));
+        if scalars.clone().zip(&numbers).any(|(scalar, x)| !dtype.is_float() && scalar.as_f64() != *x) {
+            return Err(bad(&format!("the input is of type {dtype}")).into());
+        }
+        let bytes = scalars.flat_map(|s| s.bits.to_le_bytes()[..dtype.size()].to_vec());
+        Ok((name.to_owned(), Tensor::from_bytes(dtype, &dims, bytes.collect::<Vec<u8>>())?))
+    };
+    args.iter().map(one).collect()
+}
+
 /// Values a model can take without harm: floats in [-1, 1), small non-negative integers, true.
 fn random(
     model: &Model,

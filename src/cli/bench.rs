@@ -46,9 +46,8 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let inputs = arrays::inputs(&model, &args.inputs)?;
     let named: Vec<(&str, Tensor)> = inputs.arrays.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
     let ordered = model.ordered(&named)?;
-    let types: Vec<_> = ordered.iter().map(|t| tensorc::ir::DenseType::new(t.dtype(), t.dims())).collect();
     let start = Instant::now();
-    let mut session = model.compile(&types)?;
+    let mut session = model.compile_for(&ordered)?;
     let compile = loaded + start.elapsed();
     super::progress::clear();
     warn(&compiler);

@@ -49,11 +49,14 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     }
     let shapes = arrays::shapes(&args.shapes)?;
     let compiler = args.compile.compiler()?;
-    let graph = args.model.load(&compiler)?.graph().clone();
-    let model = Contents::of(&graph, &compiler);
-    let mut bound = graph.clone();
+    let model = args.model.load(&compiler)?;
+    let mut bound = model.graph().clone();
     binding::bind(&mut bound, &shapes)?;
     let open = binding::bind_open(&mut bound, DEFAULT_EXTENT)?;
+    if model.has_branches() {
+        bound = model.graph_for(&binding::input_types(&bound)?)?;
+    }
+    let model = Contents::of(if model.has_branches() { &bound } else { model.graph() }, &compiler);
     let (plan, totals, staged) = plan(&compiler, bound).map_err(|failure| match &open[..] {
         [] => failure,
         _ => format!("{failure}; {} taken as {DEFAULT_EXTENT}: give --shape NAME=N", open.join(", ")).into(),

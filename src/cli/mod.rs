@@ -174,6 +174,9 @@ pub struct ModelArgs {
     /// Parameters of the symbol
     #[arg(long, value_name = "PARAMS")]
     params: Option<PathBuf>,
+    /// Make an input a constant: `rate=16000`, or with commas between several numbers
+    #[arg(long = "value", value_name = "NAME=X,…")]
+    values: Vec<String>,
 }
 
 impl ModelArgs {
@@ -182,7 +185,9 @@ impl ModelArgs {
     }
 
     fn load(&self, compiler: &Compiler) -> Result<Model, Failure> {
-        Ok(compiler.load_with(&self.model, self.params.as_deref())?)
+        let model = compiler.load_with(&self.model, self.params.as_deref())?;
+        let values = arrays::values(&model, &self.values)?;
+        Ok(model.with_values(&values.iter().map(|(name, t)| (name.as_str(), t.clone())).collect::<Vec<_>>())?)
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod aot;
 mod autograd;
+mod branches;
 mod code_cache;
 mod differential;
 mod executor;

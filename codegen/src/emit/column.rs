@@ -10,6 +10,7 @@ use super::cluster::{Cluster, Group, Uses};
 use super::fold::{Analysis, Fold, Space, bind_folded, in_place, levels, results};
 use super::inline::{Inliner, Lane};
 use super::nest::parallel;
+use super::windows::Windows;
 
 /// Longest innermost extent one parallel iteration walks, and the longest if columns are [`TALL`].
 const BLOCK: u64 = 512;
@@ -23,18 +24,46 @@ const FEW_OPS: usize = 4;
 
 pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted> {
     let folds = Fold::all(cluster)?;
-    let Analysis { uses, mut kept, reduced } = Analysis::of(cluster, space)?;
-    let inner = kept.pop();
+    let plan = Analysis::of(cluster, space)?;
+    let windows = Windows::of(cluster, space, &plan, &folds)?;
+    let Analysis { uses, mut kept, reduced } = plan;
+    let in_place = in_place(cluster, space, &uses)?;
     let mut e = Inliner::new(cluster, name, &space.dims)?;
-    let column = Column { space, folds: &folds, levels: levels(cluster, &folds), reduced };
-    match inner {
-        None => parallel(&mut e, &kept, 1, |e, _| {
+    let levels = levels(cluster, &folds);
+    let column = Column { space, folds: &folds, levels, reduced, again: in_place.is_empty() };
+    match (windows, kept.pop()) {
+        (_, None) => parallel(&mut e, &kept, 1, |e, _| {
             let acc = column.alloc(e, 1);
             column.element(e, &acc, &Lane::Scalar)
         })?,
-        Some(inner) => column.nest(&mut e, &kept, &inner, &uses)?,
+        (Some(windows), Some(inner)) => {
+            kept.push(inner.clone());
+            column.windows(&mut e, &windows, windows.outer(&kept), &inner)?;
+        }
+        (None, Some(inner)) => column.nest(&mut e, &kept, &inner, &uses)?,
     }
-    Ok(Emitted { kernel: e.finish(), in_place: in_place(cluster, space, &uses)? })
+    Ok(Emitted { kernel: e.finish(), in_place })
+}
+
+/// Accumulators of every fold of every level, for vectors of positions and for single ones.
+struct Accumulators {
+    vector: Vec<Vec<Vec<Buf>>>,
+    scalar: Vec<Vec<Vec<Buf>>>,
+}
+
+impl Accumulators {
+    fn new(column: &Column<'_>, e: &mut Inliner<'_>, lanes: u64) -> Accumulators {
+        let vector = column.alloc(e, lanes);
+        let scalar = if lanes > 1 { column.alloc(e, 1) } else { vector.clone() };
+        Accumulators { vector, scalar }
+    }
+
+    fn of(&self, lane: &Lane) -> &[Vec<Vec<Buf>>] {
+        match lane {
+            Lane::Vector(_) => &self.vector,
+            Lane::Scalar => &self.scalar,
+        }
+    }
 }
 
 struct Column<'a> {
@@ -42,11 +71,26 @@ struct Column<'a> {
     folds: &'a [Fold],
     levels: Vec<Vec<Fold>>,
     reduced: Vec<Group>,
+    /// Whether elements may be computed and stored again.
+    again: bool,
 }
 
 impl Column<'_> {
     fn alloc(&self, e: &mut Inliner<'_>, lanes: u64) -> Vec<Vec<Vec<Buf>>> {
         self.levels.iter().map(|folds| folds.iter().map(|f| f.alloc(e, lanes)).collect()).collect()
+    }
+
+    /// Positions of windows that read a copy.
+    fn windows(&self, e: &mut Inliner<'_>, windows: &Windows, outer: &[Group], inner: &Group) -> Result<()> {
+        let lanes = e.cluster.lanes(inner.extent);
+        parallel(e, outer, windows.bands(), |e, band| {
+            let acc = Accumulators::new(self, e, lanes);
+            windows.walk(e, &band, &mut |e| {
+                e.covered(inner.axis, (0, inner.extent as i64), lanes, self.again, &mut |e, lane| {
+                    self.element(e, acc.of(&lane), &lane)
+                })
+            })
+        })
     }
 
     fn nest(&self, e: &mut Inliner<'_>, kept: &[Group], inner: &Group, uses: &Uses) -> Result<()> {
@@ -61,12 +105,8 @@ impl Column<'_> {
         };
         let blocks = if lo == 0 && hi == inner.extent as i64 { inner.extent.div_ceil(block) } else { 1 };
         parallel(e, kept, blocks, |e, q| {
-            let acc = self.alloc(e, lanes);
-            let scalar = if lanes > 1 { self.alloc(e, 1) } else { acc.clone() };
-            let mut element = |e: &mut Inliner<'_>, lane: Lane| match lane {
-                Lane::Vector(_) => self.element(e, &acc, &lane),
-                Lane::Scalar => self.element(e, &scalar, &lane),
-            };
+            let acc = Accumulators::new(self, e, lanes);
+            let mut element = |e: &mut Inliner<'_>, lane: Lane| self.element(e, acc.of(&lane), &lane);
             if blocks > 1 {
                 let n = inner.extent as i64;
                 let wide = move |_: u32| (0, n);
@@ -83,8 +123,7 @@ impl Column<'_> {
             if hi > lo {
                 // The counter of merged axes goes further than the innermost axis does.
                 e.set_range(axis, (lo, full.1.min(hi - 1)));
-                let whole = lo + (hi - lo) / lanes as i64 * lanes as i64;
-                e.vectorized(axis, (all(lo), all(hi)), all(whole), lanes, &mut element)?;
+                e.covered(axis, (lo, hi), lanes, self.again, &mut element)?;
             }
             e.set_range(axis, (hi, full.1));
             e.vectorized(axis, (all(hi), all(inner.extent as i64)), all(hi), 1, &mut element)?;

@@ -113,6 +113,13 @@ impl<'a> Inliner<'a> {
         self.actual[axis].clone()
     }
 
+    /// A further axis, which stands for `actual`; its variable.
+    pub fn add_axis(&mut self, actual: Index, extent: u64) -> usize {
+        self.actual.push(actual);
+        self.ranges.push((0, (extent as i64 - 1).max(0)));
+        self.actual.len() - 1
+    }
+
     /// Narrows the interval of an axis; returns the former one.
     pub fn set_range(&mut self, axis: usize, range: Interval) -> Interval {
         std::mem::replace(&mut self.ranges[axis], range)
@@ -173,6 +180,29 @@ impl<'a> Inliner<'a> {
         self.lanes(range, whole_end, lanes, &mut |e, i, lane| {
             e.set_axis(axis, i);
             body(e, lane)
+        })
+    }
+
+    /// Walks `axis` over `lo..hi` in vectors of `lanes`. What is left over is done with the last whole vector, whose
+    /// other elements are then computed twice, if they may be done `again`; else element by element.
+    pub fn covered(
+        &mut self,
+        axis: usize,
+        (lo, hi): (i64, i64),
+        lanes: u64,
+        again: bool,
+        body: &mut dyn FnMut(&mut Self, Lane) -> Result<()>,
+    ) -> Result<()> {
+        let n = lanes as i64;
+        let whole = lo + (hi - lo) / n * n;
+        let (at, vectors) = (Index::constant, lanes > 1 && lo < whole);
+        if !(again && vectors && whole < hi) {
+            return self.vectorized(axis, (at(lo), at(hi)), at(whole), lanes, body);
+        }
+        self.vectorized(axis, (at(lo), at(whole)), at(whole), lanes, body)?;
+        self.looped("l", (at(0), at(n), 1), LoopKind::Vector, |e, l| {
+            e.set_axis(axis, l.offset(hi - n));
+            body(e, Lane::Vector(l))
         })
     }
 
@@ -319,9 +349,7 @@ impl<'a> Inliner<'a> {
                 let rank = cluster.ty(args[1])?.rank();
                 let position = self.value(args[1], &coords[g.axis..g.axis + rank], guard)?;
                 let row = self.clamped(position, &data, g.axis);
-                let axis = self.actual.len();
-                self.actual.push(row);
-                self.ranges.push((0, (data.dims[g.axis] as i64 - 1).max(0)));
+                let axis = self.add_axis(row, data.dims[g.axis]);
                 let mut at = coords[..g.axis].to_vec();
                 at.push(Index::var(axis as u32));
                 at.extend_from_slice(&coords[g.axis + rank..]);

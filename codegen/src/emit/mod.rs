@@ -13,6 +13,7 @@ mod map;
 mod nest;
 mod row;
 mod strips;
+mod windows;
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph};

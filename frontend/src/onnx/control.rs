@@ -3,7 +3,8 @@
 //! Graphs have no control flow. Where the condition of an `If` is known when the model is
 //! imported, the branch taken replaces the node. Otherwise both branches are computed, which
 //! without side effects costs only time, and the condition selects between their results; for
-//! that the results must have the same type.
+//! that the results must have the same type. If they do not, importing fails with an error that says so
+//! ([`super::unsupported::Unsupported::only_undecided`]), and may succeed with shapes and values of inputs.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -14,6 +15,7 @@ use super::functions::expand_functions;
 use super::import::{Importer, stored_values};
 use super::load::{NEWEST_OPSET, Opsets};
 use super::proto::{GraphProto, NodeProto, TensorProto};
+use super::unsupported::UNDECIDED;
 use super::upgrade::Facts;
 
 /// Depth of graphs within graphs. The decoder allows about 30; more come only from functions that
@@ -54,8 +56,7 @@ impl Importer<'_> {
             let known = self.lookup(a)?.is_some() && self.lookup(b)?.is_some();
             let (ty_a, ty_b) = (self.analyse(a).ty, self.analyse(b).ty);
             if known && (ty_a.dense().is_none() || ty_a != ty_b) {
-                let why = "its condition and the types of its branches' results are not known at compile time";
-                return Ok(Err(vec![why.to_owned()]));
+                return Ok(Err(vec![UNDECIDED.to_owned()]));
             }
         }
         let selects = results.into_iter().map(|(output, a, b)| NodeProto {

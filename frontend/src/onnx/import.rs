@@ -105,6 +105,17 @@ pub fn import(model: OnnxModel, registry: &Registry, options: &ImportOptions<'_>
     importer.finish(&source.output, defaults)
 }
 
+/// The inputs of a model in a graph of their own, and the names of its outputs: what is known of a model whose branches
+/// are open.
+///
+/// # Errors
+/// As [`import`], of inputs.
+pub fn signature(mut model: OnnxModel, registry: &Registry) -> Result<(Graph, Vec<String>), OnnxError> {
+    model.graph.node.clear();
+    let outputs = std::mem::take(&mut model.graph.output).iter().map(|o| o.name().to_owned()).collect();
+    Ok((import(model, registry, &ImportOptions::default())?.graph, outputs))
+}
+
 /// A tensor of the model that no node computes.
 pub(super) enum Stored {
     Dense(Box<TensorProto>),

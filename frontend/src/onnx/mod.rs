@@ -19,5 +19,5 @@ pub mod unsupported;
 pub mod upgrade;
 
 pub use error::OnnxError;
-pub use import::{Analysis, ImportOptions, Imported, Known, import};
+pub use import::{Analysis, ImportOptions, Imported, Known, import, signature};
 pub use load::OnnxModel;

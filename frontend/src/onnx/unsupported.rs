@@ -15,6 +15,9 @@ pub struct UnsupportedOp {
     pub nodes: Vec<String>,
 }
 
+/// Why an `If` is not supported whose branches more knowledge of the inputs would decide.
+pub(super) const UNDECIDED: &str = "its condition and the types of its branches' results are not known at compile time";
+
 /// All at once, so that a model can be judged without importing it again and again.
 #[derive(Clone, Debug, Default)]
 pub struct Unsupported {
@@ -38,6 +41,11 @@ impl Unsupported {
 
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty() && self.values.is_empty()
+    }
+
+    /// Whether all that is missing is to know which branches are taken.
+    pub fn only_undecided(&self) -> bool {
+        self.values.is_empty() && self.nodes.keys().all(|(.., reason)| reason == UNDECIDED)
     }
 
     /// Operators, sorted by name, domain, version and reason.

@@ -1,0 +1,84 @@
+//! Models with branches of which shapes, or small integers among the inputs, decide: imported anew for each.
+
+use std::path::{Path, PathBuf};
+
+use tensorc_frontend::onnx::{ImportOptions, Known, OnnxError, OnnxModel, import};
+use tensorc_ir::graph::{Graph, NodeId, Value};
+use tensorc_ir::{DenseType, TensorData};
+use tensorc_passes::infer::infer_graph;
+use tensorc_passes::values::Values;
+
+use crate::{Compiler, Error, Tensor};
+
+/// Most elements of an input whose value a branch may depend on.
+const DECIDING: usize = 16;
+
+/// The file of a model whose branches are open.
+pub(crate) struct Branches {
+    path: PathBuf,
+    /// Inputs of the file that are constants of the model.
+    fixed: Vec<(String, TensorData)>,
+}
+
+impl Branches {
+    /// If all that keeps a model from being imported is that it is not known which branches are taken.
+    pub fn of(path: &Path, error: &OnnxError) -> Option<Branches> {
+        match error {
+            OnnxError::Unsupported(list) if list.only_undecided() => {
+                Some(Branches { path: path.to_owned(), fixed: vec![] })
+            }
+            _ => None,
+        }
+    }
+
+    /// Makes an input a constant.
+    pub fn fix(&mut self, name: &str, value: TensorData) {
+        self.fixed.push((name.to_owned(), value));
+    }
+
+    /// The inputs that a branch may depend on by more than their shapes.
+    pub fn deciding(inputs: &[Tensor]) -> impl Iterator<Item = (usize, &Tensor)> {
+        let decides = |t: &Tensor| !t.dtype().is_float() && t.dims().iter().product::<u64>() <= DECIDING as u64;
+        inputs.iter().enumerate().filter(move |(_, t)| decides(t))
+    }
+
+    /// The graph with the branches that are taken for inputs of the given types, some of them with values.
+    pub fn taken(
+        &self,
+        compiler: &Compiler,
+        types: &[(String, DenseType)],
+        values: &[(String, TensorData)],
+    ) -> Result<Graph, Error> {
+        let fail = |source| Error::Onnx { path: self.path.clone(), source: Box::new(source) };
+        let shapes: Vec<(&str, &[u64])> = types.iter().map(|(name, ty)| (name.as_str(), &ty.dims[..])).collect();
+        let analysis = |graph: &Graph, v: Value| known(compiler, graph, v, values);
+        let fixed: Vec<(&str, TensorData)> = self.fixed.iter().map(|(n, data)| (n.as_str(), data.clone())).collect();
+        let options =
+            ImportOptions { shapes: &shapes, values: &fixed, analysis: Some(&analysis), ..ImportOptions::default() };
+        let model = OnnxModel::open(&self.path).map_err(fail)?;
+        Ok(import(model, compiler.registry(), &options).map_err(fail)?.graph)
+    }
+}
+
+/// What follows for a value of a graph if inputs of it have the given values.
+fn known(compiler: &Compiler, graph: &Graph, v: Value, values: &[(String, TensorData)]) -> Known {
+    let mut part = graph.clone();
+    part.set_outputs([("value".into(), v)]);
+    part.remove_dead();
+    let inputs: Vec<NodeId> = part.inputs().to_vec();
+    for node in inputs {
+        let name = part.node(node).name.clone();
+        if let Some((_, data)) = values.iter().find(|(given, _)| **given == *name) {
+            let constant = part.add_const(name, data.clone());
+            part.replace_uses(Value { node, port: 0 }, constant);
+        }
+    }
+    let static_bytes = compiler.options().passes.static_bytes;
+    // What contradicts itself is not known; inference of the whole graph says where.
+    let consistent = infer_graph(&mut part, compiler.registry(), static_bytes).is_ok();
+    let v = part.outputs()[0].1;
+    match consistent {
+        true => Known { ty: part.resolved(v), value: Values::new(compiler.registry(), static_bytes).get(&part, v) },
+        false => Known::default(),
+    }
+}
