@@ -27,7 +27,7 @@ mod words;
 pub use dtype::DType;
 #[cfg(feature = "plan")]
 pub use external::{ExternCall, ExternError, ExternFn};
-pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Conv2d, ConvLayout, ConvPass, MatrixLayout, Packing};
+pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Conv2d, ConvPass, ImageLayout, MatrixLayout, Packing};
 #[cfg(feature = "plan")]
 pub use part::Part;
 #[cfg(feature = "plan")]

@@ -45,8 +45,8 @@ pub struct BatchedGemm {
 ///
 /// `in_channels` and `out_channels` count channels **per group**; all fields describe this sum, also
 /// where a gradient is computed. Tensors hold less than 2³¹ elements and are contiguous, but the images
-/// of `x` and `y` may lie apart ([`Conv2d::images`]). The sum runs over ascending i, r, s; with blocked x
-/// over ascending blocks of i, then r, s, then i in the block.
+/// of `x` and `y` may lie apart ([`Conv2d::images`]). The sum runs over ascending i, r, s; unless x has its channels
+/// in planes, over ascending blocks of 16 of i (the last one may be smaller), then r, s, then i in the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 pub struct Conv2d {
@@ -66,24 +66,33 @@ pub struct Conv2d {
     pub pass: ConvPass,
     /// Elements from an image of x to the next, and of y; 0: one follows the other.
     pub images: [u64; 2],
-    pub layout: ConvLayout,
+    /// How x and y lie in memory.
+    pub layouts: [ImageLayout; 2],
 }
 
-/// Channels of a block of [`ConvLayout`].
+/// Channels of a block of [`ImageLayout::Blocks`].
 pub const CHANNEL_BLOCK: u64 = 16;
 
-/// How x and y of a convolution lie in memory. A *blocked* tensor holds its channels in blocks of
-/// [`CHANNEL_BLOCK`], `[n, channels / 16, h, w, 16]`, so that what one filter tap reads of a pixel is a run.
+/// Where an image holds its channels. What one filter tap reads of a pixel is a run of elements in all but planes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
-pub enum ConvLayout {
-    /// Both NCHW.
+pub enum ImageLayout {
+    /// NCHW.
     #[default]
-    Planar,
-    /// x is NCHW and y blocked. One group, [`ConvPass::Packed`].
-    ToBlocked,
-    /// Both blocked. One group or depthwise, [`ConvPass::Packed`].
-    Blocked,
+    Planes,
+    /// In blocks of [`CHANNEL_BLOCK`], `[n, channels / 16, h, w, 16]`; there are whole blocks only.
+    Blocks,
+    /// NHWC: those of a pixel side by side.
+    Last,
+}
+
+impl ImageLayout {
+    pub const ALL: [ImageLayout; 3] = [ImageLayout::Planes, ImageLayout::Blocks, ImageLayout::Last];
+
+    /// Whether an image of so many channels can lie so.
+    pub const fn holds(self, channels: u64) -> bool {
+        !matches!(self, ImageLayout::Blocks) || channels.is_multiple_of(CHANNEL_BLOCK)
+    }
 }
 
 /// What is computed of a convolution, and from which two operands. Images of compiled models hold the position: new
@@ -101,7 +110,7 @@ pub enum ConvPass {
     /// The gradient of the filters, of x and that of y. The sum runs over ascending n, p, q.
     FilterGradient,
     /// y of x and packed filters of 3×3 taps by minimal filtering F(2×2, 3×3), over whole blocks of channels of one
-    /// group, with blocked y and strides and dilations of 1. The products that are added up are not those of the sum above.
+    /// group of x, with strides and dilations of 1. The products that are added up are not those of the sum above.
     Winograd2,
     /// The same by F(4×4, 3×3).
     Winograd4,
@@ -138,6 +147,11 @@ impl Conv2d {
         self.in_channels == 1 && self.out_channels == 1 && self.groups > 1
     }
 
+    /// Whether x and y have their channels in planes.
+    pub const fn in_planes(&self) -> bool {
+        matches!(self.layouts, [ImageLayout::Planes, ImageLayout::Planes])
+    }
+
     /// The same convolution with its only spatial axis as the width, along which kernels compute with vectors. Nothing
     /// lies elsewhere in memory.
     pub const fn along_width(self) -> Conv2d {
@@ -159,7 +173,7 @@ impl Conv2d {
         }
     }
 
-    /// Whether minimal filtering computes the convolution, if y has its channels in blocks.
+    /// Whether minimal filtering computes the convolution.
     pub const fn allows_winograd(&self) -> bool {
         self.groups == 1
             && self.in_channels.is_multiple_of(CHANNEL_BLOCK)
@@ -168,34 +182,33 @@ impl Conv2d {
             && matches!(self.dilations, [1, 1])
     }
 
-    /// Whether the convolution can be computed in its layout: channels come in whole blocks where they are
-    /// blocked, and only packed filters of one group or a depthwise convolution go with blocks.
-    pub const fn layout_fits(&self) -> bool {
-        let packed = self.pass.is_packed();
-        let allowed = self.allows_winograd() && !matches!(self.layout, ConvLayout::Planar);
-        if self.pass.tile().is_some() && !allowed {
+    /// Whether the convolution can be computed in its layouts: other ones than planes go with packed filters of one
+    /// group or, on both sides, a depthwise convolution of at least a block of channels.
+    pub const fn layouts_fit(&self) -> bool {
+        if self.pass.tile().is_some() && !self.allows_winograd() {
             return false;
         }
-        match self.layout {
-            ConvLayout::Planar => true,
-            ConvLayout::ToBlocked => packed && self.groups == 1 && self.out_channels.is_multiple_of(CHANNEL_BLOCK),
-            ConvLayout::Blocked if self.is_depthwise() => packed && self.groups.is_multiple_of(CHANNEL_BLOCK),
-            ConvLayout::Blocked => {
-                packed
-                    && self.groups == 1
-                    && self.in_channels.is_multiple_of(CHANNEL_BLOCK)
-                    && self.out_channels.is_multiple_of(CHANNEL_BLOCK)
-            }
+        if self.in_planes() {
+            return true;
         }
+        let [x, y] = self.layouts;
+        let whole = x.holds(self.groups.saturating_mul(self.in_channels))
+            && y.holds(self.groups.saturating_mul(self.out_channels));
+        let sides = match (self.is_depthwise(), x, y) {
+            (true, ImageLayout::Planes, _) | (true, _, ImageLayout::Planes) => false,
+            (true, ..) => self.groups >= CHANNEL_BLOCK,
+            (false, ..) => self.groups == 1,
+        };
+        self.pass.is_packed() && whole && sides
     }
 
     /// Whether x may be computed as it is read, instead of lying in memory: if it or the result has its channels in
     /// blocks, but not where minimal filtering makes blocks of planes.
     pub const fn takes_computed(&self) -> bool {
-        match self.layout {
-            ConvLayout::Planar => false,
-            ConvLayout::ToBlocked => self.pass.tile().is_none(),
-            ConvLayout::Blocked => true,
+        match self.layouts {
+            [ImageLayout::Planes, ImageLayout::Planes] | [ImageLayout::Last, _] => false,
+            [ImageLayout::Planes, _] => self.pass.tile().is_none(),
+            [ImageLayout::Blocks, _] => true,
         }
     }
 
@@ -339,7 +352,8 @@ pub enum Packing {
 /// channels over all groups and columns are output pixels in row-major order; for its data gradient
 /// input channels and pixels. For the gradient of filters the batch index is zero, rows are output
 /// channels over all groups and columns are (input channel, row, column) of a filter. Where the result of a
-/// convolution is blocked, the batch index is `[n, block, 0]`, rows are pixels and columns channels of the block.
+/// convolution has its channels in blocks, the batch index is `[n, block, 0]`, rows are pixels and columns channels of
+/// the block; where it has them last, `[n, 0, 0]`, pixels and channels.
 ///
 /// The epilogue of an [`Attention`] is called for tiles of scores, which lie in memory of the library:
 /// element (i, j) of the block is at `(i - rows.0)·TILE_COLS + j - cols.0` of the first buffer.

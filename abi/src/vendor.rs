@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::library::GEMM_BATCH_RANK;
-use crate::{BatchedGemm, Conv2d, ConvLayout, ConvPass, DType, MatrixLayout};
+use crate::{BatchedGemm, Conv2d, ConvPass, DType, MatrixLayout};
 
 /// Most calls of the library that a step makes for batches that are not at one distance.
 const MOST_CALLS: u64 = 32;
@@ -135,7 +135,7 @@ impl LibraryBatch {
 
 /// Whether cuDNN computes a convolution: dense planes, and a padding that is the same on both sides.
 fn convolves(conv: &Conv2d) -> bool {
-    let plain = conv.pass == ConvPass::Forward && conv.layout == ConvLayout::Planar;
+    let plain = conv.pass == ConvPass::Forward && conv.in_planes();
     let dense = conv.batch == 1 || conv.image_strides() == conv.image_sizes();
     let symmetric = |axis: usize| {
         let reach = (conv.kernel[axis].checked_sub(1)?).checked_mul(conv.dilations[axis])?;
@@ -150,6 +150,7 @@ fn convolves(conv: &Conv2d) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ImageLayout;
 
     fn matrix(offset: i64, batch: [i64; 3], row: i64, col: i64) -> MatrixLayout {
         MatrixLayout { offset, batch_strides: batch, row_stride: row, col_stride: col }
@@ -198,7 +199,7 @@ mod tests {
             pads: [1, 1],
             pass: ConvPass::Forward,
             images: [0; 2],
-            layout: ConvLayout::Planar,
+            layouts: [ImageLayout::Planes; 2],
         };
         let fits = |conv| {
             let contraction = VendorContraction::Convolution(conv);

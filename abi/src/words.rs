@@ -1,6 +1,6 @@
 //! Calls of library kernels as words of 64 bits, as images of compiled models hold them ([`crate::image`]).
 
-use crate::{Attention, BatchedGemm, Conv2d, ConvLayout, ConvPass, MatrixLayout};
+use crate::{Attention, BatchedGemm, Conv2d, ConvPass, ImageLayout, MatrixLayout};
 
 /// Takes words one after the other; after the last, zeros.
 struct Take<'w>(core::slice::Iter<'w, u64>);
@@ -66,7 +66,7 @@ impl Conv2d {
         let put = Put::new().words([self.batch, self.groups, self.in_channels, self.out_channels]);
         let put = put.words(self.input).words(self.output).words(self.kernel).words(self.strides);
         let put = put.words(self.dilations).words(self.pads).words(self.images);
-        put.words([self.pass.word(), self.layout.word()]).words
+        put.words([self.pass.word(), layouts_word(self.layouts)]).words
     }
 
     /// `None` if the words name no pass or layout.
@@ -86,7 +86,7 @@ impl Conv2d {
             pads: take.words(),
             images: take.words(),
             pass: ConvPass::from_word(take.word())?,
-            layout: ConvLayout::from_word(take.word())?,
+            layouts: layouts_of_word(take.word())?,
         })
     }
 }
@@ -101,16 +101,28 @@ impl ConvPass {
     }
 }
 
-impl ConvLayout {
-    const ALL: [ConvLayout; 3] = [ConvLayout::Planar, ConvLayout::ToBlocked, ConvLayout::Blocked];
+/// Layouts of x and y. Images of compiled models hold the position: new ones come last.
+const LAYOUTS: [[ImageLayout; 2]; 9] = {
+    use ImageLayout::{Blocks, Last, Planes};
+    [
+        [Planes, Planes],
+        [Planes, Blocks],
+        [Blocks, Blocks],
+        [Blocks, Planes],
+        [Planes, Last],
+        [Blocks, Last],
+        [Last, Planes],
+        [Last, Blocks],
+        [Last, Last],
+    ]
+};
 
-    const fn word(self) -> u64 {
-        self as u64
-    }
+fn layouts_word(layouts: [ImageLayout; 2]) -> u64 {
+    LAYOUTS.iter().take_while(|known| **known != layouts).count() as u64
+}
 
-    fn from_word(word: u64) -> Option<ConvLayout> {
-        ConvLayout::ALL.into_iter().find(|layout| layout.word() == word)
-    }
+fn layouts_of_word(word: u64) -> Option<[ImageLayout; 2]> {
+    LAYOUTS.get(usize::try_from(word).ok()?).copied()
 }
 
 impl Attention {
@@ -172,7 +184,7 @@ mod tests {
         };
         assert_eq!(Attention::from_words(&attention.to_words()), attention);
         for pass in ConvPass::ALL {
-            for layout in ConvLayout::ALL {
+            for layouts in LAYOUTS {
                 let conv = Conv2d {
                     batch: 1,
                     groups: 2,
@@ -186,7 +198,7 @@ mod tests {
                     pads: [15, 16],
                     images: [17, 18],
                     pass,
-                    layout,
+                    layouts,
                 };
                 let words = conv.to_words();
                 assert_eq!(Conv2d::from_words(&words), Some(conv));

@@ -61,7 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         coefficient_bytes_per_us: rate(layouts.coefficients(), layouts.transforms()),
         depthwise_bytes_per_us: rate(layouts.image() * 2, layouts.depthwise[0]),
         blocked_depthwise_bytes_per_us: rate(layouts.image() * 2, layouts.depthwise[1]),
-        conversion_bytes_per_us: rate(layouts.image() * 4, layouts.conversions),
+        conversion_bytes_per_us: rate(layouts.image(), layouts.conversion),
         direct_per_us: rate(2 * 64 * 64 * 64, net(fit.seconds(direct, &[], 1.0)?)),
         simple_per_us: chained(64, "add.f32 %x, 1.5")?,
         division_per_us: chained(16, "div.f32 %x, 1.5")?,
@@ -73,23 +73,23 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Seconds of one convolution over planes and over blocks of channels, and of moving an image there and back.
+/// Seconds of one convolution over planes and over blocks of channels, and of moving a result from there to planes.
 struct Layouts {
     dense: [f64; 2],
     depthwise: [f64; 2],
     /// Of the dense one by minimal filtering of tiles of 4 × 4.
     minimal: f64,
-    conversions: f64,
+    conversion: f64,
 }
 
 impl Layouts {
     const CHANNELS: u64 = 64;
     const SIDE: u64 = 28;
 
-    /// Chains of convolutions, so that conversions at both ends count once.
+    /// Chains of convolutions, so that what happens at both ends counts once.
     fn measure(repeat: u32) -> Result<Layouts, Box<dyn Error>> {
         let mut times = [[0.0; 2]; 2];
-        let mut conversions = 0.0;
+        let mut conversion = 0.0;
         for (blocks, reassociate) in [(0, false), (1, true)] {
             let mut options = Options { threads: Some(1), ..Options::default() };
             options.passes.reassociate = reassociate;
@@ -103,7 +103,7 @@ impl Layouts {
                 let (short, long) = (short?, long?);
                 times[kind][blocks] = ((long - short) / 4.0).max(1e-9);
                 if blocks == 1 && dense {
-                    conversions = (short - 2.0 * times[kind][blocks]).max(1e-9);
+                    conversion = (short - 2.0 * times[kind][blocks]).max(1e-9);
                 }
             }
         }
@@ -112,7 +112,7 @@ impl Layouts {
         options.passes.machine.conversion_bytes_per_us = u64::MAX;
         let fit = Fit { compiler: Compiler::new(options)?, repeat };
         let [short, long] = [2, 6].map(|steps| fit.seconds(&convolutions(steps, true), &[], 1.0));
-        Ok(Layouts { dense: times[0], depthwise: times[1], minimal: (long? - short?) / 4.0, conversions })
+        Ok(Layouts { dense: times[0], depthwise: times[1], minimal: (long? - short?) / 4.0, conversion })
     }
 
     /// Bytes of coefficients of patches and tiles in minimal filtering.
@@ -136,20 +136,25 @@ impl Layouts {
     }
 }
 
-/// Convolutions of 3 × 3, one after the other.
+/// Convolutions of 3 × 3, one after the other; between pointwise ones, which read and write planes, if they are
+/// depthwise.
 fn convolutions(steps: u64, dense: bool) -> String {
     let (c, n) = (Layouts::CHANNELS, Layouts::SIDE);
     let mut text = format!("graph @g(%v: f32[1, {c}, {n}, {n}]) {{\n");
-    for i in 0..steps {
-        let x = if i == 0 { "%v".to_owned() } else { format!("%y{}", i - 1) };
-        let inputs = if dense { c } else { 1 };
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "%w{i} = const f32[{c}, {inputs}, 3, 3] random({i})");
-        let group = if dense { 1 } else { c };
-        let _ =
-            writeln!(text, "%y{i} = conv({x}, %w{i}) {{group = {group}, pads = [1, 1, 1, 1]}} : f32[1, {c}, {n}, {n}]");
+    let mut kinds = vec![(if dense { 1 } else { c }, 3); steps as usize];
+    if !dense {
+        kinds.insert(0, (1, 1));
+        kinds.push((1, 1));
     }
-    let _ = write!(text, "return %y{} }}", steps - 1);
+    for (i, (group, kernel)) in kinds.iter().enumerate() {
+        let x = if i == 0 { "%v".to_owned() } else { format!("%y{}", i - 1) };
+        let (inputs, pad) = (c / group, kernel / 2);
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "%w{i} = const f32[{c}, {inputs}, {kernel}, {kernel}] random({i})");
+        let pads = format!("pads = [{pad}, {pad}, {pad}, {pad}]");
+        let _ = writeln!(text, "%y{i} = conv({x}, %w{i}) {{group = {group}, {pads}}} : f32[1, {c}, {n}, {n}]");
+    }
+    let _ = write!(text, "return %y{} }}", kinds.len() - 1);
     text
 }
 

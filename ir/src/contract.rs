@@ -1,20 +1,20 @@
 //! Recognition of library contractions: which index maps are a batched matrix product, a
 //! two-dimensional convolution or a gradient of one.
 
-mod blocked;
 mod computed;
 mod gradient;
+mod image;
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
-use tensorc_abi::{BatchedGemm, Conv2d, ConvLayout, ConvPass, DType, MatrixLayout};
+use tensorc_abi::{BatchedGemm, Conv2d, ConvPass, DType, ImageLayout, MatrixLayout};
 
 use crate::index::{Index, linearize};
 use crate::prim::{Contraction, Method};
 use crate::types::DenseType;
 
-pub use blocked::{as_blocked_convolution, blocked_convolution};
 pub use computed::{computed_elements, computed_operand};
 pub use gradient::{as_conv_data_gradient, as_conv_filter_gradient};
+pub use image::{as_image_convolution, image_convolution};
 
 /// Whether a library kernel computes the contraction.
 pub fn is_library(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> bool {
@@ -24,7 +24,7 @@ pub fn is_library(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> bool {
 /// The contraction as a convolution, with filters of the run, or as a gradient of one.
 pub fn as_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
     as_conv(c, lhs, rhs)
-        .or_else(|| as_blocked_convolution(c, lhs, rhs))
+        .or_else(|| as_image_convolution(c, lhs, rhs))
         .or_else(|| as_conv_filter_gradient(c, lhs, rhs))
         .or_else(|| as_conv_data_gradient(c, lhs, rhs))
         .map(Conv2d::along_width)
@@ -239,7 +239,7 @@ pub fn as_forward(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<C
         pads: [0; 2],
         pass: ConvPass::Forward,
         images: [0; 2],
-        layout: ConvLayout::Planar,
+        layouts: [ImageLayout::Planes; 2],
     };
     for s in 0..spatial {
         let (axis, index) = (2 - spatial + s, &c.lhs[2 + s]);
@@ -249,7 +249,17 @@ pub fn as_forward(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<C
         conv.output[axis] = c.extents[o];
         conv.kernel[axis] = c.extents[k];
     }
+    conv.pass = pass(&conv, c.method);
     Some(conv)
+}
+
+/// How a convolution is computed by a method, with filters as they are where it is the sum.
+fn pass(conv: &Conv2d, method: Method) -> ConvPass {
+    match method {
+        Method::Winograd2 if conv.allows_winograd() => ConvPass::Winograd2,
+        Method::Winograd4 if conv.allows_winograd() => ConvPass::Winograd4,
+        _ => ConvPass::Forward,
+    }
 }
 
 /// Stride, dilation and padding of the index `o·stride + k·dilation - pad`.

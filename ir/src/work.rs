@@ -7,8 +7,6 @@
 use smallvec::SmallVec;
 
 use crate::DenseType;
-use tensorc_abi::ConvLayout;
-
 use crate::contract::{as_convolution, as_gemm, computed_elements};
 use crate::diag::Result;
 use crate::graph::{Graph, NodeKind, Value};
@@ -96,9 +94,11 @@ impl Ops {
     /// What a contraction of operands of these types computes.
     pub fn of_contraction(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Ops {
         let flops = c.extents.iter().fold(2u64, |product, e| product.saturating_mul(*e));
-        match as_convolution(c, lhs, rhs).map(|conv| (conv.layout, conv.products())) {
-            Some((ConvLayout::Planar, _)) => Ops { convolution: flops, ..Ops::default() },
-            Some((_, products)) => Ops { blocked_convolution: products.saturating_mul(2), ..Ops::default() },
+        match as_convolution(c, lhs, rhs) {
+            Some(conv) if conv.in_planes() && conv.pass.tile().is_none() => {
+                Ops { convolution: flops, ..Ops::default() }
+            }
+            Some(conv) => Ops { blocked_convolution: conv.products().saturating_mul(2), ..Ops::default() },
             None if as_gemm(c, lhs, rhs, None).is_some() => Ops { product: flops, ..Ops::default() },
             None => Ops { direct: flops, ..Ops::default() },
         }

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use tensorc_abi::{BatchedGemm, CHANNEL_BLOCK, Conv2d, ConvLayout, ConvPass, MatrixLayout, Packing};
+use tensorc_abi::{BatchedGemm, CHANNEL_BLOCK, Conv2d, ConvPass, ImageLayout, MatrixLayout, Packing};
 use tensorc_kernels::{
     Isa, conv_run_with, conv_scratch, conv_tasks, gemm_run_with, gemm_scratch, gemm_tasks, isa, pack, packed_len,
 };
@@ -185,17 +185,22 @@ impl Report {
             pads: [kernel / 2; 2],
             pass: ConvPass::Packed,
             images: [0; 2],
-            layout: ConvLayout::Planar,
+            layouts: [ImageLayout::Planes; 2],
         };
         let name = format!("{net} {kernel}x{kernel}s{stride} {inputs}-{outputs} {size}");
         self.pass(&name, call);
         let whole = |channels: u64| channels.is_multiple_of(CHANNEL_BLOCK);
         if whole(outputs) && (groups == 1 || groups == inputs) {
-            let layout = if whole(inputs) { ConvLayout::Blocked } else { ConvLayout::ToBlocked };
-            self.pass(&format!("{name} blocked"), Conv2d { layout, ..call });
-            if [kernel, stride, groups] == [3, 1, 1] && layout == ConvLayout::Blocked {
-                for (size, pass) in [(2, ConvPass::Winograd2), (4, ConvPass::Winograd4)] {
-                    self.pass(&format!("{name} winograd{size}"), Conv2d { layout, pass, ..call });
+            use ImageLayout::{Blocks, Last, Planes};
+            let from = if whole(inputs) { Blocks } else { Planes };
+            let sides = [("blocks", [from, Blocks]), ("last", [Last; 2]), ("to planes", [from, Planes])];
+            let calls = sides.map(|(sides, layouts)| (sides, Conv2d { layouts, ..call }));
+            for (sides, call) in calls.into_iter().filter(|(_, call)| !call.in_planes() && call.layouts_fit()) {
+                self.pass(&format!("{name} {sides}"), call);
+                if call.allows_winograd() {
+                    for (size, pass) in [(2, ConvPass::Winograd2), (4, ConvPass::Winograd4)] {
+                        self.pass(&format!("{name} {sides} winograd{size}"), Conv2d { pass, ..call });
+                    }
                 }
             }
         }
@@ -386,7 +391,7 @@ fn training(report: &Report) {
         pads: [pad; 2],
         pass: ConvPass::Forward,
         images: [0; 2],
-        layout: ConvLayout::Planar,
+        layouts: [ImageLayout::Planes; 2],
     };
     report.training("lenet", layer(64, [1, 20], 28, 5, 1, 0));
     report.training("lenet", layer(64, [20, 50], 12, 5, 1, 0));

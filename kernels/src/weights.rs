@@ -8,7 +8,7 @@
 //! - Filters of a convolution to blocked channels: panels of up to 32 output channels, each k×columns with k in
 //!   the order of the sum; depthwise ones by block of channels, each taps×16.
 
-use tensorc_abi::{ConvLayout, Packing};
+use tensorc_abi::Packing;
 
 use crate::blocking::row_panels;
 use crate::conv::{self, Shape};
@@ -72,7 +72,9 @@ pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [
             }
         }
         // SAFETY: the constant has `len` elements, and so has `dst`.
-        Packing::Conv(ref call) if call.layout != ConvLayout::Planar => unsafe { conv::pack_blocked(call, src, dst) },
+        Packing::Conv(ref call) if !call.in_planes() || call.pass.tile().is_some() => unsafe {
+            conv::pack_blocked(call, src, dst)
+        },
         Packing::Conv(ref call) => {
             let shape = Shape::forward(call);
             if conv::is_planar(call) {

@@ -6,7 +6,7 @@
 mod support;
 
 use support::{Counter, Random, Supply, assert_same_bits, cuts, scratch, tiers};
-use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvLayout, ConvPass, MatrixLayout, Packing};
+use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvPass, ImageLayout, MatrixLayout, Packing};
 use tensorc_kernels::{Isa, conv_run_with, conv_scratch, conv_tasks, pack_with, packed_len};
 
 /// The place of every product: batch entry, group, output and input channel within the group, output
@@ -34,19 +34,38 @@ fn terms(call: &Conv2d, mut visit: impl FnMut([u64; 7])) {
 
 /// Channels of x that are added up tap by tap.
 fn lanes(call: &Conv2d) -> u64 {
-    if call.layout == ConvLayout::Blocked { CHANNEL_BLOCK } else { 1 }
+    if call.layouts[0] == ImageLayout::Planes { 1 } else { CHANNEL_BLOCK }
 }
 
-/// `[n, channels, pixels]` as `[n, channels / 16, pixels, 16]`, or back.
-fn blocked(data: &[f32], channels: u64, pixels: u64, back: bool) -> Vec<f32> {
+/// `[n, channels, pixels]` in a layout, or back.
+fn laid_out(data: &[f32], layout: ImageLayout, channels: u64, pixels: u64, back: bool) -> Vec<f32> {
     let (channels, pixels, lanes) = (channels as usize, pixels as usize, CHANNEL_BLOCK as usize);
     let mut out = vec![0.0; data.len()];
     for i in 0..data.len() {
         let (n, c, p) = (i / (channels * pixels), i / pixels % channels, i % pixels);
-        let at = ((n * channels / lanes + c / lanes) * pixels + p) * lanes + c % lanes;
+        let at = match layout {
+            ImageLayout::Planes => i,
+            ImageLayout::Blocks => ((n * channels / lanes + c / lanes) * pixels + p) * lanes + c % lanes,
+            ImageLayout::Last => (n * pixels + p) * channels + c,
+        };
         if back { out[i] = data[at] } else { out[at] = data[i] }
     }
     out
+}
+
+/// x of a call from planes.
+fn image(call: &Conv2d, x: &[f32]) -> Vec<f32> {
+    laid_out(x, call.layouts[0], call.groups * call.in_channels, call.input[0] * call.input[1], false)
+}
+
+/// y of a call in planes.
+fn planes(call: &Conv2d, y: &[f32]) -> Vec<f32> {
+    laid_out(y, call.layouts[1], call.groups * call.out_channels, call.output[0] * call.output[1], true)
+}
+
+/// All layouts of x and y.
+fn all_layouts() -> impl Iterator<Item = [ImageLayout; 2]> {
+    ImageLayout::ALL.into_iter().flat_map(|x| ImageLayout::ALL.map(|y| [x, y]))
 }
 
 /// The passes that compute with planes.
@@ -97,8 +116,8 @@ fn model(call: &Conv2d, left: &[f32], right: &[f32]) -> Vec<f32> {
 fn supply(call: &Conv2d, x: &[f32]) -> Option<Supply> {
     let (image, plane) = (call.image_strides()[0] as i64, (call.input[0] * call.input[1]) as i64);
     let lanes = CHANNEL_BLOCK as i64;
-    let (batch_strides, row_stride) = match call.layout {
-        ConvLayout::Blocked => ([image, plane * lanes, 0], lanes),
+    let (batch_strides, row_stride) = match call.layouts[0] {
+        ImageLayout::Blocks => ([image, plane * lanes, 0], lanes),
         _ => ([image, 0, 0], plane),
     };
     let layout = MatrixLayout { offset: 0, batch_strides, row_stride, col_stride: 1 };
@@ -130,9 +149,10 @@ fn run(isa: Isa, call: &Conv2d, a: &[f32], b: &[f32], ranges: &[std::ops::Range<
     };
     let mut y = vec![f32::NAN; (batch * image) as usize];
     let image = image as i64;
-    let (blocks, strides, [rows, cols]) = match call.layout {
-        ConvLayout::Planar => (1, [image, 0, 0, cols as i64], [rows, cols]),
-        _ => (
+    let (blocks, strides, [rows, cols]) = match call.layouts[1] {
+        ImageLayout::Planes => (1, [image, 0, 0, cols as i64], [rows, cols]),
+        ImageLayout::Last => (1, [image, 0, 0, rows as i64], [cols, rows]),
+        ImageLayout::Blocks => (
             rows / CHANNEL_BLOCK,
             [image, (CHANNEL_BLOCK * cols) as i64, 0, CHANNEL_BLOCK as i64],
             [cols, CHANNEL_BLOCK],
@@ -172,27 +192,29 @@ fn check(random: &mut Random, call: &Conv2d) {
     }
 }
 
-/// A convolution to blocked channels.
-fn check_blocked(random: &mut Random, call: &Conv2d) {
-    let layouts = match call.is_depthwise() || call.in_channels.is_multiple_of(CHANNEL_BLOCK) {
-        true => vec![ConvLayout::Blocked, ConvLayout::ToBlocked],
-        false => vec![ConvLayout::ToBlocked],
-    };
-    for layout in layouts.into_iter().filter(|l| *l == ConvLayout::Blocked || !call.is_depthwise()) {
-        let call = &Conv2d { layout, ..*call };
-        let (inner, outer) = (call.groups * call.in_channels, call.groups * call.out_channels);
-        let (plane, pixels) = (call.input[0] * call.input[1], call.output[0] * call.output[1]);
-        let (x, w) = (random.fill(sizes(call)[0]), random.fill(sizes(call)[1]));
-        let expected = model(call, &x, &w);
+/// A convolution of one group, or a depthwise one, between images of which at least one is not in planes.
+fn check_layouts(random: &mut Random, call: &Conv2d) {
+    let (x, w) = (random.fill(sizes(call)[0]), random.fill(sizes(call)[1]));
+    // The order of the sum depends on the layout of x.
+    let sums = [ImageLayout::Planes, ImageLayout::Last].map(|from| {
+        let layouts = [from, ImageLayout::Last];
+        model(&Conv2d { layouts, ..*call }, &x, &w)
+    });
+    for layouts in all_layouts().filter(|layouts| *layouts != [ImageLayout::Planes; 2]) {
+        let call = &Conv2d { layouts, ..*call };
+        if !call.layouts_fit() {
+            continue;
+        }
+        let expected = &sums[usize::from(layouts[0] != ImageLayout::Planes)];
         let doubled: Vec<f32> = expected.iter().map(|y| 2.0 * y).collect();
-        let x = if layout == ConvLayout::Blocked { blocked(&x, inner, plane, false) } else { x };
+        let x = image(call, &x);
         let tasks = conv_tasks(call);
         for isa in tiers() {
             let what = format!("{isa:?} {call:?}");
             let y = run(isa, call, &x, &w, std::slice::from_ref(&(0..tasks)), false);
-            assert_same_bits(&what, &blocked(&y, outer, pixels, true), &expected);
+            assert_same_bits(&what, &planes(call, &y), expected);
             let y = run(isa, call, &x, &w, &cuts(random, tasks), true);
-            assert_same_bits(&what, &blocked(&y, outer, pixels, true), &doubled);
+            assert_same_bits(&what, &planes(call, &y), &doubled);
         }
     }
 }
@@ -202,30 +224,24 @@ fn check_blocked(random: &mut Random, call: &Conv2d) {
 /// A tile is as exact as its largest terms, so the bound is for all of the result: some units of rounding of the
 /// largest sum of absolute products.
 fn check_winograd(random: &mut Random, call: &Conv2d) {
-    let (plane, pixels) = (call.input[0] * call.input[1], call.output[0] * call.output[1]);
-    let sum = Conv2d { pass: ConvPass::Packed, layout: ConvLayout::Blocked, ..*call };
+    let sum = Conv2d { pass: ConvPass::Packed, ..*call };
     let (x, w) = (random.fill(sizes(call)[0]), random.fill(sizes(call)[1]));
     let (exact, largest) = exact(&sum, &x, &w);
-    let blocks = blocked(&x, call.in_channels, plane, false);
     for (pass, bound) in [(ConvPass::Winograd2, 4.0), (ConvPass::Winograd4, 8.0)] {
         let mut first: Option<Vec<f32>> = None;
-        let layouts = [(ConvLayout::Blocked, &blocks), (ConvLayout::ToBlocked, &x)];
-        for ((layout, x), isa) in layouts.into_iter().flat_map(|l| tiers().into_iter().map(move |isa| (l, isa))) {
-            let call = &Conv2d { pass, layout, ..sum };
-            assert!(call.layout_fits());
+        let calls = all_layouts().map(|layouts| Conv2d { pass, layouts, ..sum }).filter(Conv2d::layouts_fit);
+        for (call, isa) in calls.flat_map(|call| tiers().into_iter().map(move |isa| (call, isa))) {
+            let (call, x) = (&call, image(&call, &x));
             let tasks = conv_tasks(call);
             let what = format!("{isa:?} {call:?}");
-            let y = run(isa, call, x, &w, std::slice::from_ref(&(0..tasks)), false);
-            let y = first.get_or_insert(y.clone()).iter().zip(y).map(|(a, b)| {
-                assert_eq!(a.to_bits(), b.to_bits(), "{what}");
-                b
-            });
-            let y: Vec<f32> = y.collect();
-            for (a, b) in blocked(&y, call.out_channels, pixels, true).iter().zip(&exact) {
+            let y = run(isa, call, &x, &w, std::slice::from_ref(&(0..tasks)), false);
+            let doubled: Vec<f32> = y.iter().map(|y| 2.0 * y).collect();
+            assert_same_bits(&what, &run(isa, call, &x, &w, &cuts(random, tasks), true), &doubled);
+            let y = planes(call, &y);
+            assert_same_bits(&what, &y, first.get_or_insert(y.clone()));
+            for (a, b) in y.iter().zip(&exact) {
                 assert!((f64::from(*a) - b).abs() <= bound * f64::from(f32::EPSILON) * largest, "{what}: {a} for {b}");
             }
-            let doubled: Vec<f32> = y.iter().map(|y| 2.0 * y).collect();
-            assert_same_bits(&what, &run(isa, call, x, &w, &cuts(random, tasks), true), &doubled);
         }
     }
 }
@@ -275,7 +291,7 @@ fn random_conv(random: &mut Random, groups: u64, in_channels: u64, out_channels:
         pads,
         pass: ConvPass::Packed,
         images: [0; 2],
-        layout: ConvLayout::Planar,
+        layouts: [ImageLayout::Planes; 2],
     })
 }
 
@@ -302,20 +318,21 @@ fn random_depthwise_convolutions() {
 }
 
 #[test]
-fn random_blocked_convolutions() {
+fn random_convolutions_in_all_layouts() {
     let mut random = Random::new(9);
     for _ in 0..support::rounds(60) {
-        let (inputs, outputs) = (random.pick(&[1, 3, 16, 32, 80]), random.pick(&[16, 32, 48, 80]));
+        let inputs = random.pick(&[1, 3, 10, 16, 16, 24, 32, 37, 80]);
+        let outputs = random.pick(&[1, 6, 16, 16, 24, 32, 33, 48, 80]);
         let call = random_conv(&mut random, 1, inputs, outputs);
-        check_blocked(&mut random, &call);
-        let channels = random.pick(&[16, 32, 80]);
+        check_layouts(&mut random, &call);
+        let channels = random.pick(&[16, 17, 24, 32, 45, 80]);
         let call = random_conv(&mut random, channels, 1, 1);
-        check_blocked(&mut random, &call);
+        check_layouts(&mut random, &call);
     }
 }
 
 #[test]
-fn blocked_bands_and_panels() {
+fn bands_and_panels_in_all_layouts() {
     let mut random = Random::new(10);
     for call in [
         plain(64, 96, 30, 3, 1),
@@ -323,6 +340,9 @@ fn blocked_bands_and_panels() {
         plain(400, 80, 21, 1, 1),
         plain(64, 256, 15, 1, 2),
         plain(3, 32, 64, 7, 2),
+        plain(72, 40, 33, 3, 1),
+        plain(200, 6, 28, 1, 1),
+        Conv2d { groups: 72, ..plain(1, 1, 40, 3, 1) },
         Conv2d { batch: 3, ..plain(32, 64, 7, 3, 1) },
         Conv2d { groups: 32, ..plain(1, 1, 60, 5, 2) },
         // More padding after the last row and column than before the first, windows in the padding.
@@ -332,7 +352,7 @@ fn blocked_bands_and_panels() {
         Conv2d { batch: 0, ..plain(16, 16, 9, 3, 1) },
         Conv2d { in_channels: 0, ..plain(16, 16, 9, 3, 1) },
     ] {
-        check_blocked(&mut random, &call);
+        check_layouts(&mut random, &call);
     }
 }
 
@@ -340,7 +360,7 @@ fn blocked_bands_and_panels() {
 fn random_winograd_convolutions() {
     let mut random = Random::new(11);
     for _ in 0..support::rounds(40) {
-        let (inputs, outputs) = (random.pick(&[16, 32, 48]), random.pick(&[16, 32, 48, 80]));
+        let (inputs, outputs) = (random.pick(&[16, 32, 48]), random.pick(&[5, 16, 32, 40, 48, 80]));
         let pads = [random.below(3) as u64, random.below(3) as u64];
         let mut input = [random.pick(&[1, 2, 5, 7, 8, 14]), random.pick(&[1, 3, 6, 7, 12, 17, 33])];
         for d in 0..2 {
@@ -374,15 +394,15 @@ fn winograd_bands_and_panels() {
 fn winograd_is_about_as_exact_as_the_sum() {
     let mut random = Random::new(14);
     for channels in [64, 512] {
-        let call = Conv2d { layout: ConvLayout::Blocked, ..plain(channels, 16, 16, 3, 1) };
+        let call = Conv2d { layouts: [ImageLayout::Blocks; 2], ..plain(channels, 16, 16, 3, 1) };
         let (x, w) = (random.fill(sizes(&call)[0]), random.fill(sizes(&call)[1]));
         let (exact, _) = exact(&call, &x, &w);
-        let x = blocked(&x, channels, 256, false);
+        let x = image(&call, &x);
         let largest = exact.iter().fold(0.0, |most: f64, y| most.max(y.abs()));
         for (pass, bound) in [(ConvPass::Packed, 4e-6), (ConvPass::Winograd2, 4e-6), (ConvPass::Winograd4, 8e-6)] {
             let call = &Conv2d { pass, ..call };
             let all = std::slice::from_ref(&(0..conv_tasks(call))).to_vec();
-            let y = blocked(&run(tensorc_kernels::isa(), call, &x, &w, &all, false), 16, 256, true);
+            let y = planes(call, &run(tensorc_kernels::isa(), call, &x, &w, &all, false));
             let error = y.iter().zip(&exact).fold(0.0, |most: f64, (a, b)| most.max((f64::from(*a) - b).abs()));
             println!("{channels} channels, {pass:?}: {:.1e} of the largest result", error / largest);
             assert!(error <= bound * largest, "{channels} channels, {pass:?}: {error} of {largest}");
@@ -394,7 +414,7 @@ fn winograd_is_about_as_exact_as_the_sum() {
 fn winograd_images_may_lie_apart() {
     let mut random = Random::new(13);
     for pass in [ConvPass::Winograd2, ConvPass::Winograd4] {
-        let dense = Conv2d { batch: 3, pass, layout: ConvLayout::Blocked, ..plain(32, 48, 10, 3, 1) };
+        let dense = Conv2d { batch: 3, pass, layouts: [ImageLayout::Blocks; 2], ..plain(32, 48, 10, 3, 1) };
         let images = dense.image_sizes().map(|size| size + 64);
         let apart = Conv2d { images, ..dense };
         let (x, w) = (random.fill(sizes(&dense)[0]), random.fill(sizes(&dense)[1]));
@@ -422,7 +442,7 @@ fn plain(in_channels: u64, out_channels: u64, size: u64, kernel: u64, stride: u6
         pads: [kernel / 2; 2],
         pass: ConvPass::Packed,
         images: [0; 2],
-        layout: ConvLayout::Planar,
+        layouts: [ImageLayout::Planes; 2],
     })
 }
 

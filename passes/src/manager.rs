@@ -68,6 +68,14 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// Whether images may lie otherwise than the model has them: a convolution over other layouts than planes adds in
+    /// another order, and those of a GPU are products over planes.
+    pub fn chooses_layouts(&self) -> bool {
+        self.reassociate && self.device == Device::Cpu
+    }
+}
+
 /// What kernels run on, as far as passes choose by it: a GPU has other library kernels, other layouts and other memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Device {

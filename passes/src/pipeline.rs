@@ -1,6 +1,7 @@
 //! Pipelines: which passes run, in what order, and their text form
 //! `infer,simplify{reassociate=false},fuse{by=greedy}`.
 
+use tensorc_abi::ImageLayout;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::Graph;
 
@@ -146,10 +147,7 @@ const KNOWN: &[Known] = &[
     Known {
         name: "choose-layout",
         options: &["everywhere"],
-        build: |given| {
-            let everywhere = boolean("choose-layout", "everywhere", given)?.unwrap_or(false);
-            Ok(Box::new(ChooseLayout { everywhere }))
-        },
+        build: |given| Ok(Box::new(ChooseLayout { everywhere: layout(given)? })),
     },
     Known {
         name: "recompute",
@@ -180,6 +178,22 @@ fn given_value<'g>(option: &str, given: &'g Given) -> Option<&'g str> {
 fn boolean(pass: &'static str, option: &'static str, given: &Given) -> Result<Option<bool>, PipelineError> {
     let bad = |value: &str| PipelineError::BadValue { pass, option, value: value.into(), expected: "truth value" };
     given_value(option, given).map(|v| v.parse().map_err(|_| bad(v))).transpose()
+}
+
+fn layout(given: &Given) -> Result<Option<ImageLayout>, PipelineError> {
+    let bad = |value: &str| PipelineError::BadValue {
+        pass: "choose-layout",
+        option: "everywhere",
+        value: value.into(),
+        expected: "layout: planes, blocks or last",
+    };
+    let named = |value: &str| match value {
+        "planes" => Ok(ImageLayout::Planes),
+        "blocks" => Ok(ImageLayout::Blocks),
+        "last" => Ok(ImageLayout::Last),
+        _ => Err(bad(value)),
+    };
+    given_value("everywhere", given).map(named).transpose()
 }
 
 fn fusion(given: &Given) -> Result<Option<By>, PipelineError> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use common::*;
 use tensorc_abi::{
-    BatchedGemm, BufferId, Conv2d, ConvLayout, ConvPass, DType, Home, KernelFn, MatrixLayout, Packing, Plan, StepOp,
+    BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, ImageLayout, KernelFn, MatrixLayout, Packing, Plan, StepOp,
 };
 use tensorc_runtime::plan::{LoadError, PlanError, Side};
 use tensorc_runtime::{
@@ -399,7 +399,7 @@ fn convolutions_agree_with_a_plain_loop() {
         pads: [1, 1],
         pass: ConvPass::Packed,
         images: [0; 2],
-        layout: ConvLayout::Planar,
+        layouts: [ImageLayout::Planes; 2],
     };
     let mut plan = empty_plan();
     let x = buffer(&mut plan, "x", &[2, 3, 9, 8], Home::Input(0));

@@ -6,7 +6,7 @@ mod common;
 
 use common::*;
 use tensorc_abi::{
-    BatchedGemm, BufferId, Conv2d, ConvLayout, ConvPass, DType, Home, KernelId, MatrixLayout, Packing, Part, Plan,
+    BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, ImageLayout, KernelId, MatrixLayout, Packing, Part, Plan,
     StepOp, VendorCall, VendorContraction,
 };
 use tensorc_runtime::plan::{PlanError, Side, verify};
@@ -357,7 +357,7 @@ fn convolutions_match_their_tensors_and_weights() {
         pads: [0, 0],
         pass: ConvPass::Packed,
         images: [0; 2],
-        layout: ConvLayout::Planar,
+        layouts: [ImageLayout::Planes; 2],
     };
     let mut plan = empty_plan();
     let x = buffer(&mut plan, "x", &[1, 2, 5, 5], Home::Input(0));

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
-use tensorc_abi::{Attention, Conv2d, ConvLayout, ConvPass};
+use tensorc_abi::{Attention, Conv2d, ConvPass, ImageLayout};
 use tensorc_ir::DType;
 use tensorc_ir::attention::Attended;
 use tensorc_ir::contract::{Gemm, as_convolution, as_gemm};
@@ -288,13 +288,13 @@ impl Block {
                 let Gemm { call, batch_axes, row_axes, depth_axes, .. } = gemm.clone();
                 (batch_axes, row_axes, depth_axes, call.k)
             }
-            Library::Conv { conv, .. } if conv.layout == ConvLayout::Blocked => {
+            Library::Conv { conv, .. } if conv.layouts[0] == ImageLayout::Blocks => {
                 ([vec![0], vec![1], vec![]], vec![2, 3], vec![4], dims[4])
             }
             Library::Conv { .. } => ([vec![0], vec![], vec![]], vec![1], vec![2, 3], dims[2] * dims[3]),
         };
         let (batch_strides, row_stride) = ([0; GEMM_BATCH_RANK], cols as i64);
-        let whole_rows = matches!(library, Library::Conv { conv, .. } if conv.layout == ConvLayout::Blocked);
+        let whole_rows = matches!(library, Library::Conv { conv, .. } if conv.layouts[0] == ImageLayout::Blocks);
         Block { batch_axes, row_axes, col_axes, batch_strides, row_stride, cols, whole_rows, is_tile: false }
     }
 
@@ -323,7 +323,17 @@ impl Block {
                     is_tile: false,
                 }
             }
-            Library::Conv { conv, .. } if conv.layout != ConvLayout::Planar => {
+            Library::Conv { conv, .. } if conv.layouts[1] == ImageLayout::Last => Block {
+                batch_axes: [vec![0], vec![], vec![]],
+                row_axes: vec![1, 2],
+                col_axes: vec![3],
+                batch_strides: [conv.image_strides()[1] as i64, 0, 0],
+                row_stride: dims[3] as i64,
+                cols: dims[3],
+                whole_rows: false,
+                is_tile: false,
+            },
+            Library::Conv { conv, .. } if conv.layouts[1] == ImageLayout::Blocks => {
                 let (pixels, lanes) = (dims[2] * dims[3], dims[4]);
                 Block {
                     batch_axes: [vec![0], vec![1], vec![]],

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use tensorc_abi::{
-    Arg, BufferId, ConvLayout, ConvPass, DType, Epilogue, KernelId, LeftOperand, MatrixLayout, Packing, Prologue,
-    StepOp,
+    Arg, BufferId, ConvPass, DType, Epilogue, KernelId, LeftOperand, MatrixLayout, Packing, Prologue, StepOp,
 };
 use tensorc_ir::attention::attention_at;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
@@ -106,7 +105,7 @@ impl Lowering<'_> {
 /// Whether a call finds its filters as it needs them: those of blocked channels must be packed.
 pub(super) fn packs(graph: &Graph, node: NodeId, library: &Library) -> bool {
     match library {
-        Library::Conv { conv, b, .. } if conv.layout != ConvLayout::Planar => {
+        Library::Conv { conv, b, .. } if !conv.in_planes() || conv.pass.is_packed() => {
             graph.constant(graph.args(node)[*b]).is_some()
         }
         _ => true,

@@ -3,7 +3,7 @@
 //! Maps are compared by what they say, not by how they are written: channel indices up to equal normal
 //! forms, and where a gradient's windows lie by looking at every position and tap of an axis.
 
-use tensorc_abi::{Conv2d, ConvLayout, ConvPass, DType};
+use tensorc_abi::{Conv2d, ConvPass, DType, ImageLayout};
 
 use super::{join_pair, same};
 use crate::index::Index;
@@ -134,7 +134,7 @@ fn unit(pass: ConvPass, [batch, groups, in_channels, out_channels]: [u64; 4]) ->
         pads: [0; 2],
         pass,
         images: [0; 2],
-        layout: ConvLayout::Planar,
+        layouts: [ImageLayout::Planes; 2],
     }
 }
 

@@ -1,7 +1,7 @@
 //! Random plans that obey the structural rules; their memory is not laid out sensibly.
 
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvLayout, ConvPass, DType, Epilogue, Home, KernelId, LeftOperand,
+    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, DType, Epilogue, Home, ImageLayout, KernelId, LeftOperand,
     MatrixLayout, Packing, Plan, Prologue, Step, StepOp, Weight,
 };
 
@@ -58,7 +58,7 @@ fn conv(rng: &mut Rng) -> Conv2d {
         pads: [1, 1],
         pass: ConvPass::Packed,
         images: if rng.one_in(2) { [0; 2] } else { [4096, 4096] },
-        layout: [ConvLayout::Planar, ConvLayout::ToBlocked, ConvLayout::Blocked][rng.below(3) as usize],
+        layouts: [0; 2].map(|_| ImageLayout::ALL[rng.below(3) as usize]),
     }
 }
 
@@ -83,8 +83,8 @@ fn step(rng: &mut Rng, from: BufferId, to: BufferId) -> StepOp {
             let pass = ConvPass::ALL[rng.below(ConvPass::ALL.len() as u64) as usize];
             let filters = if pass.is_packed() { 2 } else { 0 };
             let mut call = Conv2d { pass, ..conv(rng) };
-            if pass != ConvPass::Packed {
-                call.layout = if pass.is_packed() { ConvLayout::Blocked } else { ConvLayout::Planar };
+            if !pass.is_packed() {
+                call.layouts = [ImageLayout::Planes; 2];
             }
             let a = if call.takes_computed() { left } else { from.into() };
             StepOp::Conv { call, a, b: BufferId(filters), c: to, epilogue }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use tensorc_abi::{
-    Arg, Attention, BatchedGemm, Buffer, BufferId, Conv2d, ConvLayout, ConvPass, Epilogue, Home, KernelId, LeftOperand,
-    MatrixLayout, Packing, Part, Plan, Prologue, Step, StepOp, VendorCall, VendorContraction, Weight,
+    Arg, Attention, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, Epilogue, Home, ImageLayout, KernelId,
+    LeftOperand, MatrixLayout, Packing, Part, Plan, Prologue, Step, StepOp, VendorCall, VendorContraction, Weight,
 };
 
 use super::lex::{Name, Pos};
 use super::parse::Parser;
 use super::print_plan::conv_pass;
-use crate::diag::Result;
+use crate::diag::{Diagnostic, Result};
 
 /// Positions by name, one table for each sigil.
 #[derive(Default)]
@@ -362,11 +362,14 @@ impl Record {
     }
 
     fn conv(&mut self, pass: ConvPass) -> Result<Conv2d> {
-        let layout = match (self.flag("x_blocked")?, self.flag("y_blocked")?) {
-            (false, false) => ConvLayout::Planar,
-            (false, true) => ConvLayout::ToBlocked,
-            (true, _) => ConvLayout::Blocked,
+        let mut layout = |blocked: &str, last: &str| {
+            Ok::<_, Diagnostic>(match (self.flag(blocked)?, self.flag(last)?) {
+                (true, _) => ImageLayout::Blocks,
+                (false, true) => ImageLayout::Last,
+                (false, false) => ImageLayout::Planes,
+            })
         };
+        let layouts = [layout("x_blocked", "x_last")?, layout("y_blocked", "y_last")?];
         Ok(Conv2d {
             batch: self.one("batch")?,
             groups: self.one("groups")?,
@@ -383,7 +386,7 @@ impl Record {
                 true => self.list("images")?,
                 false => [0; 2],
             },
-            layout,
+            layouts,
         })
     }
 }

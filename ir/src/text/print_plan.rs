@@ -1,7 +1,7 @@
 //! Printing of plans.
 
 use tensorc_abi::{
-    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvLayout, ConvPass, Epilogue, Home, KernelId, LeftOperand,
+    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvPass, Epilogue, Home, ImageLayout, KernelId, LeftOperand,
     MatrixLayout, Packing, Plan, Prologue, StepOp, VendorCall, VendorContraction,
 };
 
@@ -204,14 +204,18 @@ pub(super) fn conv_pass(pass: ConvPass) -> &'static str {
 
 fn conv(c: &Conv2d) -> String {
     let images = if c.images == [0; 2] { String::new() } else { format!(", images = {}", list(c.images)) };
-    let layout = match c.layout {
-        ConvLayout::Planar => "",
-        ConvLayout::ToBlocked => ", y_blocked = 1",
-        ConvLayout::Blocked => ", x_blocked = 1, y_blocked = 1",
-    };
+    let layouts: String = ["x", "y"]
+        .iter()
+        .zip(c.layouts)
+        .map(|(side, layout)| match layout {
+            ImageLayout::Planes => String::new(),
+            ImageLayout::Blocks => format!(", {side}_blocked = 1"),
+            ImageLayout::Last => format!(", {side}_last = 1"),
+        })
+        .collect();
     format!(
         "{{batch = {}, groups = {}, in_channels = {}, out_channels = {}, input = {}, output = {}, kernel = {}, \
-         strides = {}, dilations = {}, pads = {}{layout}{images}}}",
+         strides = {}, dilations = {}, pads = {}{layouts}{images}}}",
         c.batch,
         c.groups,
         c.in_channels,

@@ -1,7 +1,7 @@
 //! Structural rules of plans. That live buffers do not overlap is checked where plans are loaded.
 
 use tensorc_abi::{
-    Arg, Attention, BatchedGemm, Conv2d, ConvLayout, DType, Epilogue, Home, KernelId, LeftOperand, Packing, Plan,
+    Arg, Attention, BatchedGemm, Conv2d, DType, Epilogue, Home, ImageLayout, KernelId, LeftOperand, Packing, Plan,
     Prologue, StepOp,
 };
 
@@ -102,8 +102,8 @@ fn check_step(plan: &Plan, op: &StepOp, kernels: Option<&[Kernel]>) -> Check {
             if packed != c.pass.is_packed() {
                 return Err("the convolution and its filters disagree on packing".into());
             }
-            if !c.layout_fits() {
-                return Err("the convolution does not fit its layout".into());
+            if !c.layouts_fit() {
+                return Err("the convolution does not fit its layouts".into());
             }
             if a.buffer().iter().chain([b, out]).any(|id| plan.buffer(*id).dtype != DType::F32) {
                 return Err("an operand of a library convolution is not f32".into());
@@ -175,7 +175,7 @@ fn call_with_memory(
 /// Elements of the matrix that a prologue of a convolution writes parts of.
 fn computed_elements(c: &Conv2d) -> Option<u64> {
     let pixels = c.input[0].checked_mul(c.input[1])?;
-    pixels.checked_mul(if c.layout == ConvLayout::Blocked { tensorc_abi::CHANNEL_BLOCK } else { c.in_channels })
+    pixels.checked_mul(if c.layouts[0] == ImageLayout::Blocks { tensorc_abi::CHANNEL_BLOCK } else { c.in_channels })
 }
 
 /// What computes a left operand: memory of the library's for `elements` of a matrix, then its arguments.

@@ -1,16 +1,19 @@
-//! Convolutions whose result holds its channels in blocks of 16 ([`tensorc_abi::ConvLayout`]).
+//! Convolutions of one group whose result comes in blocks of 16 channels, in any layout of x and y
+//! ([`tensorc_abi::ImageLayout`]).
 //!
 //! Strips of neighbouring pixels are computed directly from the image: what a tap reads lies at a fixed
-//! distance from pixel to pixel, so no patches are fetched. Only images with padding are copied, part by
-//! part, into scratch with the zeros around them. The sum is cut into chunks of channel blocks whose
-//! filters stay in the first-level cache; between chunks y holds it. A panel of filters is read from
-//! beginning to end for each band of rows, x under the band from the second-level cache.
+//! distance from pixel to pixel, so no patches are fetched. Images with padding are copied, part by
+//! part, into scratch with the zeros around them, and so are those with their channels last, into blocks. The sum is
+//! cut into chunks of channel blocks whose filters stay in the first-level cache; between chunks y holds it. A panel of
+//! filters is read from beginning to end for each band of rows, x under the band from the second-level cache. Where y is
+//! in planes, or its last block has fewer channels, a strip is completed beside it and then moved there.
 
 use core::ops::Range;
 
-use tensorc_abi::{Conv2d, ConvLayout};
+use tensorc_abi::{Conv2d, ImageLayout};
 
-use super::{Shape, Tensors, compute_pixels};
+use super::shape::Distances;
+use super::{Shape, Tensors, compute_pixels, copy_channels};
 use crate::EpilogueCall;
 use crate::blocking::{Split, tasks_worth};
 use crate::tiers::{LANES, STRIP_PIXELS, Strip, Tier};
@@ -39,39 +42,58 @@ fn whole_strips(pixels: usize, most: usize) -> usize {
 /// The geometry of a call and its division into tasks; a function of the call alone.
 pub(super) struct Schedule {
     shape: Shape,
-    /// Channels of x that lie side by side.
-    channels: usize,
-    /// Channel blocks of x, cut into chunks.
+    layouts: [ImageLayout; 2],
+    /// Where y lies.
+    y: Distances,
+    /// Channels of x that lie side by side where strips read them, mostly.
+    lanes: usize,
+    /// Blocks of so many channels of x, cut into chunks.
     chunks: Split,
+    /// Channels of x in a block after them.
+    tail: usize,
     /// Channel blocks of y.
     outputs: usize,
     /// Panels of filters, cut into runs.
     panels: Split,
     /// Output rows, cut into runs.
     bands: Split,
-    /// Whether a tap may lie outside the image.
-    padded: bool,
+    /// Whether strips read a copy of x.
+    copied: bool,
+}
+
+/// Blocks of x whose terms are added in one go.
+#[derive(Clone, Copy)]
+struct Chunk {
+    first: usize,
+    blocks: usize,
+    /// Channels of each.
+    channels: usize,
 }
 
 impl Schedule {
     pub(super) fn new(call: &Conv2d) -> Schedule {
         let mut shape = Shape::forward(call);
-        let channels = if call.layout == ConvLayout::Blocked { LANES } else { 1 };
+        let lanes = if call.layouts[0] == ImageLayout::Planes { 1 } else { LANES };
+        let (whole, tail) = (shape.in_channels / lanes, shape.in_channels % lanes);
         let reach = |d: usize| {
             (shape.output[d].max(1) - 1) * shape.strides[d] + (shape.kernel[d].max(1) - 1) * shape.dilations[d] + 1
         };
         let padded = (0..2).any(|d| shape.pads[d] > 0 || reach(d) > shape.input[d]);
-        let chunks = Split::by(shape.in_channels / channels, (CHUNK_TERMS / (shape.taps() * channels).max(1)).max(1));
-        let outputs = shape.out_channels / LANES;
+        // One block of channels that are last is as any other.
+        let copied = padded || call.layouts[0] == ImageLayout::Last && shape.in_channels != LANES;
+        let chunks = Split::by(whole, (CHUNK_TERMS / (shape.taps() * lanes).max(1)).max(1));
+        let outputs = shape.out_channels.div_ceil(LANES);
         let panels = outputs.div_ceil(PANEL);
         let want = tasks_worth(shape.flops() / TASK_FLOPS, TASKS).div_ceil(shape.batch.max(1));
         let images = shape.plane() * shape.in_channels + shape.pixels() * shape.out_channels;
         // Bands leave the rows to the thread that has them in its caches; panels read fewer filters.
         let by_bands = images > shape.in_channels * shape.out_channels * shape.taps();
-        if shape.pointwise && by_bands {
+        if shape.pointwise && copied {
+            shape.in_rows(call.output[0].max(1) as usize);
+        } else if shape.pointwise && by_bands {
             shape.in_rows(whole_strips(shape.pixels(), want));
         }
-        let row = shape.strides[0] * shape.input[1] * shape.in_channels;
+        let row = shape.strides[0] * shape.input[1] * shape.in_channels.next_multiple_of(lanes);
         let mut bands = (shape.output[0] * row).div_ceil(BAND_ELEMENTS);
         let most_bands = shape.pixels().div_ceil(4 * STRIP_PIXELS);
         if by_bands {
@@ -81,12 +103,15 @@ impl Schedule {
         let groups = want.div_ceil(bands.max(1)).min(panels).max(1);
         bands = bands.max(want.div_ceil(groups).min(most_bands));
         Schedule {
-            channels,
+            layouts: call.layouts,
+            y: Distances::new(call.layouts[1], shape.out_channels, shape.pixels()),
+            lanes,
             chunks,
+            tail,
             outputs,
             panels: Split::into(panels, groups),
             bands: Split::into(shape.output[0], bands),
-            padded,
+            copied,
             shape,
         }
     }
@@ -105,7 +130,7 @@ impl Schedule {
 
     /// Pixels of a channel of x, if channels lie in planes.
     fn plane(&self) -> Option<usize> {
-        (self.channels == 1).then(|| self.shape.plane())
+        (self.layouts[0] == ImageLayout::Planes).then(|| self.shape.plane())
     }
 
     /// Rows and columns of x under a band, padding included.
@@ -117,10 +142,40 @@ impl Schedule {
 
     /// Elements of scratch, for an x that is computed or in memory.
     pub(super) fn scratch(&self, computed: bool) -> usize {
-        match (self.padded || computed) && !self.shape.is_empty() {
-            true => self.window().iter().product::<usize>() * self.shape.in_channels,
+        match (self.copied || computed) && !self.shape.is_empty() {
+            true => self.window().iter().product::<usize>() * self.shape.in_channels.next_multiple_of(self.lanes),
             false => 0,
         }
+    }
+
+    /// Blocks of x before the last, smaller one.
+    fn whole(&self) -> usize {
+        self.shape.in_channels / self.lanes
+    }
+
+    /// The channels of block `block` of x.
+    fn channels(&self, block: usize) -> usize {
+        if block < self.whole() { self.lanes } else { self.tail }
+    }
+
+    /// The sum in parts; at least one, also where there is nothing to add.
+    fn parts(&self) -> usize {
+        let whole = if self.whole() > 0 || self.tail == 0 { self.chunks.parts() } else { 0 };
+        whole + usize::from(self.tail > 0)
+    }
+
+    fn chunk(&self, part: usize) -> Chunk {
+        if self.tail > 0 && part + 1 == self.parts() {
+            return Chunk { first: self.whole(), blocks: 1, channels: self.tail };
+        }
+        let blocks = self.chunks.range(part);
+        Chunk { first: blocks.start, blocks: blocks.len(), channels: self.lanes }
+    }
+
+    /// Whether blocks `panel·PANEL..` of y are completed where they lie.
+    fn in_place(&self, panel: usize) -> bool {
+        let end = ((panel + 1) * PANEL).min(self.outputs) * LANES;
+        self.layouts[1] != ImageLayout::Planes && end <= self.shape.out_channels
     }
 }
 
@@ -172,55 +227,62 @@ struct Source {
     block: usize,
 }
 
+/// The sums of a strip: pixel by pixel in blocks of channels.
+type Stage = [f32; PANEL * STRIP_PIXELS * LANES];
+
 impl Worker<'_> {
     /// What lies under the band.
     ///
     /// # Safety
     /// As for [`run`].
     unsafe fn source(&self, scratch: *mut f32) -> Source {
-        let Schedule { shape, channels, .. } = self.schedule;
+        let Schedule { shape, lanes, .. } = self.schedule;
         let x = self.tensors.left.wrapping_add(self.image * shape.image());
-        match self.schedule.padded || self.tensors.computed.is_some() {
+        match self.schedule.copied || self.tensors.computed.is_some() {
             // SAFETY: passed on from the caller.
             true => unsafe { self.copy(x, scratch) },
             false => Source {
-                base: x.wrapping_add(self.band.start * shape.strides[0] * shape.input[1] * channels),
-                row: shape.input[1] * channels,
-                block: channels * shape.plane(),
+                base: x.wrapping_add(self.band.start * shape.strides[0] * shape.input[1] * lanes),
+                row: shape.input[1] * lanes,
+                block: lanes * shape.plane(),
             },
         }
     }
 
-    /// Copies what lies under the band to scratch, or computes it there, with zeros for padding.
+    /// Copies what lies under the band to scratch, in planes or blocks, or computes it there, with zeros for padding.
     ///
     /// # Safety
     /// As for [`run`]; `x` addresses the image if that is in memory.
     unsafe fn copy(&self, x: *const f32, scratch: *mut f32) -> Source {
-        let Schedule { shape, channels, .. } = self.schedule;
+        let Schedule { shape, lanes, layouts, .. } = self.schedule;
         let [_, width] = self.schedule.window();
         let height = (self.band.len() - 1) * shape.strides[0] + (shape.kernel[0] - 1) * shape.dilations[0] + 1;
         let first_row = (self.band.start * shape.strides[0]) as isize - shape.pads[0] as isize;
         let left = shape.pads[1].min(width);
         let inside = shape.input[1].min(width - left);
+        let (pixel, block_step) = match layouts[0] {
+            ImageLayout::Last => (shape.in_channels, LANES),
+            _ => (*lanes, lanes * shape.plane()),
+        };
         let mut dst = scratch;
-        for block in 0..shape.in_channels / channels {
+        for block in 0..shape.in_channels.div_ceil(*lanes) {
             // SAFETY: scratch has the rows of the block.
             if unsafe { self.compute_rows(block, first_row, [height, width], dst) } {
-                dst = dst.wrapping_add(height * width * channels);
+                dst = dst.wrapping_add(height * width * lanes);
                 continue;
             }
             for row in first_row..first_row + height as isize {
                 // SAFETY: a row of scratch is `width` pixels, the inner ones of which are in the image.
                 unsafe {
-                    let line = core::slice::from_raw_parts_mut(dst, width * channels);
-                    let (before, rest) = line.split_at_mut(left * channels);
-                    let (middle, after) = rest.split_at_mut(inside * channels);
+                    let line = core::slice::from_raw_parts_mut(dst, width * lanes);
+                    let (before, rest) = line.split_at_mut(left * lanes);
+                    let (middle, after) = rest.split_at_mut(inside * lanes);
                     if (0..shape.input[0] as isize).contains(&row) {
                         let first = row as usize * shape.input[1];
                         match self.tensors.computed {
                             None => {
-                                let src = x.add((block * shape.plane() + first) * channels);
-                                core::ptr::copy_nonoverlapping(src, middle.as_mut_ptr(), middle.len());
+                                let src = x.add(block * block_step + first * pixel);
+                                copy_pixels(src, pixel, self.schedule.channels(block), *lanes, middle);
                             }
                             Some(computed) => {
                                 let at = (self.image, block);
@@ -234,10 +296,10 @@ impl Worker<'_> {
                     before.fill(0.0);
                     after.fill(0.0);
                 }
-                dst = dst.wrapping_add(width * channels);
+                dst = dst.wrapping_add(width * lanes);
             }
         }
-        Source { base: scratch, row: width * channels, block: height * width * channels }
+        Source { base: scratch, row: width * lanes, block: height * width * lanes }
     }
 
     /// Computes all rows of a block at once, if x is computed and they are whole rows of the image.
@@ -260,101 +322,209 @@ impl Worker<'_> {
     /// # Safety
     /// As for [`run`].
     unsafe fn panel(&self, panel: usize, source: Source) {
-        let Schedule { shape, channels, outputs, chunks, .. } = self.schedule;
+        let Schedule { shape, lanes, outputs, y, .. } = self.schedule;
         let vectors = PANEL.min(outputs - panel * PANEL);
-        let pixels = shape.pixels();
-        let terms = shape.taps() * channels;
         let filters = self.tensors.right.wrapping_add(panel * PANEL * LANES * shape.depth());
-        let mut strip = Strip {
+        let origin = Strip {
             x: source.base,
-            step: shape.strides[1] * channels,
+            step: shape.strides[1] * lanes,
             row: shape.strides[0] * source.row,
             rows: 1,
             pixels: 0,
             blocks: 0,
             block: source.block,
             kernel: shape.kernel,
-            tap: [shape.dilations[0] * source.row, shape.dilations[1] * channels],
-            channels: *channels,
+            tap: [shape.dilations[0] * source.row, shape.dilations[1] * lanes],
+            channels: *lanes,
             w: filters,
             vectors,
             ahead: filters,
-            y: self.tensors.result.wrapping_add(self.image * shape.images[1] + panel * PANEL * pixels * LANES),
-            y_block: pixels * LANES,
+            y: self.tensors.result.wrapping_add(self.image * shape.images[1] + panel * PANEL * y.block),
+            y_step: y.pixel,
+            y_block: y.block,
             continued: false,
         };
-        for chunk in 0..chunks.parts() {
-            let blocks = chunks.range(chunk);
-            strip.x = source.base.wrapping_add(blocks.start * source.block);
-            strip.w = filters.wrapping_add(blocks.start * terms * vectors * LANES);
-            strip.continued = chunk > 0;
-            strip.blocks = blocks.len();
-            let last = chunk + 1 == chunks.parts();
-            // SAFETY: the blocks and the panel exist.
-            unsafe { self.rows(strip, last.then_some(panel)) };
+        let parts = self.schedule.parts();
+        // SAFETY: the panel exists.
+        unsafe {
+            match self.schedule.in_place(panel) {
+                true => (0..parts).for_each(|part| self.rows(origin, panel, part..part + 1)),
+                false => self.rows(origin, panel, 0..parts),
+            }
         }
     }
 
-    /// The rows of the band, given a strip's operands at the origin of x under the band and of y's blocks;
-    /// `last` is the panel if its sum ends here.
+    /// Some parts of the sum for the rows of the band, given a strip's operands at the origin of x under the band, of
+    /// the panel's filters and of y's blocks. Parts that are not all of them are added up in y.
     ///
     /// # Safety
     /// As for [`run`].
-    unsafe fn rows(&self, origin: Strip, last: Option<usize>) {
-        let width = self.schedule.shape.output[1];
+    unsafe fn rows(&self, origin: Strip, panel: usize, parts: Range<usize>) {
+        let schedule = self.schedule;
+        let width = schedule.shape.output[1];
         let together = if 2 * width <= STRIP_PIXELS { 2 } else { 1 };
         let strips = Split::by(width, STRIP_PIXELS);
         let lot = (EPILOGUE_ELEMENTS / (width * LANES * origin.vectors)).max(1);
         // Later strips find in the cache what the first ones have fetched: the filters that follow.
-        let terms = origin.blocks * self.schedule.shape.taps() * origin.channels;
-        let mut ahead = (0..origin.vectors).map(|i| origin.w.wrapping_add((origin.vectors + i) * terms * LANES));
+        let first_chunk = self.chunk(&origin, parts.start);
+        let terms = first_chunk.blocks * schedule.shape.taps() * first_chunk.channels;
+        let mut ahead = (0..origin.vectors).map(|i| first_chunk.w.wrapping_add((origin.vectors + i) * terms * LANES));
         for first in self.band.clone().step_by(lot) {
             let end = self.band.end.min(first + lot);
             for row in (first..end).step_by(together) {
                 for i in 0..strips.parts() {
                     let columns = strips.range(i);
                     let x = (row - self.band.start) * origin.row + columns.start * origin.step;
+                    let at = row * width + columns.start;
                     let strip = Strip {
                         x: origin.x.wrapping_add(x),
-                        y: origin.y.wrapping_add((row * width + columns.start) * LANES),
+                        y: origin.y.wrapping_add(at * schedule.y.pixel),
                         rows: together.min(end - row),
                         pixels: columns.len(),
                         ahead: ahead.next().unwrap_or(origin.w),
                         ..origin
                     };
                     // SAFETY: the pixels are of the band.
-                    unsafe { self.tier.strip(&strip) };
+                    unsafe {
+                        match schedule.in_place(panel) {
+                            true => self.tier.strip(&self.chunk(&strip, parts.start)),
+                            false => self.beside(&strip, panel, parts.clone()),
+                        }
+                    }
                 }
             }
-            for v in 0..if last.is_some() { origin.vectors } else { 0 } {
-                let block = last.unwrap_or(0) * PANEL + v;
-                let batch = [self.image as u64, block as u64, 0];
-                // SAFETY: the rows are finished; the epilogue fits by the caller's contract.
-                unsafe { EpilogueCall::finish(self.epilogue, batch, first * width..end * width, 0..LANES) };
+            if parts.end == schedule.parts() {
+                // SAFETY: the rows are finished.
+                unsafe { self.finish(panel, first * width..end * width) };
+            }
+        }
+    }
+
+    /// A part of the sum of a strip whose operands are at the origin of x and filters.
+    fn chunk(&self, strip: &Strip, part: usize) -> Strip {
+        let Schedule { shape, lanes, .. } = self.schedule;
+        let Chunk { first, blocks, channels } = self.schedule.chunk(part);
+        Strip {
+            x: strip.x.wrapping_add(first * strip.block),
+            w: strip.w.wrapping_add(first * shape.taps() * lanes * strip.vectors * LANES),
+            blocks,
+            channels,
+            continued: part > 0,
+            ..*strip
+        }
+    }
+
+    /// A strip that is completed beside y.
+    ///
+    /// # Safety
+    /// As for [`run`].
+    #[inline(never)]
+    unsafe fn beside(&self, strip: &Strip, panel: usize, parts: Range<usize>) {
+        let Schedule { shape, y, .. } = self.schedule;
+        let mut stage: Stage = [0.0; PANEL * STRIP_PIXELS * LANES];
+        let block = STRIP_PIXELS * LANES;
+        let staged = Strip { y: stage.as_mut_ptr(), y_step: LANES, y_block: block, ..*strip };
+        for part in parts {
+            // SAFETY: the pixels are of the band, and the stage holds them.
+            unsafe { self.tier.strip(&self.chunk(&staged, part)) };
+        }
+        let count = strip.rows * strip.pixels;
+        let first = panel * PANEL;
+        for (v, from) in stage.chunks_exact(block).enumerate().take(strip.vectors) {
+            let channels = (shape.out_channels - (first + v) * LANES).min(LANES);
+            let to = strip.y.wrapping_add(v * y.block);
+            let pixels = from.chunks_exact(LANES).enumerate().take(count);
+            if y.lane == 1 {
+                for (pixel, values) in pixels {
+                    // SAFETY: the pixels are of y, and have so many channels left.
+                    unsafe { copy_channels(values.as_ptr(), to.add(pixel * y.pixel), channels) };
+                }
+                continue;
+            }
+            for (lane, plane) in (0..channels).map(|lane| (lane, to.wrapping_add(lane * y.lane))) {
+                for (pixel, values) in pixels.clone() {
+                    // SAFETY: the pixels are of y's planes.
+                    unsafe { *plane.add(pixel) = values[lane] };
+                }
+            }
+        }
+    }
+
+    /// Calls the epilogue on finished pixels of a panel.
+    ///
+    /// # Safety
+    /// As for [`run`].
+    #[inline(never)]
+    unsafe fn finish(&self, panel: usize, pixels: Range<usize>) {
+        let Schedule { shape, outputs, layouts, .. } = self.schedule;
+        let blocks = panel * PANEL..((panel + 1) * PANEL).min(*outputs);
+        let channels = blocks.start * LANES..shape.out_channels.min(blocks.end * LANES);
+        let batch = [self.image as u64, 0, 0];
+        // SAFETY: the epilogue fits by the caller's contract.
+        unsafe {
+            match layouts[1] {
+                ImageLayout::Planes => EpilogueCall::finish(self.epilogue, batch, channels, pixels),
+                ImageLayout::Last => EpilogueCall::finish(self.epilogue, batch, pixels, channels),
+                ImageLayout::Blocks => {
+                    for block in blocks {
+                        let batch = [self.image as u64, block as u64, 0];
+                        EpilogueCall::finish(self.epilogue, batch, pixels.clone(), 0..LANES);
+                    }
+                }
             }
         }
     }
 }
 
-/// Writes packed filters of a dense convolution: panels of up to two blocks of output channels, in each the
-/// terms in the order of the sum (see [`Strip`]).
+/// Copies pixels at a distance of `pixel` elements, of which `channels` count, to a distance of `lanes`.
 ///
 /// # Safety
-/// `src` addresses the filters `[oc, ic, kh, kw]`, with any alignment, and `dst` has as many elements.
+/// `src` addresses as many pixels as `dst` holds.
+unsafe fn copy_pixels(src: *const f32, pixel: usize, channels: usize, lanes: usize, dst: &mut [f32]) {
+    // SAFETY: by the caller's contract.
+    unsafe {
+        if pixel == lanes && channels == lanes {
+            return core::ptr::copy_nonoverlapping(src, dst.as_mut_ptr(), dst.len());
+        }
+        for (i, to) in dst.chunks_exact_mut(lanes).enumerate() {
+            copy_channels(src.add(i * pixel), to.as_mut_ptr(), channels);
+        }
+    }
+}
+
+/// Elements of packed filters: whole blocks of output channels.
+pub(super) fn packed_len(call: &Conv2d) -> usize {
+    let shape = Shape::forward(call);
+    shape.out_channels.next_multiple_of(LANES) * shape.depth()
+}
+
+/// Writes packed filters of a dense convolution: panels of up to two blocks of output channels, in each the
+/// terms in the order of the sum (see [`Strip`]), with zeros for channels that are none.
+///
+/// # Safety
+/// `src` addresses the filters `[oc, ic, kh, kw]`, with any alignment.
+///
+/// # Panics
+/// If `dst` is shorter than [`packed_len`].
 pub(crate) unsafe fn pack(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
     let schedule = Schedule::new(call);
-    let Schedule { shape, channels, outputs, .. } = &schedule;
+    let Schedule { shape, lanes, outputs, .. } = &schedule;
     let (depth, taps) = (shape.depth(), shape.taps());
     for panel in 0..outputs.div_ceil(PANEL) {
         let rows = PANEL.min(outputs - panel * PANEL) * LANES;
         let first = panel * PANEL * LANES;
         let panel = &mut dst[first * depth..(first + rows) * depth];
         for (k, terms) in panel.chunks_exact_mut(rows).enumerate() {
-            let (block, tap, channel) = (k / (taps * channels), k / channels % taps, k % channels);
-            let term = (block * channels + channel) * taps + tap;
+            let block = (k / (taps * lanes)).min(shape.in_channels / lanes);
+            let (k, channels) = (k - block * taps * lanes, schedule.channels(block));
+            let (tap, channel) = (k / channels, k % channels);
+            let term = (block * lanes + channel) * taps + tap;
             for (j, w) in terms.iter_mut().enumerate() {
-                // SAFETY: row and term are inside the filter matrix.
-                *w = unsafe { src.wrapping_add((first + j) * depth + term).read_unaligned() };
+                *w = match first + j < shape.out_channels {
+                    // SAFETY: row and term are inside the filter matrix.
+                    true => unsafe { src.wrapping_add((first + j) * depth + term).read_unaligned() },
+                    false => 0.0,
+                };
             }
         }
     }

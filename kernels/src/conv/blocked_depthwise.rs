@@ -1,11 +1,13 @@
-//! Depthwise convolutions over blocked channels: all channels of a block at once, taps outside the image
-//! left out.
+//! Depthwise convolutions over channels in blocks or last: 16 channels at once, taps outside the image left out.
+//!
+//! Where that leaves some channels over, the last block begins earlier; only those are taken from it.
 
 use core::ops::Range;
 
-use tensorc_abi::Conv2d;
+use tensorc_abi::{Conv2d, ImageLayout};
 
-use super::{Shape, Tensors, compute_pixels};
+use super::shape::Distances;
+use super::{Shape, Tensors, compute_pixels, copy_channels};
 use crate::EpilogueCall;
 use crate::blocking::{Split, tasks_worth, whole_lines};
 use crate::tiers::{DepthStrip, LANES, Tier};
@@ -18,10 +20,15 @@ const TASKS: usize = 16;
 const LEAST_ROWS: usize = 7;
 /// Elements of y in one epilogue call, about.
 const EPILOGUE_ELEMENTS: usize = 8 * 1024;
+/// Pixels that are computed beside y in one go.
+const STAGE_PIXELS: usize = 16;
 
 /// The division of a call into tasks.
 pub(super) struct Schedule {
     shape: Shape,
+    layouts: [ImageLayout; 2],
+    /// Where x and y lie.
+    sides: [Distances; 2],
     blocks: usize,
     /// Channel blocks over all images, cut into runs.
     runs: Split,
@@ -32,12 +39,16 @@ pub(super) struct Schedule {
 impl Schedule {
     pub(super) fn new(call: &Conv2d) -> Schedule {
         let shape = Shape::forward(call);
-        let blocks = shape.groups / LANES;
+        let blocks = shape.groups.div_ceil(LANES);
         let terms = shape.batch * blocks * shape.pixels() * shape.taps() * LANES;
         let want = tasks_worth(terms as f64 / TASK_TERMS, TASKS);
         let bands = Split::into(shape.output[0], want.min(shape.output[0] / LEAST_ROWS));
         let runs = Split::into(shape.batch * blocks, want.div_ceil(bands.parts()));
-        Schedule { shape, blocks, runs, bands }
+        let sides = [
+            Distances::new(call.layouts[0], shape.groups, shape.plane()),
+            Distances::new(call.layouts[1], shape.groups, shape.pixels()),
+        ];
+        Schedule { shape, layouts: call.layouts, sides, blocks, runs, bands }
     }
 
     pub(super) fn tasks(&self) -> usize {
@@ -132,7 +143,7 @@ pub(super) unsafe fn run(
     if tasks.is_empty() {
         return;
     }
-    let Schedule { shape, blocks, .. } = schedule;
+    let Schedule { shape, blocks, layouts, .. } = schedule;
     let width = shape.output[1];
     // SAFETY: the scratch is as long as the schedule says.
     let columns = unsafe { Columns::of(schedule, scratch) };
@@ -140,16 +151,20 @@ pub(super) unsafe fn run(
         let band = schedule.bands.range(task / schedule.runs.parts());
         for block in schedule.runs.range(task % schedule.runs.parts()) {
             let at = (block / blocks, block % blocks);
-            let batch = [at.0 as u64, at.1 as u64, 0];
+            let (batch, channels) = match layouts[1] {
+                ImageLayout::Last => ([at.0 as u64, 0, 0], at.1 * LANES..shape.groups.min((at.1 + 1) * LANES)),
+                _ => ([at.0 as u64, at.1 as u64, 0], 0..LANES),
+            };
             // SAFETY: scratch holds what is under a band.
             let x = unsafe { source(schedule, tensors, at, &band, scratch.wrapping_add(schedule.column_elements())) };
             let mut finished = band.start;
             for p in band.clone() {
                 // SAFETY: the row is one of y, and its taps lie in the image.
-                unsafe { row(tier, shape, tensors, x, at, p, columns) };
+                unsafe { row(tier, schedule, tensors, x, at, p, columns) };
                 if p + 1 == band.end || (p + 1 - finished) * width * LANES >= EPILOGUE_ELEMENTS {
+                    let pixels = finished * width..(p + 1) * width;
                     // SAFETY: the rows are finished; the epilogue fits by the caller's contract.
-                    unsafe { EpilogueCall::finish(epilogue, batch, finished * width..(p + 1) * width, 0..LANES) };
+                    unsafe { EpilogueCall::finish(epilogue, batch, pixels, channels.clone()) };
                     finished = p + 1;
                 }
             }
@@ -170,7 +185,7 @@ unsafe fn source(
 ) -> *const f32 {
     let shape = &schedule.shape;
     let Some(computed) = tensors.computed else {
-        return tensors.left.wrapping_add(image * shape.images[0] + block * shape.plane() * LANES);
+        return tensors.left.wrapping_add(image * shape.images[0] + block * schedule.sides[0].block);
     };
     let rows = schedule.under(band);
     let pixels = rows.start * shape.input[1]..rows.end * shape.input[1];
@@ -185,46 +200,86 @@ unsafe fn source(
 /// As for [`super::conv_run`]; `columns` holds runs of pixels with the filter columns in the image.
 unsafe fn row(
     tier: Tier,
-    shape: &Shape,
+    schedule: &Schedule,
     tensors: Tensors,
     x: *const f32,
     (image, block): (usize, usize),
     p: usize,
     columns: &[Columns],
 ) {
+    let Schedule { shape, sides: [from, to], .. } = schedule;
     let rows = taps(shape, 0, p);
     let w = tensors.right.wrapping_add(block * shape.taps() * LANES);
-    let y =
-        tensors.result.wrapping_add(image * shape.images[1] + (block * shape.pixels() + p * shape.output[1]) * LANES);
+    // Channels that the block before has computed already.
+    let done = ((block + 1) * LANES).saturating_sub(shape.groups);
+    let x = x.wrapping_sub(done);
+    let y = image * shape.images[1] + block * to.block + p * shape.output[1] * to.pixel;
+    let y = tensors.result.wrapping_add(y);
     let line = (p * shape.strides[0] + rows.start * shape.dilations[0]).wrapping_sub(shape.pads[0]);
     for run in columns {
         let [pixels, taps] = [run.pixels, run.taps].map(|[start, end]| start as usize..end as usize);
         let column = (pixels.start * shape.strides[1] + taps.start * shape.dilations[1]).wrapping_sub(shape.pads[1]);
         let first = line.wrapping_mul(shape.input[1]).wrapping_add(column);
         let strip = DepthStrip {
-            x: x.wrapping_add(first.wrapping_mul(LANES)),
-            step: shape.strides[1] * LANES,
+            x: x.wrapping_add(first.wrapping_mul(from.pixel)),
+            step: shape.strides[1] * from.pixel,
             pixels: pixels.len(),
             kernel: [rows.len(), taps.len()],
-            tap: [shape.dilations[0] * shape.input[1] * LANES, shape.dilations[1] * LANES],
+            tap: [shape.dilations[0] * shape.input[1] * from.pixel, shape.dilations[1] * from.pixel],
             w: w.wrapping_add((rows.start * shape.kernel[1] + taps.start) * LANES),
             w_row: shape.kernel[1] * LANES,
-            y: y.wrapping_add(pixels.start * LANES),
+            y: y.wrapping_add(pixels.start * to.pixel),
+            y_step: to.pixel,
         };
         // SAFETY: the taps lie in the image, the pixels in y.
-        unsafe { tier.depth_strip(&strip) };
+        unsafe {
+            match done {
+                0 => tier.depth_strip(&strip),
+                _ => beside(tier, &strip, done),
+            }
+        }
     }
+}
+
+/// A strip of whose channels the first `done` are left alone.
+///
+/// # Safety
+/// As for [`row`].
+unsafe fn beside(tier: Tier, strip: &DepthStrip, done: usize) {
+    let mut stage = [0.0; STAGE_PIXELS * LANES];
+    for first in (0..strip.pixels).step_by(STAGE_PIXELS) {
+        let pixels = STAGE_PIXELS.min(strip.pixels - first);
+        let x = strip.x.wrapping_add(first * strip.step);
+        let y = stage.as_mut_ptr();
+        // SAFETY: the stage holds the pixels.
+        unsafe { tier.depth_strip(&DepthStrip { x, pixels, y, y_step: LANES, ..*strip }) };
+        for (i, block) in stage.chunks_exact(LANES).enumerate().take(pixels) {
+            let to = strip.y.wrapping_add((first + i) * strip.y_step);
+            // SAFETY: the pixel has so many channels left.
+            unsafe { copy_channels(block[done..].as_ptr(), to, LANES - done) };
+        }
+    }
+}
+
+/// Elements of packed filters: whole blocks of channels.
+pub(super) fn packed_len(call: &Conv2d) -> usize {
+    let shape = Shape::forward(call);
+    shape.groups.next_multiple_of(LANES) * shape.taps()
 }
 
 /// Writes packed filters: those of a block of channels tap by tap.
 ///
 /// # Safety
-/// `src` addresses the filters `[channels, 1, kh, kw]`, with any alignment, and `dst` has as many elements.
+/// `src` addresses the filters `[channels, 1, kh, kw]`, with any alignment.
+///
+/// # Panics
+/// If `dst` is shorter than [`packed_len`].
 pub(crate) unsafe fn pack(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
-    let taps = Shape::forward(call).taps();
-    for (i, w) in dst.iter_mut().enumerate().take(call.groups as usize * taps) {
+    let (taps, channels) = (Shape::forward(call).taps(), call.groups as usize);
+    for (i, w) in dst[..packed_len(call)].iter_mut().enumerate() {
         let (block, tap, channel) = (i / (taps * LANES), i / LANES % taps, i % LANES);
+        let first = (block * LANES).min(channels - LANES);
         // SAFETY: channel and tap are inside the filters.
-        *w = unsafe { src.wrapping_add((block * LANES + channel) * taps + tap).read_unaligned() };
+        *w = unsafe { src.wrapping_add((first + channel) * taps + tap).read_unaligned() };
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! `shape` brings a convolution and its data gradient into one form, windows that are moved over an
 //! image; `windows` computes that form, `planar` a special case of it. `filters` provides the filter
-//! matrix and `patches` the matrix of image patches. `correlate` computes the gradient of filters. `blocked` and `blocked_depthwise` are
-//! for channels in blocks.
+//! matrix and `patches` the matrix of image patches. `correlate` computes the gradient of filters. `blocked`, `blocked_depthwise` and
+//! `winograd` compute blocks of 16 channels, which may lie in blocks, last or, where they are copied, in planes.
 
 mod blocked;
 mod blocked_depthwise;
@@ -18,7 +18,7 @@ mod winograd;
 
 use core::ops::Range;
 
-use tensorc_abi::{Conv2d, ConvLayout, ConvPass};
+use tensorc_abi::{Conv2d, ConvPass};
 
 use crate::prologue::{Computed, table_bytes};
 use crate::tiers::{LANES, Tier};
@@ -40,13 +40,13 @@ pub enum ConvWay {
 
 /// The way a convolution is computed.
 pub fn conv_way(call: &Conv2d) -> ConvWay {
-    match (call.layout, call.pass) {
+    match call.pass {
         _ if call.pass.tile().is_some() => ConvWay::Winograd,
-        (ConvLayout::Planar, ConvPass::FilterGradient) => ConvWay::Correlate,
-        (ConvLayout::Planar, _) if is_planar(call) => ConvWay::Planar,
-        (ConvLayout::Planar, _) => ConvWay::Windows,
-        (ConvLayout::Blocked, _) if call.is_depthwise() => ConvWay::BlockedDepthwise,
-        _ => ConvWay::Blocked,
+        _ if !call.in_planes() && call.is_depthwise() => ConvWay::BlockedDepthwise,
+        _ if !call.in_planes() => ConvWay::Blocked,
+        ConvPass::FilterGradient => ConvWay::Correlate,
+        _ if is_planar(call) => ConvWay::Planar,
+        _ => ConvWay::Windows,
     }
 }
 
@@ -54,11 +54,13 @@ pub fn conv_way(call: &Conv2d) -> ConvWay {
 pub(crate) fn packed_len(call: &Conv2d) -> usize {
     match conv_way(call) {
         ConvWay::Winograd => winograd::packed_len(call),
+        ConvWay::Blocked => blocked::packed_len(call),
+        ConvWay::BlockedDepthwise => blocked_depthwise::packed_len(call),
         _ => (call.groups * call.out_channels * call.in_channels * call.kernel[0] * call.kernel[1]) as usize,
     }
 }
 
-/// Writes the packed form of filters whose result is blocked.
+/// Writes the packed form of filters for blocks of output channels.
 ///
 /// # Safety
 /// `src` addresses the filters, with any alignment, and `dst` has [`packed_len`] elements.
@@ -69,6 +71,36 @@ pub(crate) unsafe fn pack_blocked(call: &Conv2d, src: *const f32, dst: &mut [f32
             ConvWay::BlockedDepthwise => blocked_depthwise::pack(call, src, dst),
             ConvWay::Winograd => winograd::pack(call, src, dst),
             _ => blocked::pack(call, src, dst),
+        }
+    }
+}
+
+/// Copies up to [`LANES`] channels of a pixel, in pieces of known size.
+///
+/// # Safety
+/// Both sides have so many elements and do not overlap.
+#[inline(never)]
+unsafe fn copy_channels(from: *const f32, to: *mut f32, channels: usize) {
+    // SAFETY: by the caller's contract; the pieces add up to the channels.
+    unsafe {
+        if channels == LANES {
+            return to.cast::<[f32; LANES]>().write(from.cast::<[f32; LANES]>().read());
+        }
+        let mut done = 0;
+        if channels & 8 != 0 {
+            to.cast::<[f32; 8]>().write(from.cast::<[f32; 8]>().read());
+            done = 8;
+        }
+        if channels & 4 != 0 {
+            to.add(done).cast::<[f32; 4]>().write(from.add(done).cast::<[f32; 4]>().read());
+            done += 4;
+        }
+        if channels & 2 != 0 {
+            to.add(done).cast::<[f32; 2]>().write(from.add(done).cast::<[f32; 2]>().read());
+            done += 2;
+        }
+        if channels & 1 != 0 {
+            *to.add(done) = *from.add(done);
         }
     }
 }

@@ -4,7 +4,9 @@
 //! x meet only some filter taps, and over them the windows move over y by one position at a time.
 //! So every phase is a convolution at stride 1, with part of the filter read backwards.
 
-use tensorc_abi::{Conv2d, ConvPass};
+use tensorc_abi::{Conv2d, ConvPass, ImageLayout};
+
+use crate::tiers::LANES;
 
 /// Windows moved over the planes of an image; pointwise ones are seen as one long row of pixels.
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +96,25 @@ impl Shape {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.batch * self.groups * self.out_channels * self.pixels() == 0
+    }
+}
+
+/// Distances in an image: element `b·block + p·pixel + l·lane` is channel l of block b of pixel p.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Distances {
+    pub pixel: usize,
+    pub block: usize,
+    pub lane: usize,
+}
+
+impl Distances {
+    /// Of an image of so many channels and pixels.
+    pub(super) fn new(layout: ImageLayout, channels: usize, pixels: usize) -> Distances {
+        match layout {
+            ImageLayout::Planes => Distances { pixel: 1, block: LANES * pixels, lane: pixels },
+            ImageLayout::Blocks => Distances { pixel: LANES, block: LANES * pixels, lane: 1 },
+            ImageLayout::Last => Distances { pixel: channels, block: LANES, lane: 1 },
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Convolutions with 3×3 filters by Winograd's minimal filtering, over channels in blocks: F(2×2, 3×3) and
+//! Convolutions with 3×3 filters by Winograd's minimal filtering, by blocks of 16 channels: F(2×2, 3×3) and
 //! F(4×4, 3×3) of Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016).
 //!
 //! A tile of m×m outputs needs (m + 2)² products for every pair of channels in place of 9·m². The patch of x
@@ -7,14 +7,15 @@
 //! are; the results of all coefficients are transformed into the tile. A task takes rows of tiles whose
 //! coefficients stay in the second-level cache, and panels of filters, which it reads once. Filters are
 //! transformed when they are packed. Where x has its channels in planes, what lies under a run of tiles is first
-//! copied into blocks.
+//! copied into blocks; where y has, a row of tiles is completed in blocks and then moved.
 
 use core::ops::Range;
 
-use tensorc_abi::{Conv2d, ConvLayout};
+use tensorc_abi::{Conv2d, ImageLayout};
 
 use super::blocked::PANEL;
-use super::{Shape, Tensors, compute_pixels};
+use super::shape::Distances;
+use super::{Shape, Tensors, compute_pixels, copy_channels};
 use crate::EpilogueCall;
 use crate::blocking::Split;
 use crate::prologue::Computed;
@@ -51,8 +52,9 @@ pub(super) struct Schedule {
     outputs: usize,
     /// Panels of filters, cut into runs.
     panels: Split,
-    /// Whether x has its channels in planes.
-    planes: bool,
+    layouts: [ImageLayout; 2],
+    /// Where x and y lie.
+    sides: [Distances; 2],
 }
 
 /// Pixels of a tile along one axis.
@@ -70,14 +72,26 @@ impl Schedule {
         let per_row = tiles[1] * shape.in_channels * coefficients;
         let filters = shape.out_channels * shape.in_channels * coefficients;
         let most = (filters / PATCHES_PER_FILTERS).clamp(FEW_PATCHES, MANY_PATCHES);
-        let outputs = shape.out_channels / LANES;
+        let outputs = shape.out_channels.div_ceil(LANES);
         let panels = outputs.div_ceil(PANEL);
         let want = ((shape.flops() / TASK_FLOPS) as usize).clamp(1, TASKS);
         let runs = (rows * per_row).div_ceil(most).max(want.min(rows * tiles[1] / TASK_TILES));
         let rows = Split::into(rows, runs);
         let groups = want.div_ceil(rows.parts()).min(panels);
-        let planes = call.layout == ConvLayout::ToBlocked;
-        Schedule { size, tiles, rows, outputs, panels: Split::into(panels, groups), planes, shape }
+        let sides = [
+            Distances::new(call.layouts[0], shape.in_channels, shape.plane()),
+            Distances::new(call.layouts[1], shape.out_channels, shape.pixels()),
+        ];
+        Schedule {
+            size,
+            tiles,
+            rows,
+            outputs,
+            panels: Split::into(panels, groups),
+            layouts: call.layouts,
+            sides,
+            shape,
+        }
     }
 
     pub(super) fn tasks(&self) -> usize {
@@ -119,15 +133,17 @@ impl Schedule {
     }
 
     /// Elements of a block of channels: under a strip of tiles, which are copied from planes, or under all tiles
-    /// of a task in one image, which are computed.
+    /// of a task in one image, which are computed; and of a row of tiles of y, which are moved to planes.
     fn window(&self, computed: bool) -> usize {
         let columns = (STRIP_PIXELS - 1) * self.size + self.extent();
         let rows = self.rows.longest().min(self.tiles[0]) * self.size + TAPS - 1;
-        match (computed, self.planes) {
-            (true, _) => rows.min(self.shape.input[0]) * self.shape.input[1] * LANES,
-            (false, true) => self.extent() * columns * LANES,
-            (false, false) => 0,
-        }
+        let entered = match (computed, self.layouts[0]) {
+            (true, _) => rows.min(self.shape.input[0]) * self.shape.input[1],
+            (false, ImageLayout::Planes) => self.extent() * columns,
+            (false, _) => 0,
+        };
+        let left = if self.layouts[1] == ImageLayout::Planes { self.tiles[1] * self.size * self.size } else { 0 };
+        entered.max(left) * LANES
     }
 
     /// Rows of an image under some of its rows of tiles.
@@ -135,6 +151,11 @@ impl Schedule {
         let [height, pad] = [self.shape.input[0], self.shape.pads[0]];
         let first = (rows.start * self.size).saturating_sub(pad).min(height);
         first..(rows.end * self.size + TAPS - 1).saturating_sub(pad).clamp(first, height)
+    }
+
+    /// Whether a block of y has all its channels.
+    fn is_whole(&self, block: usize) -> bool {
+        (block + 1) * LANES <= self.shape.out_channels
     }
 }
 
@@ -180,7 +201,8 @@ struct Worker<'a> {
     patches: *mut f32,
     /// Sum (r, c) of the tiles at `sums[(r·extent + c)·sum_plane]`: by block of channels, tile and channel.
     sums: *mut f32,
-    /// What of x lies under some tiles, if it is copied or computed: [`Schedule::window`] elements.
+    /// What of x lies under some tiles, or a row of tiles of y, if they are copied or computed: [`Schedule::window`]
+    /// elements.
     window: *mut f32,
 }
 
@@ -264,7 +286,7 @@ impl Worker<'_> {
         blocks: &Range<usize>,
         computed: Option<*const f32>,
     ) {
-        let Schedule { shape, size, tiles, .. } = self.schedule;
+        let Schedule { shape, size, tiles, sides: [from, _], .. } = self.schedule;
         let (row, columns) = (self.rows.start + run.start / tiles[1], run.start % tiles[1]..);
         let columns = columns.start..columns.start + run.len();
         let image = computed.unwrap_or(self.tensors.left.wrapping_add(row / tiles[0] * shape.image()));
@@ -273,19 +295,20 @@ impl Worker<'_> {
         let left = |column: usize| (column * size) as isize - shape.pads[1] as isize;
         let inside = |at: isize, pixels: usize| at >= 0 && at + extent <= pixels as isize;
         let whole = |column: &usize| inside(top, shape.input[0]) && inside(left(*column), shape.input[1]);
-        let line = shape.input[1] * LANES;
+        let line = shape.input[1] * from.pixel;
         let mut column = columns.start;
         while column < columns.end {
             let together = (column..columns.end).take_while(whole).count();
             let at = run.start + column - columns.start - strip.start;
             for block in blocks.clone() {
-                let x = image.wrapping_add(block * shape.plane() * LANES);
+                let x = image.wrapping_add(block * from.block);
                 let to = strip.start * shape.in_channels + (block * strip.len() + at) * LANES;
                 let mut patch = PatchIn {
                     size: *size,
-                    x: x.wrapping_offset((top * line as isize) + left(column) * LANES as isize),
+                    x: x.wrapping_offset((top * line as isize) + left(column) * from.pixel as isize),
                     row: line,
-                    step: size * LANES,
+                    pixel: from.pixel,
+                    step: size * from.pixel,
                     v: self.patches.wrapping_add(to),
                     plane: self.schedule.patch_plane(),
                     count: together.max(1),
@@ -295,8 +318,8 @@ impl Worker<'_> {
                 unsafe {
                     if together == 0 {
                         self.copy_edge(x, [top, left(column)], &mut edge);
-                        (patch.x, patch.row) = (edge.as_ptr(), MOST * LANES);
-                    } else if self.schedule.planes {
+                        (patch.x, patch.row, patch.pixel) = (edge.as_ptr(), MOST * LANES, LANES);
+                    } else if self.schedule.layouts[0] == ImageLayout::Planes {
                         let columns = (together - 1) * size + extent as usize;
                         let first = (top * shape.input[1] as isize + left(column)) as usize;
                         for row in 0..extent as usize {
@@ -304,6 +327,7 @@ impl Worker<'_> {
                             self.copy_pixels(x, first + row * shape.input[1], columns, to);
                         }
                         (patch.x, patch.row) = (self.window, columns * LANES);
+                        (patch.pixel, patch.step) = (LANES, size * LANES);
                     }
                     self.tier.enter(&patch);
                 }
@@ -337,16 +361,21 @@ impl Worker<'_> {
     /// # Safety
     /// `x` addresses the block of channels, which has the pixels; `to` has room for them.
     unsafe fn copy_pixels(&self, x: *const f32, first: usize, pixels: usize, to: *mut f32) {
-        if !self.schedule.planes {
-            // SAFETY: by the caller's contract.
-            return unsafe { x.add(first * LANES).copy_to_nonoverlapping(to, pixels * LANES) };
+        let from = self.schedule.sides[0];
+        if self.schedule.layouts[0] != ImageLayout::Planes {
+            for pixel in 0..pixels {
+                let block = x.wrapping_add((first + pixel) * from.pixel);
+                // SAFETY: by the caller's contract.
+                unsafe { copy_channels(block, to.add(pixel * LANES), LANES) };
+            }
+            return;
         }
         // SAFETY: by the caller's contract.
         let to = unsafe { core::slice::from_raw_parts_mut(to, pixels * LANES) };
         for lane in 0..LANES {
             // SAFETY: as above.
             let plane = unsafe {
-                let start = x.add(lane * self.schedule.shape.plane() + first);
+                let start = x.add(lane * from.lane + first);
                 core::slice::from_raw_parts(start, pixels)
             };
             for (pixel, value) in to.chunks_exact_mut(LANES).zip(plane) {
@@ -389,6 +418,7 @@ impl Worker<'_> {
                     vectors,
                     ahead,
                     y: sums.wrapping_add(strip.start * LANES),
+                    y_step: LANES,
                     y_block: tiles * LANES,
                     continued: false,
                 };
@@ -421,9 +451,19 @@ impl Worker<'_> {
             }
             let last = (end * size).min(shape.output[0]) * shape.output[1];
             let pixels = first * size * shape.output[1]..last;
-            let batch = [image as u64, block as u64, 0];
+            let channels = block * LANES..shape.out_channels.min((block + 1) * LANES);
+            let whole = [image as u64, 0, 0];
             // SAFETY: the rows are finished; the epilogue fits by the caller's contract.
-            unsafe { EpilogueCall::finish(self.epilogue, batch, pixels, 0..LANES) };
+            unsafe {
+                match self.schedule.layouts[1] {
+                    ImageLayout::Planes => EpilogueCall::finish(self.epilogue, whole, channels, pixels),
+                    ImageLayout::Blocks => {
+                        let batch = [image as u64, block as u64, 0];
+                        EpilogueCall::finish(self.epilogue, batch, pixels, 0..LANES);
+                    }
+                    ImageLayout::Last => EpilogueCall::finish(self.epilogue, whole, pixels, channels),
+                }
+            }
             row += end - first;
         }
     }
@@ -433,28 +473,60 @@ impl Worker<'_> {
     /// # Safety
     /// As for [`run`].
     unsafe fn leave_row(&self, block: usize, image: usize, row: usize, sums: *const f32) {
-        let Schedule { shape, size, tiles, .. } = self.schedule;
+        let Schedule { shape, size, tiles, sides: [_, to], .. } = self.schedule;
         let [height, width] = shape.output;
         let rows = (*size).min(height - row * size);
-        let whole = if rows == *size { width / size } else { 0 };
-        let start = image * shape.images[1] + (block * shape.pixels() + row * size * width) * LANES;
+        let start = image * shape.images[1] + block * to.block + row * size * width * to.pixel;
         let y = self.tensors.result.wrapping_add(start);
         let plane = self.schedule.sum_plane();
-        let tile = PatchOut { size: *size, p: sums, plane, y, row: width * LANES, count: whole };
+        let mut tile = PatchOut { size: *size, p: sums, plane, y, row: width * to.pixel, pixel: to.pixel, count: 0 };
+        if self.schedule.layouts[1] == ImageLayout::Planes {
+            let line = tiles[1] * size * LANES;
+            tile = PatchOut { y: self.window, row: line, pixel: LANES, count: tiles[1], ..tile };
+            // SAFETY: the window holds a row of tiles, and y its pixels.
+            return unsafe {
+                self.tier.leave(&tile);
+                for r in 0..rows {
+                    self.move_line(block, self.window.wrapping_add(r * line), y.wrapping_add(r * width));
+                }
+            };
+        }
+        tile.count = if rows == *size && self.schedule.is_whole(block) { width / size } else { 0 };
         // SAFETY: the tiles are in the image.
         unsafe { self.tier.leave(&tile) };
-        for column in whole..tiles[1] {
+        let channels = (shape.out_channels - block * LANES).min(LANES);
+        for column in tile.count..tiles[1] {
             let mut edge = [0.0; (MOST - TAPS + 1) * (MOST - TAPS + 1) * LANES];
             let p = sums.wrapping_add(column * LANES);
-            let to = PatchOut { p, y: edge.as_mut_ptr(), row: size * LANES, count: 1, ..tile };
+            let staged = PatchOut { p, y: edge.as_mut_ptr(), row: size * LANES, pixel: LANES, count: 1, ..tile };
             // SAFETY: the tile fits the memory, and so many of its rows and columns are in the image.
             unsafe {
-                self.tier.leave(&to);
+                self.tier.leave(&staged);
                 let columns = (*size).min(width - column * size);
                 for (r, line) in edge.chunks(size * LANES).enumerate().take(rows) {
-                    let dst = y.add((r * width + column * size) * LANES);
-                    core::ptr::copy_nonoverlapping(line.as_ptr(), dst, columns * LANES);
+                    for (c, pixel) in line.chunks(LANES).enumerate().take(columns) {
+                        let dst = y.add((r * width + column * size + c) * to.pixel);
+                        copy_channels(pixel.as_ptr(), dst, channels);
+                    }
                 }
+            }
+        }
+    }
+
+    /// Moves a row of pixels of a block of channels to planes.
+    ///
+    /// # Safety
+    /// `from` holds them in blocks; `to` is their place in the first plane of the block.
+    unsafe fn move_line(&self, block: usize, from: *const f32, to: *mut f32) {
+        let Schedule { shape, sides: [_, y], .. } = self.schedule;
+        let width = shape.output[1];
+        // SAFETY: by the caller's contract.
+        let from = unsafe { core::slice::from_raw_parts(from, width * LANES) };
+        for lane in 0..(shape.out_channels - block * LANES).min(LANES) {
+            // SAFETY: by the caller's contract.
+            let line = unsafe { core::slice::from_raw_parts_mut(to.add(lane * y.lane), width) };
+            for (value, pixel) in line.iter_mut().zip(from.chunks_exact(LANES)) {
+                *value = pixel[lane];
             }
         }
     }
@@ -478,7 +550,8 @@ pub(super) unsafe fn pack(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
         let (slices, others) = core::mem::take(&mut rest).split_at_mut(extent * extent * channels * width);
         for inner in 0..channels {
             let mut block = [[0.0; MOST * MOST]; PANEL * LANES];
-            for (outer, values) in block.iter_mut().enumerate().take(width) {
+            let outputs = width.min(call.out_channels as usize - panel * PANEL * LANES);
+            for (outer, values) in block.iter_mut().enumerate().take(outputs) {
                 let plane = filters.wrapping_add((outer * channels + inner) * TAPS * TAPS);
                 // SAFETY: the filter has nine taps.
                 let tap = |i: usize| f64::from(unsafe { plane.wrapping_add(i).read_unaligned() });
@@ -512,7 +585,8 @@ fn coefficients(size: usize, [x, y, z]: [f64; TAPS]) -> [f64; MOST] {
     [x, (even_a + a) / -1.5, (even_a - a) / -1.5, (even_b + b) / 6.0, (even_b - b) / 6.0, z]
 }
 
-/// Elements of packed filters.
+/// Elements of packed filters: whole blocks of output channels.
 pub(super) fn packed_len(call: &Conv2d) -> usize {
-    (call.out_channels * call.in_channels) as usize * (size(call) + TAPS - 1).pow(2)
+    let [outputs, inputs] = [call.out_channels, call.in_channels].map(|channels| channels as usize);
+    outputs.next_multiple_of(LANES) * inputs * (size(call) + TAPS - 1).pow(2)
 }

@@ -1,4 +1,4 @@
-//! Convolutions over blocked channels for AVX-512: a block of channels is one vector.
+//! Convolutions over channels in blocks for AVX-512: a block of channels is one vector.
 //!
 //! Up to 14 pixels by two blocks of output channels are kept as accumulators. With the distance of
 //! pixels known at compile time, one address register reaches all pixels of a row.
@@ -77,16 +77,15 @@ pub(super) unsafe fn strip(t: &Strip) {
 #[target_feature(enable = "avx512f")]
 unsafe fn pixels<const V: usize, const R: usize, const P: usize, const STEP: usize>(t: &Strip) {
     let mut acc = [[[_mm512_setzero_ps(); V]; P]; R];
-    let y = |r: usize, p: usize, v: usize| t.y.wrapping_add(v * t.y_block + (r * P + p) * LANES);
     // SAFETY: all addresses are of elements that the strip names.
     unsafe {
         if t.continued {
-            for (r, row) in acc.iter_mut().enumerate() {
-                for (p, pixel) in row.iter_mut().enumerate() {
-                    for (v, sum) in pixel.iter_mut().enumerate() {
-                        *sum = _mm512_loadu_ps(y(r, p, v));
-                    }
+            let mut y = t.y;
+            for pixel in acc.as_flattened_mut() {
+                for (v, sum) in pixel.iter_mut().enumerate() {
+                    *sum = _mm512_loadu_ps(y.wrapping_add(v * t.y_block));
                 }
+                y = y.wrapping_add(t.y_step);
             }
         }
         let (mut w, mut ahead) = (t.w, t.ahead);
@@ -120,12 +119,12 @@ unsafe fn pixels<const V: usize, const R: usize, const P: usize, const STEP: usi
                 }
             }
         }
-        for (r, row) in acc.iter().enumerate() {
-            for (p, pixel) in row.iter().enumerate() {
-                for (v, sum) in pixel.iter().enumerate() {
-                    _mm512_storeu_ps(y(r, p, v), *sum);
-                }
+        let mut y = t.y;
+        for pixel in acc.as_flattened() {
+            for (v, sum) in pixel.iter().enumerate() {
+                _mm512_storeu_ps(y.wrapping_add(v * t.y_block), *sum);
             }
+            y = y.wrapping_add(t.y_step);
         }
     }
 }
@@ -169,7 +168,7 @@ unsafe fn depth_pixels<const P: usize>(t: &DepthStrip, first: usize) {
             }
         }
         for (p, sum) in acc.iter().enumerate() {
-            _mm512_storeu_ps(t.y.add((first + p) * LANES), *sum);
+            _mm512_storeu_ps(t.y.add((first + p) * t.y_step), *sum);
         }
     }
 }

@@ -218,8 +218,8 @@ pub(crate) struct DepthwiseShape<'a> {
 /// Most output pixels of a [`Strip`].
 pub(crate) const STRIP_PIXELS: usize = 14;
 
-/// A few output pixels of a convolution to blocked channels, in `rows` neighbouring rows, and one panel
-/// of `vectors` blocks of output channels.
+/// A few output pixels of a convolution whose output channels come in blocks, in `rows` neighbouring rows, and one
+/// panel of `vectors` blocks.
 ///
 /// Term k of the sum counts channel blocks of x, filter rows, filter columns and channels of a block,
 /// the last fastest.
@@ -249,8 +249,9 @@ pub(crate) struct Strip {
     /// Where to fetch into the cache what later strips need, 16 elements for each term; any address will do.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AVX-512"))]
     pub ahead: *const f32,
-    /// Pixel i (in row-major order) of channel block v at `y[v·y_block + 16·i]`.
+    /// Pixel i (in row-major order) of channel block v at `y[v·y_block + i·y_step]`.
     pub y: *mut f32,
+    pub y_step: usize,
     pub y_block: usize,
     /// Whether the sum continues from what y holds instead of zero.
     pub continued: bool,
@@ -269,16 +270,19 @@ pub(crate) struct DepthStrip {
     /// Tap (r, s) of the channels at `w[r·w_row + 16·s]`.
     pub w: *const f32,
     pub w_row: usize,
+    /// Pixel i at `y[i·y_step]`.
     pub y: *mut f32,
+    pub y_step: usize,
 }
 
 /// Patches of (m + 2)×(m + 2) pixels of a block of channels, to be filtered by F(m, 3) with m the `size`.
 pub(crate) struct PatchIn {
     /// 2 or 4.
     pub size: usize,
-    /// Pixel (r, c) of patch i at `x[i·step + r·row + 16·c]`.
+    /// Pixel (r, c) of patch i at `x[i·step + r·row + c·pixel]`.
     pub x: *const f32,
     pub row: usize,
+    pub pixel: usize,
     pub step: usize,
     /// Product (r, c) of patch i takes `v[(r·(size + 2) + c)·plane + 16·i]`.
     pub v: *mut f32,
@@ -293,9 +297,10 @@ pub(crate) struct PatchOut {
     /// Sum (r, c) of tile i at `p[(r·(size + 2) + c)·plane + 16·i]`.
     pub p: *const f32,
     pub plane: usize,
-    /// Pixel (r, c) of tile i goes to `y[r·row + 16·(i·size + c)]`.
+    /// Pixel (r, c) of tile i goes to `y[r·row + (i·size + c)·pixel]`.
     pub y: *mut f32,
     pub row: usize,
+    pub pixel: usize,
     pub count: usize,
 }
 

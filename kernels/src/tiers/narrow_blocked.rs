@@ -1,4 +1,4 @@
-//! Convolutions over blocked channels for tiers with vectors of four or eight lanes: a block of channels is `H`
+//! Convolutions over channels in blocks for tiers with vectors of four or eight lanes: a block of channels is `H`
 //! vectors, six pixels of which are kept as accumulators.
 
 use super::vector::Vector;
@@ -52,13 +52,13 @@ unsafe fn load<X: Vector, const H: usize>(p: *const f32) -> [X; H] {
 /// As [`super::Tier`], with pixels `first..first + P` of row `r` and block `v` in the strip.
 #[inline(always)]
 unsafe fn pixels<X: Vector, const H: usize, const P: usize>(t: &Strip, v: usize, r: usize, first: usize) {
-    let y = t.y.wrapping_add(v * t.y_block + (r * t.pixels + first) * LANES);
+    let y = t.y.wrapping_add(v * t.y_block + (r * t.pixels + first) * t.y_step);
     // SAFETY: all addresses are of elements that the strip names.
     unsafe {
         let mut acc = [[X::splat(0.0); H]; P];
         if t.continued {
             for (p, pixel) in acc.iter_mut().enumerate() {
-                *pixel = load::<X, H>(y.add(p * LANES));
+                *pixel = load::<X, H>(y.add(p * t.y_step));
             }
         }
         let mut w = t.w.wrapping_add(v * LANES);
@@ -83,7 +83,7 @@ unsafe fn pixels<X: Vector, const H: usize, const P: usize>(t: &Strip, v: usize,
         }
         for (p, pixel) in acc.iter().enumerate() {
             for (h, sum) in pixel.iter().enumerate() {
-                sum.store(y.add(p * LANES + h * X::LANES));
+                sum.store(y.add(p * t.y_step + h * X::LANES));
             }
         }
     }
@@ -128,7 +128,7 @@ unsafe fn depth_pixels<X: Vector, const H: usize, const P: usize>(t: &DepthStrip
         }
         for (p, pixel) in acc.iter().enumerate() {
             for (h, sum) in pixel.iter().enumerate() {
-                sum.store(t.y.add((first + p) * LANES + h * X::LANES));
+                sum.store(t.y.add((first + p) * t.y_step + h * X::LANES));
             }
         }
     }

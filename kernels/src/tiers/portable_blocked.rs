@@ -1,4 +1,4 @@
-//! Convolutions over blocked channels without assumptions about the machine.
+//! Convolutions over channels in blocks without assumptions about the machine.
 
 use crate::fused::{Baseline, Fused};
 
@@ -13,7 +13,7 @@ impl Strip {
         for r in 0..self.rows {
             for p in 0..self.pixels {
                 let x = self.x.wrapping_add(r * self.row + p * self.step);
-                let y = self.y.wrapping_add((r * self.pixels + p) * LANES);
+                let y = self.y.wrapping_add((r * self.pixels + p) * self.y_step);
                 // SAFETY: the pixel is one of the strip's.
                 unsafe { pixel(&Strip { x, y, rows: 1, pixels: 1, ..*self }) };
             }
@@ -74,7 +74,7 @@ pub(super) unsafe fn depth_strip(t: &DepthStrip) {
                     }
                 }
             }
-            core::ptr::copy_nonoverlapping(acc.as_ptr(), t.y.add(p * LANES), LANES);
+            core::ptr::copy_nonoverlapping(acc.as_ptr(), t.y.add(p * t.y_step), LANES);
         }
     }
 }

@@ -107,7 +107,7 @@ unsafe fn enter<X: Lanes, F: Filtering<X, N, M>, const N: usize, const M: usize>
                 let mut columns = [[X::splat(0.0); N]; N];
                 for (c, column) in columns.iter_mut().enumerate() {
                     for (r, value) in column.iter_mut().enumerate() {
-                        *value = X::load(x.add(r * t.row + c * BLOCK));
+                        *value = X::load(x.add(r * t.row + c * t.pixel));
                     }
                     *column = F::enter(*column);
                 }
@@ -129,7 +129,7 @@ unsafe fn leave<X: Lanes, F: Filtering<X, N, M>, const N: usize, const M: usize>
     for i in 0..t.count {
         for part in (0..BLOCK).step_by(X::LANES) {
             let p = t.p.wrapping_add(i * BLOCK + part);
-            let y = t.y.wrapping_add(i * M * BLOCK + part);
+            let y = t.y.wrapping_add(i * M * t.pixel + part);
             // SAFETY: all addresses are of elements of the patch.
             unsafe {
                 let mut columns = [[X::splat(0.0); M]; N];
@@ -143,7 +143,7 @@ unsafe fn leave<X: Lanes, F: Filtering<X, N, M>, const N: usize, const M: usize>
                 for r in 0..M {
                     let row = F::leave(across(&columns, r));
                     for (c, value) in row.iter().enumerate() {
-                        value.store(y.add(r * t.row + c * BLOCK));
+                        value.store(y.add(r * t.row + c * t.pixel));
                     }
                 }
             }

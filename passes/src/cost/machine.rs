@@ -4,7 +4,7 @@
 //! fixed, others are read from a file, so that compiled output depends on inputs only.
 
 use serde::{Deserialize, Serialize};
-use tensorc_abi::{Conv2d, ConvLayout, ConvPass, DType};
+use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvPass, DType, ImageLayout};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::prim::Method;
 use tensorc_ir::work::{Ops, Work};
@@ -27,17 +27,17 @@ pub struct Machine {
     pub levels: [Level; 4],
     /// Floating-point operations of library matrix products.
     pub product_per_us: u64,
-    /// Floating-point operations of library convolutions over channels in planes.
+    /// Floating-point operations of library convolutions over channels in planes ([`ImageLayout::Planes`]).
     pub convolution_per_us: u64,
-    /// The same over channels in blocks.
+    /// The same by blocks of channels, in the other layouts.
     pub blocked_convolution_per_us: u64,
     /// Bytes of coefficients, of patches and of tiles, that minimal filtering makes and reads.
     pub coefficient_bytes_per_us: u64,
     /// Bytes of image and result of depthwise convolutions over channels in planes.
     pub depthwise_bytes_per_us: u64,
-    /// The same over channels in blocks.
+    /// The same by blocks of channels.
     pub blocked_depthwise_bytes_per_us: u64,
-    /// Bytes read and written when an image is moved between planes and blocks.
+    /// Bytes of an image that a convolution copies between planes and blocks.
     pub conversion_bytes_per_us: u64,
     /// Floating-point operations of contractions in generated loops.
     pub direct_per_us: u64,
@@ -131,30 +131,64 @@ impl Machine {
         scaled(bytes, level.bytes_per_us)
     }
 
-    /// Picoseconds of a convolution over planes of channels.
-    pub fn convolution_time(&self, conv: &Conv2d) -> u64 {
-        let filters = self.filter_time(conv, conv.kernel[0] * conv.kernel[1]);
-        scaled(conv.flops(), self.convolution_per_us).saturating_add(filters)
-    }
-
-    /// Picoseconds of a convolution with one group over blocks of channels, by some method; `None` if the method
-    /// does not compute it.
-    pub fn blocked_convolution_time(&self, conv: &Conv2d, method: Method) -> Option<u64> {
+    /// Picoseconds of a convolution with one group, or a depthwise one, in its layouts by some method; `None` if none
+    /// of its kernels computes that.
+    pub fn convolution_time(&self, conv: &Conv2d, method: Method) -> Option<u64> {
         let pass = match method {
             Method::Sum => ConvPass::Packed,
             Method::Winograd2 => ConvPass::Winograd2,
             Method::Winograd4 => ConvPass::Winograd4,
         };
-        let call = Conv2d { pass, layout: ConvLayout::Blocked, ..*conv };
-        let products = scaled(call.products().saturating_mul(2), self.blocked_convolution_per_us);
-        let Some([tiles, coefficients]) = call.tiles() else {
-            return Some(products.saturating_add(self.filter_time(conv, conv.kernel[0] * conv.kernel[1])));
-        };
-        let channels = conv.in_channels + conv.out_channels;
-        let bytes = [tiles, coefficients, channels, DType::F32.size() as u64].into_iter().fold(1, u64::saturating_mul);
-        let transforms = scaled(bytes, self.coefficient_bytes_per_us);
-        let time = products.saturating_add(self.filter_time(conv, coefficients)).saturating_add(transforms);
-        call.layout_fits().then_some(time)
+        let call = Conv2d { pass, ..*conv };
+        let element = DType::F32.size() as u64;
+        let [x, _, y] = call.sizes().map(|size| size.unwrap_or(u64::MAX).saturating_mul(element));
+        if !call.layouts_fit() {
+            return None;
+        }
+        if call.is_depthwise() {
+            let rate = if call.in_planes() { self.depthwise_bytes_per_us } else { self.blocked_depthwise_bytes_per_us };
+            return Some(scaled(x.saturating_add(y), rate));
+        }
+        let taps = conv.kernel[0] * conv.kernel[1];
+        let [from, to] = call.layouts;
+        let is_sum = call.tiles().is_none();
+        if is_sum && call.in_planes() {
+            return Some(scaled(call.flops(), self.convolution_per_us).saturating_add(self.filter_time(conv, taps)));
+        }
+        if is_sum && call.is_pointwise() && !call.layouts.contains(&ImageLayout::Blocks) {
+            return Some(scaled(call.flops(), self.product_per_us).saturating_add(self.filter_time(conv, taps)));
+        }
+        let blocks = Conv2d { out_channels: call.out_channels.next_multiple_of(CHANNEL_BLOCK), ..call };
+        let mut time = scaled(blocks.products().saturating_mul(2), self.blocked_convolution_per_us);
+        let mut add = |more: u64| time = time.saturating_add(more);
+        match call.tiles() {
+            None => add(self.filter_time(conv, taps)),
+            Some([tiles, coefficients]) => {
+                let channels = conv.in_channels + blocks.out_channels;
+                let bytes = [tiles, coefficients, channels, element].into_iter().fold(1, u64::saturating_mul);
+                add(scaled(bytes, self.coefficient_bytes_per_us));
+                add(self.filter_time(conv, coefficients));
+            }
+        }
+        // Minimal filtering copies planes into blocks, the sum pixels whose channels are last; results in planes
+        // or with part of a block are completed beside their place.
+        let in_cache = |bytes: u64| scaled(bytes.saturating_mul(2), self.levels[1].bytes_per_us);
+        match from {
+            ImageLayout::Planes if !is_sum => add(self.copy_time(x)),
+            ImageLayout::Last if is_sum => add(in_cache(x)),
+            _ => {}
+        }
+        match to {
+            ImageLayout::Planes => add(self.copy_time(y)),
+            ImageLayout::Last if blocks.out_channels != call.out_channels => add(in_cache(y)),
+            _ => {}
+        }
+        Some(time)
+    }
+
+    /// Picoseconds of copying so many bytes of an image between planes and blocks.
+    fn copy_time(&self, bytes: u64) -> u64 {
+        scaled(bytes, self.conversion_bytes_per_us)
     }
 
     /// Picoseconds of reading the filters from memory, so many elements for each pair of channels: while other
@@ -162,17 +196,6 @@ impl Machine {
     fn filter_time(&self, conv: &Conv2d, elements: u64) -> u64 {
         let pairs = conv.groups.saturating_mul(conv.in_channels).saturating_mul(conv.out_channels);
         scaled(pairs.saturating_mul(elements).saturating_mul(DType::F32.size() as u64), self.levels[3].bytes_per_us)
-    }
-
-    /// The same of a depthwise convolution that reads and writes so many bytes.
-    pub fn depthwise_time(&self, bytes: u64) -> [u64; 2] {
-        [self.depthwise_bytes_per_us, self.blocked_depthwise_bytes_per_us].map(|rate| scaled(bytes, rate))
-    }
-
-    /// Picoseconds of a kernel that moves an image of so many bytes between planes and blocks of channels.
-    pub fn conversion_time(&self, bytes: u64) -> u64 {
-        scaled(bytes.saturating_mul(2), self.conversion_bytes_per_us)
-            .saturating_add(self.launch_ns.saturating_mul(1000))
     }
 
     fn compute_time(&self, ops: &Ops) -> u64 {

@@ -1,37 +1,72 @@
-//! Which nodes compute blocked results: a minimum cut between those that do and those that do not.
+//! Which layout every image has: labels of nodes, found by minimum cuts.
 //!
-//! A node on either side costs what its kernel takes there; a value that crosses costs one conversion,
-//! however many users it has on the other side.
+//! What labels cost is a sum over edges from a node to its users. First count the bytes that kernels move which do
+//! nothing else: conversions between layouts, and views that are part of the graph and move elements. Then counts the
+//! time convolutions take. Where all images are in planes there are no conversions, and no step makes the sum
+//! larger, so a layout never costs a kernel that was not there before. Convolutions of one group read and write any
+//! layout and so take the part of conversions.
+//!
+//! With more than two labels the minimum is hard to find. Expansions (Boykov, Veksler and Zabih, "Fast approximate
+//! energy minimization via graph cuts", PAMI 2001) come near to it: each lets any number of nodes change to one layout,
+//! and which ones is a minimum cut.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use crate::cost::Machine;
-use tensorc_abi::{CHANNEL_BLOCK, Conv2d, DType};
+use tensorc_abi::{Conv2d, ImageLayout};
 use tensorc_ir::DenseType;
 use tensorc_ir::contract::as_conv;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Method, Prim, Reduction, View};
+use tensorc_ir::views::{compose, run_offset};
 
-use super::cut::{Network, UNBOUNDED};
+use super::cut::Network;
+use super::forms::{coincide, form, from_planes, to_planes};
+use crate::cost::Machine;
 
-/// How a node could compute its result in blocks.
+/// How a node is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Choice {
+    /// The layout of the result.
+    pub layout: ImageLayout,
+    /// That of its operand, if it is a convolution or moves elements.
+    pub data: ImageLayout,
+    /// How a convolution is computed; none of what only moves elements.
+    pub method: Option<Method>,
+}
+
+/// Bytes moved, then picoseconds.
+type Cost = u128;
+
+fn moved(bytes: u64) -> Cost {
+    Cost::from(bytes) << 64
+}
+
+/// What it costs to read an image in another layout, for a result of rank `rank`.
+fn conversion(ty: &DenseType, rank: usize, from: ImageLayout, to: ImageLayout) -> Cost {
+    match coincide(ty, rank, from, to) {
+        false => moved(ty.bytes()),
+        // All else being equal, shapes stay the same.
+        true => Cost::from(from != to),
+    }
+}
+
+/// A node that could compute its result in other layouts than planes.
+#[derive(Clone, Debug)]
 enum Candidate {
-    /// Operands must be blocked as well.
-    Same,
-    /// A dense convolution, which also reads planes.
+    /// In the layout of its operands.
+    Same {
+        last: bool,
+    },
+    /// A convolution of one group.
     Dense(Conv2d),
     Depthwise(Conv2d),
+    /// A view of an image, or to one, that does not leave channels where they are.
+    Moving(View),
 }
 
-/// A tensor whose axis 1 counts whole blocks of channels.
-pub(super) fn has_blocks(ty: &DenseType) -> bool {
-    ty.rank() >= 2 && ty.dims[1].is_multiple_of(CHANNEL_BLOCK) && !ty.is_empty()
-}
-
-/// The convolution a node computes, if a kernel for blocks could.
+/// The convolution a node computes, if a kernel for other layouts than planes could.
 pub(super) fn convolution(graph: &Graph, node: NodeId) -> Result<Option<Conv2d>> {
     let NodeKind::Prim(Prim::Contract(c)) = &graph.node(node).kind else { return Ok(None) };
     let args = graph.args(node);
@@ -44,23 +79,29 @@ pub(super) fn convolution(graph: &Graph, node: NodeId) -> Result<Option<Conv2d>>
 
 fn candidate(graph: &Graph, node: NodeId) -> Result<Option<Candidate>> {
     let NodeKind::Prim(prim) = &graph.node(node).kind else { return Ok(None) };
-    if graph.node(node).types.len() != 1 || !has_blocks(&graph.dense(Value { node, port: 0 })?) {
+    let is_image = |ty: &DenseType| ty.rank() >= 2 && !ty.is_empty();
+    if graph.node(node).types.len() != 1 || !is_image(&graph.dense(Value { node, port: 0 })?) {
         return Ok(None);
     }
-    let same = |fits: bool| Ok(fits.then_some(Candidate::Same));
+    let out = graph.dense(Value { node, port: 0 })?;
     let mut operands = vec![];
     for v in graph.args(node) {
         operands.push(graph.dense(v)?);
     }
+    let same = |fits: bool, last: bool| Ok(fits.then_some(Candidate::Same { last }));
     match prim {
         Prim::Contract(_) => Ok(convolution(graph, node)?.map(|conv| match conv.is_depthwise() {
             true => Candidate::Depthwise(conv),
             false => Candidate::Dense(conv),
         })),
-        Prim::Map(f) => same(!f.uses_coord()),
-        Prim::View(view) => same(keeps_channels(view, &operands[0], &graph.dense(Value { node, port: 0 })?)),
-        Prim::Reduce(r) => same(folds_pixels(r) && operands.iter().all(has_blocks)),
-        Prim::Concat { axis } => same(*axis < operands[0].rank() && operands.iter().all(has_blocks)),
+        Prim::Map(f) => same(!f.uses_coord(), true),
+        Prim::View(view) if keeps_channels(view, &operands[0], &out) => same(true, true),
+        Prim::View(view) if graph.constant(graph.args(node)[0]).is_none() => {
+            Ok(Some(Candidate::Moving(view.as_ref().clone())))
+        }
+        Prim::Reduce(r) => same(folds_pixels(r) && operands.iter().all(is_image), true),
+        // Parts of a pixel do not lie in one place.
+        Prim::Concat { axis } => same(*axis < out.rank() && operands.iter().all(is_image), *axis != 1),
         _ => Ok(None),
     }
 }
@@ -87,147 +128,270 @@ pub(super) struct Prices<'m> {
 }
 
 impl Prices<'_> {
-    /// The fastest method for a dense convolution over blocks, and its picoseconds.
-    fn method(self, conv: &Conv2d) -> (Method, u64) {
-        let times = self.methods.iter().filter_map(|m| Some((*m, self.machine.blocked_convolution_time(conv, *m)?)));
-        times.min_by_key(|(_, time)| *time).unwrap_or_default()
+    /// The fastest method for a dense convolution between two layouts, and its picoseconds.
+    fn method(self, conv: &Conv2d, layouts: [ImageLayout; 2]) -> Option<(Method, u64)> {
+        let call = Conv2d { layouts, ..*conv };
+        let times = self.methods.iter().filter_map(|m| Some((*m, self.machine.convolution_time(&call, *m)?)));
+        times.min_by_key(|(_, time)| *time)
     }
 
-    /// Picoseconds it takes a convolution to read x of type `ty` from planes: all methods but the sum copy it.
-    fn planes(self, conv: &Conv2d, ty: &DenseType) -> u64 {
-        if self.method(conv).0 == Method::Sum { 0 } else { self.conversion(ty) }
-    }
-
-    /// Picoseconds of moving a value between the layouts.
-    fn conversion(self, ty: &DenseType) -> u64 {
-        match ty.dims[2..].iter().product::<u64>() {
-            // Both layouts are the same.
-            1 => 0,
-            _ => self.machine.conversion_time(ty.bytes()).max(1),
-        }
-    }
-
-    /// Picoseconds over planes and over blocks.
-    fn costs(self, candidate: Candidate) -> [u64; 2] {
-        match candidate {
-            Candidate::Same => [0, 0],
-            Candidate::Dense(conv) => [self.machine.convolution_time(&conv), self.method(&conv).1],
-            Candidate::Depthwise(conv) => {
-                let [x, _, y] = conv.sizes().map(|size| size.unwrap_or(0) * DType::F32.size() as u64);
-                self.machine.depthwise_time(x + y)
-            }
-        }
+    /// The fastest way to a convolution whose data can be read in some layouts at some cost.
+    fn convolution(
+        self,
+        conv: &Conv2d,
+        layout: ImageLayout,
+        read: impl Fn(ImageLayout) -> Cost,
+    ) -> Option<(Cost, Choice)> {
+        let times = ImageLayout::ALL.into_iter().filter_map(|data| {
+            let (method, time) = self.method(conv, [data, layout])?;
+            Some((read(data) + Cost::from(time), Choice { layout, data, method: Some(method) }))
+        });
+        times.min_by_key(|(cost, _)| *cost)
     }
 }
 
-/// The network: blocked is the source's side.
+/// An operand: from a node's result, or a value in planes, to a node, or something that reads planes.
+struct Edge {
+    nodes: [Option<usize>; 2],
+    /// By the layouts of both.
+    costs: [[Cost; 3]; 3],
+}
+
+impl Edge {
+    fn cost(&self, labels: &[ImageLayout]) -> Cost {
+        let [from, to] = self.nodes.map(|node| node.map_or(ImageLayout::Planes, |node| labels[node]) as usize);
+        self.costs[from][to]
+    }
+}
+
+/// Layouts to choose from, and what they cost.
 struct Problem<'g> {
     graph: &'g Graph,
     prices: Prices<'g>,
-    network: Network,
-    candidates: &'g BTreeMap<NodeId, Candidate>,
+    nodes: Vec<(NodeId, Candidate)>,
     at: BTreeMap<NodeId, usize>,
+    edges: Vec<Edge>,
 }
 
-/// The nodes that should compute blocked results, in topological order, and the methods of convolutions.
-pub(super) fn blocked(graph: &Graph, prices: Prices<'_>, everywhere: bool) -> Result<Vec<(NodeId, Method)>> {
-    let mut candidates = BTreeMap::new();
+/// The nodes that are not computed as they are written, in topological order.
+pub(super) fn choices(
+    graph: &Graph,
+    prices: Prices<'_>,
+    everywhere: Option<ImageLayout>,
+) -> Result<Vec<(NodeId, Choice)>> {
+    let mut nodes = vec![];
     for node in graph.order() {
-        if let Some(candidate) = candidate(graph, node)? {
-            candidates.insert(node, candidate);
-        }
+        nodes.extend(candidate(graph, node)?.map(|candidate| (node, candidate)));
     }
-    if candidates.values().all(|c| *c == Candidate::Same) {
+    if nodes.iter().all(|(_, c)| matches!(c, Candidate::Same { .. } | Candidate::Moving(_))) {
         return Ok(vec![]);
     }
-    let with_method = |n: NodeId| match candidates.get(&n)? {
-        Candidate::Dense(conv) => Some((n, prices.method(conv).0)),
-        _ => Some((n, Method::Sum)),
-    };
-    if everywhere {
-        return Ok(graph.order().into_iter().filter_map(with_method).collect());
+    let at = nodes.iter().enumerate().map(|(i, (node, _))| (*node, i)).collect();
+    let mut problem = Problem { graph, prices, nodes, at, edges: vec![] };
+    problem.add_edges()?;
+    let mut labels = vec![ImageLayout::Planes; problem.nodes.len()];
+    match everywhere {
+        Some(layout) => {
+            for (i, label) in labels.iter_mut().enumerate().filter(|(i, _)| problem.allows(*i, layout)) {
+                *label = if matches!(problem.nodes[i].1, Candidate::Moving(_)) { *label } else { layout };
+            }
+        }
+        None => problem.expand_all(&mut labels),
     }
-    let mut problem = Problem { graph, prices, network: Network::new(), at: BTreeMap::new(), candidates: &candidates };
-    problem.add_nodes();
-    problem.add_values()?;
-    let side = std::mem::replace(&mut problem.network, Network::new()).source_side();
-    let cut = problem.at.iter().filter(|(_, i)| side[**i]).map(|(node, _)| *node).collect();
-    let blocked = problem.with_epilogues(cut)?;
-    Ok(graph.order().into_iter().filter(|n| blocked.contains(n)).filter_map(with_method).collect())
+    problem.chosen(&labels)
 }
 
 impl Problem<'_> {
-    /// Also the maps that compute with blocks at no greater cost: a conversion behind them, rather than before, leaves
-    /// them to the kernel of the convolution.
-    fn with_epilogues(&self, mut blocked: BTreeSet<NodeId>) -> Result<BTreeSet<NodeId>> {
-        for node in self.graph.order() {
-            let is_map = matches!(self.graph.node(node).kind, NodeKind::Prim(Prim::Map(_)));
-            if !is_map || !self.candidates.contains_key(&node) {
-                continue;
-            }
-            let bytes = self.graph.dense(Value { node, port: 0 })?.bytes();
-            let mut spares_conversion = false;
-            let mut fits = true;
-            for v in self.graph.args(node) {
-                let converted = blocked.contains(&v.node);
-                fits &= converted || self.graph.constant(v).is_some();
-                let only_here = self.graph.uses(v.node).len() == 1 && !self.graph.is_root(v.node);
-                spares_conversion |= converted && only_here && self.graph.dense(v)?.bytes() >= bytes;
-            }
-            if fits && spares_conversion {
-                blocked.insert(node);
-            }
-        }
-        Ok(blocked)
+    fn result(&self, node: NodeId) -> Result<DenseType> {
+        self.graph.dense(Value { node, port: 0 })
     }
 
-    fn add_nodes(&mut self) {
-        for (&node, &candidate) in self.candidates {
-            let [planar, blocked] = self.prices.costs(candidate);
-            let i = self.network.add_node();
-            self.at.insert(node, i);
-            self.network.add_edge(Network::SOURCE, i, planar);
-            self.network.add_edge(i, Network::SINK, blocked);
-        }
+    /// Whether a node can have its result in a layout.
+    fn allows(&self, i: usize, layout: ImageLayout) -> bool {
+        let (node, candidate) = &self.nodes[i];
+        let Some(ty) = self.graph.dense(Value { node: *node, port: 0 }).ok() else { return false };
+        let able = match candidate {
+            Candidate::Same { last } => *last || layout != ImageLayout::Last,
+            Candidate::Dense(_) | Candidate::Moving(_) => true,
+            Candidate::Depthwise(conv) => [ImageLayout::Blocks, ImageLayout::Last]
+                .map(|x| Conv2d { layouts: [x, layout], ..*conv })
+                .iter()
+                .any(|call| self.prices.machine.convolution_time(call, Method::Sum).is_some()),
+        };
+        layout == ImageLayout::Planes || able && layout.holds(ty.dims[1])
     }
 
-    /// What each value costs if it has users on the other side.
-    fn add_values(&mut self) -> Result<()> {
+    fn add_edges(&mut self) -> Result<()> {
         for node in self.graph.order() {
             let v = Value { node, port: 0 };
-            let constant = self.graph.constant(v).is_some();
-            if constant || self.graph.node(node).types.len() != 1 || !has_blocks(&self.graph.dense(v)?) {
+            let is_data = |ty: &DenseType| ty.rank() >= 2 && !ty.is_empty();
+            if self.graph.constant(v).is_some() || self.graph.node(node).types.len() != 1 {
                 continue;
             }
-            let ty = self.graph.dense(v)?;
-            let cost = self.prices.conversion(&ty);
-            let own = self.at.get(&node).copied();
-            let mut planar = if self.graph.is_root(node) { vec![Network::SINK] } else { vec![] };
-            let mut blocked = vec![];
-            for (user, ..) in self.graph.uses(node) {
-                match (self.at.get(&user), self.candidates.get(&user)) {
-                    (Some(&i), Some(candidate)) => {
-                        planar.push(i);
-                        blocked.push((
-                            i,
-                            match candidate {
-                                Candidate::Dense(conv) => self.prices.planes(conv, &ty),
-                                _ => UNBOUNDED,
-                            },
-                        ));
-                    }
-                    _ => planar.push(Network::SINK),
+            let (from, ty) = (self.at.get(&node).copied(), self.graph.dense(v)?);
+            let mut users: Vec<(Option<usize>, usize)> = vec![];
+            for (user, port, _) in self.graph.uses(node) {
+                users.push((self.at.get(&user).copied(), port as usize));
+            }
+            if self.graph.is_root(node) {
+                users.push((None, 0));
+            }
+            for (to, port) in users {
+                if from.is_none() && to.is_none() || from.is_some() && !is_data(&ty) {
+                    continue;
+                }
+                let costs = self.costs(from, &ty, to, port)?;
+                if costs.iter().flatten().any(|cost| *cost != 0) {
+                    self.edges.push(Edge { nodes: [from, to], costs });
                 }
             }
-            if let Some(own) = own {
-                let crossing = self.network.add_node();
-                self.network.add_edge(own, crossing, cost);
-                planar.into_iter().for_each(|user| self.network.add_edge(crossing, user, UNBOUNDED));
-            }
-            let crossing = self.network.add_node();
-            self.network.add_edge(crossing, own.unwrap_or(Network::SINK), cost);
-            blocked.into_iter().for_each(|(user, loss)| self.network.add_edge(user, crossing, loss));
         }
         Ok(())
     }
+
+    /// What it costs a node to read a value, by the layouts of both.
+    fn costs(&self, from: Option<usize>, ty: &DenseType, to: Option<usize>, port: usize) -> Result<[[Cost; 3]; 3]> {
+        let mut costs = [[0; 3]; 3];
+        for a in ImageLayout::ALL.into_iter().filter(|a| from.map_or(*a == ImageLayout::Planes, |i| self.allows(i, *a)))
+        {
+            for b in
+                ImageLayout::ALL.into_iter().filter(|b| to.map_or(*b == ImageLayout::Planes, |i| self.allows(i, *b)))
+            {
+                costs[a as usize][b as usize] = self.cost(a, ty, to, b, port)?;
+            }
+        }
+        Ok(costs)
+    }
+
+    fn cost(&self, a: ImageLayout, ty: &DenseType, to: Option<usize>, b: ImageLayout, port: usize) -> Result<Cost> {
+        let convert = |from, to| conversion(ty, ty.rank(), from, to);
+        let Some(to) = to else { return Ok(convert(a, ImageLayout::Planes)) };
+        let (node, candidate) = &self.nodes[to];
+        let out = self.result(*node)?;
+        Ok(match candidate {
+            Candidate::Dense(conv) | Candidate::Depthwise(conv) if port == 0 => {
+                self.prices.convolution(conv, b, |x| convert(a, x)).map_or(0, |(cost, _)| cost)
+            }
+            Candidate::Dense(_) | Candidate::Depthwise(_) => 0,
+            Candidate::Moving(view) => match lies_still(view, ty, a, &out, b) {
+                true => 0,
+                false => moved(out.bytes()),
+            },
+            Candidate::Same { .. }
+                if ty.rank() == out.rank() || !matches!(self.graph.node(*node).kind, NodeKind::Prim(Prim::Map(_))) =>
+            {
+                convert(a, b)
+            }
+            // The operand of a map broadcasts to its result: channels are another axis of it.
+            Candidate::Same { .. } => {
+                let back = if a == ImageLayout::Planes || ty.rank() < 2 { 0 } else { convert(a, ImageLayout::Planes) };
+                back + conversion(ty, out.rank(), ImageLayout::Planes, b)
+            }
+        })
+    }
+
+    fn energy(&self, labels: &[ImageLayout]) -> Cost {
+        self.edges.iter().map(|edge| edge.cost(labels)).sum()
+    }
+
+    /// Expands one layout after the other as long as that pays.
+    fn expand_all(&self, labels: &mut Vec<ImageLayout>) {
+        let mut energy = self.energy(labels);
+        let mut useless = 0;
+        for layout in [ImageLayout::Blocks, ImageLayout::Last, ImageLayout::Planes].into_iter().cycle() {
+            let expanded = self.expand(labels, layout);
+            let found = self.energy(&expanded);
+            useless += 1;
+            if found < energy {
+                (*labels, energy, useless) = (expanded, found, 0);
+            }
+            if useless == ImageLayout::ALL.len() {
+                return;
+            }
+        }
+    }
+
+    /// Labels of which some have become `layout`.
+    fn expand(&self, labels: &[ImageLayout], layout: ImageLayout) -> Vec<ImageLayout> {
+        let mut network = Network::new();
+        let change = |i: usize| labels[i] != layout && self.allows(i, layout);
+        let places: Vec<Option<usize>> = (0..labels.len()).map(|i| change(i).then(|| network.add_node())).collect();
+        // What it costs more if a node changes.
+        let mut linear = vec![0i128; labels.len()];
+        let mut add = |i: Option<usize>, cost: i128| i.into_iter().for_each(|i| linear[i] += cost);
+        for edge in &self.edges {
+            let [from, to] = edge.nodes;
+            let options = |node: Option<usize>| {
+                let label = node.map_or(ImageLayout::Planes, |i| labels[i]) as usize;
+                let changes = node.filter(|i| places[*i].is_some());
+                (changes, [label, changes.map_or(label, |_| layout as usize)])
+            };
+            let ((from, a), (to, b)) = (options(from), options(to));
+            let cost = |x: usize, y: usize| edge.costs[a[x]][b[y]] as i128;
+            // What it costs more if one of the two changes alone. A cut sees no gain in that: of one, the smaller, it
+            // is taken away.
+            let alone = cost(0, 1) + cost(1, 0) - cost(0, 0) - cost(1, 1);
+            let source = cost(1, 0) - if cost(0, 1) < cost(1, 0) { alone.min(0) } else { 0 };
+            add(from, source - cost(0, 0));
+            add(to, cost(1, 1) - source);
+            if let (Some(from), Some(to)) = (from.and_then(|i| places[i]), to.and_then(|i| places[i])) {
+                network.add_edge(to, from, u128::try_from(alone).unwrap_or(0));
+            }
+        }
+        for (place, cost) in places.iter().zip(&linear) {
+            let Some(place) = *place else { continue };
+            match u128::try_from(*cost) {
+                Ok(cost) => network.add_edge(place, Network::SINK, cost),
+                Err(_) => network.add_edge(Network::SOURCE, place, cost.unsigned_abs()),
+            }
+        }
+        let side = network.source_side();
+        let label = |(old, place): (&ImageLayout, &Option<usize>)| match place {
+            Some(place) if side[*place] => layout,
+            _ => *old,
+        };
+        labels.iter().zip(&places).map(label).collect()
+    }
+
+    /// The layout of a value.
+    fn label(&self, v: Value, labels: &[ImageLayout]) -> ImageLayout {
+        self.at.get(&v.node).map_or(ImageLayout::Planes, |i| labels[*i])
+    }
+
+    /// How nodes are computed that are not computed as they are written.
+    fn chosen(&self, labels: &[ImageLayout]) -> Result<Vec<(NodeId, Choice)>> {
+        let mut out = vec![];
+        for (i, (node, candidate)) in self.nodes.iter().enumerate() {
+            let layout = labels[i];
+            let choice = match candidate {
+                Candidate::Moving(_) => {
+                    let data = self.label(self.graph.args(*node)[0], labels);
+                    Choice { layout: ImageLayout::Planes, data, method: None }
+                }
+                Candidate::Same { .. } => Choice { layout, data: layout, method: Some(Method::Sum) },
+                Candidate::Dense(conv) | Candidate::Depthwise(conv) => {
+                    let x = self.graph.args(*node)[0];
+                    let ty = self.graph.dense(x)?;
+                    let from = self.label(x, labels);
+                    let found = self.prices.convolution(conv, layout, |data| conversion(&ty, ty.rank(), from, data));
+                    let as_written = Choice { layout, data: ImageLayout::Planes, method: Some(Method::Sum) };
+                    found.map_or(as_written, |(_, choice)| choice)
+                }
+            };
+            let planes = ImageLayout::Planes;
+            if [choice.layout, choice.data] != [planes; 2] || !matches!(choice.method, None | Some(Method::Sum)) {
+                out.push((*node, choice));
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// Whether a view of an image in one layout, seen in another, needs no kernel.
+fn lies_still(view: &View, from: &DenseType, a: ImageLayout, to: &DenseType, b: ImageLayout) -> bool {
+    let (source, result) = (form(from, from.rank(), a), form(to, to.rank(), b));
+    let (before, after) = (to_planes(from, a), from_planes(to, to.rank(), b));
+    let composed = compose(&before, &source.dims, view, &from.dims, &to.dims)
+        .and_then(|both| compose(&both, &source.dims, &after, &to.dims, &result.dims));
+    composed.is_some_and(|view| run_offset(&view, &source, &result.dims).is_some())
 }

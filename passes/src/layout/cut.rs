@@ -2,13 +2,10 @@
 
 use std::collections::VecDeque;
 
-/// A capacity no minimum cut contains.
-pub const UNBOUNDED: u64 = u64::MAX / 4;
-
 /// A directed network with a source and a sink.
 pub struct Network {
     /// Head, capacity left. The edge back is the neighbour in the list: `i ^ 1`.
-    edges: Vec<(usize, u64)>,
+    edges: Vec<(usize, u128)>,
     out: Vec<Vec<usize>>,
 }
 
@@ -26,7 +23,7 @@ impl Network {
     }
 
     /// What it costs if `from` is on the source's side and `to` is not.
-    pub fn add_edge(&mut self, from: usize, to: usize, capacity: u64) {
+    pub fn add_edge(&mut self, from: usize, to: usize, capacity: u128) {
         for (tail, head, capacity) in [(from, to, capacity), (to, from, 0)] {
             self.out[tail].push(self.edges.len());
             self.edges.push((head, capacity));
@@ -106,15 +103,15 @@ mod tests {
         for seed in 0..300 {
             let mut rng = Rng::new(seed);
             let count = 2 + rng.below(7) as usize;
-            let edges: Vec<(usize, usize, u64)> = (0..rng.below(24))
-                .map(|_| (rng.below(count as u64) as usize, rng.below(count as u64) as usize, rng.below(10)))
+            let edges: Vec<(usize, usize, u128)> = (0..rng.below(24))
+                .map(|_| (rng.below(count as u64) as usize, rng.below(count as u64) as usize, rng.below(10).into()))
                 .collect();
             let mut network = Network::new();
             (2..count).for_each(|_| {
                 network.add_node();
             });
             edges.iter().for_each(|&(from, to, capacity)| network.add_edge(from, to, capacity));
-            let cost = |side: &[bool]| edges.iter().filter(|e| side[e.0] && !side[e.1]).map(|e| e.2).sum::<u64>();
+            let cost = |side: &[bool]| edges.iter().filter(|e| side[e.0] && !side[e.1]).map(|e| e.2).sum::<u128>();
             let found = cost(&network.source_side());
             let best = (0..1u32 << (count - 2)).map(|bits| {
                 let side: Vec<bool> = (0..count).map(|i| i == 0 || i > 1 && bits >> (i - 2) & 1 == 1).collect();

@@ -1,32 +1,34 @@
-//! Chooses how images lie in memory: channels in planes, as models have them, or in blocks, as convolutions
-//! compute fastest.
+//! Chooses how images lie in memory: channels in planes, as most models have them, in blocks, as convolutions
+//! compute fastest, or last, as the rest of models has them.
 //!
-//! A blocked tensor `[n, c, …]` is `[n, c / 16, …, 16]`. Convolutions with constant filters have kernels for both;
-//! what lies between them can be computed either way. [`choose`] finds the cheapest assignment over the
-//! whole graph, conversions included; [`rewrite`] carries it out. Nothing below this pass knows of layouts: a
-//! blocked tensor is a tensor of one more axis, a conversion a view.
+//! A tensor `[n, c, …]` in blocks is `[n, c / 16, …, 16]`, with its channels last `[n, …, c]`. Convolutions with
+//! constant filters have kernels for all; what lies between them can be computed in any. [`choose`] finds
+//! layouts for the whole graph; [`rewrite`] carries them out with the shapes of [`forms`]. Nothing below this pass
+//! knows of layouts: a tensor in blocks is a tensor of one more axis, a conversion a view. So a transposition that a
+//! model makes between its own layout and planes composes with the conversion, and nothing is left of the two.
 
 mod choose;
 mod cut;
+mod forms;
 mod rewrite;
 
+use tensorc_abi::ImageLayout;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::prim::Method;
 
 use choose::Prices;
 
-use crate::manager::{Device, Pass, PassCx};
+use crate::manager::{Pass, PassCx};
 
-/// Lays images out in blocks of channels where that is cheaper. Requires a decomposed graph; [`crate::simplify`]
+/// Lays images out where convolutions are cheapest, as long as no more bytes are moved. Requires a decomposed graph; [`crate::simplify`]
 /// should follow, to compose what views are left.
 ///
-/// A convolution over blocks adds in another order, so the pass does nothing without
-/// [`crate::Options::reassociate`], nor for a GPU, whose convolutions are products over planes.
+/// Nothing is chosen where [`crate::Options::chooses_layouts`] says no.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChooseLayout {
-    /// Blocks wherever a kernel can compute with them, whatever it costs.
-    pub everywhere: bool,
+    /// One layout wherever a kernel can compute with it, whatever it costs.
+    pub everywhere: Option<ImageLayout>,
 }
 
 impl Pass for ChooseLayout {
@@ -35,17 +37,17 @@ impl Pass for ChooseLayout {
     }
 
     fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
-        if !cx.options.reassociate || cx.options.device == Device::Gpu {
+        if !cx.options.chooses_layouts() {
             return Ok(false);
         }
         let methods = if cx.options.rewrite { &Method::ALL[..] } else { &[Method::Sum] };
         let prices = Prices { machine: &cx.options.machine, methods };
         graph.remove_dead();
-        let blocked = choose::blocked(graph, prices, self.everywhere)?;
-        if blocked.is_empty() {
+        let choices = choose::choices(graph, prices, self.everywhere)?;
+        if choices.is_empty() {
             return Ok(false);
         }
-        rewrite::run(graph, &blocked)?;
+        rewrite::run(graph, &choices)?;
         Ok(true)
     }
 }

@@ -1,111 +1,141 @@
-//! Rewrites the nodes that compute blocked results, with conversions between them and the others.
+//! Rewrites the nodes that are computed in other layouts, with conversions between them and the others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tensorc_abi::{CHANNEL_BLOCK, ConvLayout};
+use tensorc_abi::{Conv2d, ImageLayout};
 use tensorc_ir::DenseType;
-use tensorc_ir::contract::blocked_convolution;
+use tensorc_ir::contract::image_convolution;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Contraction, Method, Prim, View};
+use tensorc_ir::prim::{Contraction, Method, Prim, Reduction, View};
+use tensorc_ir::views::compose;
 
-use super::choose::convolution;
+use super::choose::{Choice, convolution};
+use super::forms::{form, from_planes, last_axis, moved, to_planes};
 
-/// Blocked forms: of values of the original graph, for results of one rank.
-type Blocked = BTreeMap<(Value, usize), Value>;
+/// Values of the original graph in other forms.
+#[derive(Default)]
+struct Forms {
+    /// For results of one rank, in one layout.
+    values: BTreeMap<(Value, usize, ImageLayout), Value>,
+    /// Where they are computed, if that is not in planes.
+    computed: BTreeMap<Value, ImageLayout>,
+}
 
-/// Rewrites `nodes`, in topological order, convolutions to the given methods.
-pub(super) fn run(graph: &mut Graph, nodes: &[(NodeId, Method)]) -> Result<()> {
-    let mut blocked = Blocked::new();
-    let mut patch = graph.patch("blocked-layout");
-    for &(node, method) in nodes {
+/// Rewrites `nodes`, in topological order.
+pub(super) fn run(graph: &mut Graph, nodes: &[(NodeId, Choice)]) -> Result<()> {
+    let mut forms = Forms::default();
+    let mut patch = graph.patch("image-layout");
+    for &(node, choice) in nodes {
         let old = Value { node, port: 0 };
         let ty = patch.graph.dense(old)?;
-        let (prim, args) = in_blocks(patch.graph, node, method, &mut blocked)?;
-        let name = patch.graph.node(node).name.clone();
-        let new = patch.graph.add_prim(name, prim, &args, &[block_type(&ty, ty.rank())]);
-        blocked.insert((old, ty.rank()), Value { node: new, port: 0 });
+        let new = match choice.method {
+            None => {
+                let (source, view) = origin(patch.graph, old, &forms)?;
+                seen_as(patch.graph, source, view, old, ty.clone())?
+            }
+            Some(method) => {
+                let (prim, args) = computed(patch.graph, node, choice, method, &mut forms)?;
+                let name = patch.graph.node(node).name.clone();
+                let ty = form(&ty, ty.rank(), choice.layout);
+                Value { node: patch.graph.add_prim(name, prim, &args, &[ty]), port: 0 }
+            }
+        };
+        forms.values.insert((old, ty.rank(), choice.layout), new);
+        if choice.layout != ImageLayout::Planes {
+            forms.computed.insert(old, choice.layout);
+        }
     }
-    for &(node, _) in nodes {
+    for &(node, Choice { layout, .. }) in nodes {
         let old = Value { node, port: 0 };
         let ty = patch.graph.dense(old)?;
-        let new = blocked[&(old, ty.rank())];
-        let name = patch.graph.node(node).name.clone();
-        let view = patch.graph.add_prim(name, Prim::View(Arc::new(to_planes(&ty))), &[new], &[ty]);
-        patch.replace(old, Value { node: view, port: 0 });
+        let new = forms.values[&(old, ty.rank(), layout)];
+        let new = seen_as(patch.graph, new, to_planes(&ty, layout), old, ty)?;
+        patch.replace(old, new);
     }
     patch.commit();
     graph.remove_dead();
     Ok(())
 }
 
-/// The shape of a blocked tensor that broadcasts to a result of rank `rank`, as the original does.
-fn block_type(ty: &DenseType, rank: usize) -> DenseType {
-    let mut dims = vec![1; rank - ty.rank()];
-    dims.extend(&ty.dims);
-    let lanes = if dims[1] == 1 { 1 } else { CHANNEL_BLOCK };
-    dims[1] /= lanes;
-    dims.push(lanes);
-    DenseType::new(ty.dtype, &dims)
+/// Where the elements of a value come from, through all views, and the view of that.
+fn origin(graph: &Graph, v: Value, forms: &Forms) -> Result<(Value, View)> {
+    let ty = graph.dense(v)?;
+    if let Some(layout) = forms.computed.get(&v) {
+        return Ok((forms.values[&(v, ty.rank(), *layout)], to_planes(&ty, *layout)));
+    }
+    if let NodeKind::Prim(Prim::View(view)) = &graph.node(v.node).kind {
+        let through = graph.args(v.node)[0];
+        let (source, first) = origin(graph, through, forms)?;
+        let [from, middle] = [graph.dense(source)?, graph.dense(through)?];
+        if let Some(both) = compose(&first, &from.dims, view, &middle.dims, &ty.dims) {
+            return Ok((source, both));
+        }
+    }
+    Ok((v, to_planes(&ty, ImageLayout::Planes)))
 }
 
-/// Blocks to planes.
-fn to_planes(ty: &DenseType) -> View {
-    let lanes = CHANNEL_BLOCK as i64;
-    let mut map: Vec<Index> = (0..ty.rank() as u32).map(Index::var).collect();
-    map[1] = Index::var(1).floor_div(lanes, &ty.dims[..]);
-    map.push(Index::var(1).modulo(lanes, &ty.dims[..]));
-    View { map, fill: None }
-}
-
-/// An operand for a result of rank `rank` in blocks: what computes it so, or a view.
-fn operand(graph: &mut Graph, v: Value, rank: usize, blocked: &mut Blocked) -> Result<Value> {
-    if let Some(found) = blocked.get(&(v, rank)) {
+/// An operand for a result of rank `rank` in a layout: what computes it so, or a view.
+fn operand(graph: &mut Graph, v: Value, rank: usize, layout: ImageLayout, forms: &mut Forms) -> Result<Value> {
+    if let Some(found) = forms.values.get(&(v, rank, layout)) {
         return Ok(*found);
     }
-    let ty = graph.dense(v)?;
-    let to = block_type(&ty, rank);
-    let lead = rank - ty.rank();
-    let at = |axis: usize| match lead + axis {
-        _ if ty.dims[axis] == 1 => Index::constant(0),
-        1 => Index::var(1).scale(CHANNEL_BLOCK as i64).add(&Index::var(rank as u32)),
-        axis => Index::var(axis as u32),
+    if layout == ImageLayout::Planes {
+        return Ok(v);
+    }
+    let (ty, wanted) = (graph.dense(v)?, from_planes(&graph.dense(v)?, rank, layout));
+    let to = form(&ty, rank, layout);
+    let (source, view) = origin(graph, v, forms)?;
+    let new = match compose(&view, &graph.dense(source)?.dims, &wanted, &ty.dims, &to.dims) {
+        Some(both) => seen_as(graph, source, both, v, to)?,
+        None => seen_as(graph, v, wanted, v, to)?,
     };
-    let view = View { map: (0..ty.rank()).map(at).collect(), fill: None };
-    let name = graph.node(v.node).name.clone();
-    let node = graph.add_prim(name, Prim::View(Arc::new(view)), &[v], &[to]);
-    let new = Value { node, port: 0 };
-    blocked.insert((v, rank), new);
+    forms.values.insert((v, rank, layout), new);
     Ok(new)
 }
 
-/// The computation of a node in blocks, and its operands.
-fn in_blocks(
+/// A view of a value, named as another; the value itself if the view is none.
+fn seen_as(graph: &mut Graph, source: Value, view: View, named: Value, to: DenseType) -> Result<Value> {
+    if view.is_identity(&graph.dense(source)?.dims, &to.dims) {
+        return Ok(source);
+    }
+    let name = graph.node(named.node).name.clone();
+    let node = graph.add_prim(name, Prim::View(Arc::new(view)), &[source], &[to]);
+    Ok(Value { node, port: 0 })
+}
+
+/// The computation of a node in a layout, and its operands.
+fn computed(
     graph: &mut Graph,
     node: NodeId,
+    choice: Choice,
     method: Method,
-    blocked: &mut Blocked,
+    forms: &mut Forms,
 ) -> Result<(Prim, SmallVec<[Value; 4]>)> {
     let out = graph.dense(Value { node, port: 0 })?;
     let NodeKind::Prim(prim) = graph.node(node).kind.clone() else { return Err(internal(graph, node)) };
     let args = graph.args(node);
+    let layout = choice.layout;
     let prim = match prim {
-        Prim::Contract(_) => {
+        Prim::Contract(c) => {
             let conv = convolution(graph, node)?.ok_or_else(|| internal(graph, node))?;
-            let planes = !conv.is_depthwise() && !blocked.contains_key(&(args[0], 4));
-            let layout = if planes { ConvLayout::ToBlocked } else { ConvLayout::Blocked };
-            let x = if planes { args[0] } else { operand(graph, args[0], 4, blocked)? };
-            let c = Contraction { method, ..blocked_convolution(&conv, layout) };
+            let conv = Conv2d { layouts: [choice.data, layout], ..conv };
+            let x = operand(graph, args[0], 4, choice.data, forms)?;
+            let c = if conv.in_planes() { c.as_ref().clone() } else { image_convolution(&conv) };
+            let c = Contraction { method, ..c };
             return Ok((Prim::Contract(Arc::new(c)), [x, args[1]].into_iter().collect()));
         }
-        Prim::View(view) => {
-            let mut map = view.map.clone();
-            map.push(Index::var(out.rank() as u32));
-            Prim::View(Arc::new(View { map, fill: view.fill }))
+        Prim::View(view) => Prim::View(Arc::new(seen(&view, &out, layout))),
+        Prim::Reduce(r) if layout == ImageLayout::Last => {
+            let rank = graph.dense(args[0])?.rank();
+            let mut axes: Vec<usize> = r.axes.iter().map(|axis| last_axis(*axis, rank)).collect();
+            axes.sort_unstable();
+            Prim::Reduce(Arc::new(Reduction { axes: axes.into_iter().collect(), ..r.as_ref().clone() }))
         }
+        Prim::Concat { axis } if layout == ImageLayout::Last => Prim::Concat { axis: last_axis(axis, out.rank()) },
         other => other,
     };
     let mut operands = SmallVec::new();
@@ -115,11 +145,28 @@ fn in_blocks(
             Prim::Map(_) => out.rank(),
             _ => graph.dense(v)?.rank(),
         };
-        operands.push(operand(graph, v, rank, blocked)?);
+        operands.push(operand(graph, v, rank, layout, forms)?);
     }
     Ok((prim, operands))
 }
 
+/// A view that leaves channels where they are, of an image in a layout; `out` is its result in planes.
+fn seen(view: &View, out: &DenseType, layout: ImageLayout) -> View {
+    let rank = out.rank();
+    let mut map = view.map.clone();
+    match layout {
+        ImageLayout::Planes => {}
+        ImageLayout::Blocks => map.push(Index::var(rank as u32)),
+        ImageLayout::Last => {
+            let dims = form(out, rank, layout).dims;
+            let rename = |axis: u32| moved(axis as usize, rank);
+            map.iter_mut().for_each(|index| *index = index.substitute(&rename, &dims[..]));
+            map[1..].rotate_left(1);
+        }
+    }
+    View { map, fill: view.fill }
+}
+
 fn internal(graph: &Graph, node: NodeId) -> Diagnostic {
-    Diagnostic::new(Code::Internal, "a node that cannot be computed in blocks was chosen").at(&graph.node(node).name)
+    Diagnostic::new(Code::Internal, "a node that cannot be computed in a layout was chosen").at(&graph.node(node).name)
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tensorc_ir::contract::{as_conv, as_gemm, is_library};
+use tensorc_ir::DenseType;
+use tensorc_ir::contract::{as_conv, as_gemm, as_image_convolution, is_library};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::index::Index;
@@ -12,13 +13,14 @@ use tensorc_ir::scalar::Scalar;
 use super::{prim_of, replace, single_user};
 use tensorc_ir::views::{compose, in_bounds, keeps_linear_order};
 
-pub fn run(graph: &mut Graph) -> Result<bool> {
+/// `keeps_convolutions`: layouts of images will be chosen, and only what is a convolution over planes has a choice.
+pub fn run(graph: &mut Graph, keeps_convolutions: bool) -> Result<bool> {
     let mut changed = false;
     for node in graph.order() {
         for port in 0..2 {
             if let Some(Prim::Contract(c)) = prim_of(graph, node) {
                 let c = c.clone();
-                changed |= absorb_operand(graph, node, &c, port)?;
+                changed |= absorb_operand(graph, node, &c, port, keeps_convolutions)?;
             }
         }
         if let Some(Prim::View(view)) = prim_of(graph, node) {
@@ -30,7 +32,13 @@ pub fn run(graph: &mut Graph) -> Result<bool> {
 }
 
 /// Reads through a view of an operand, unless a library kernel would be lost by it.
-fn absorb_operand(graph: &mut Graph, node: NodeId, c: &Arc<Contraction>, port: usize) -> Result<bool> {
+fn absorb_operand(
+    graph: &mut Graph,
+    node: NodeId,
+    c: &Arc<Contraction>,
+    port: usize,
+    keeps_convolutions: bool,
+) -> Result<bool> {
     let args = graph.args(node);
     let Some(Prim::View(view)) = prim_of(graph, args[port].node) else { return Ok(false) };
     let source = graph.args(args[port].node)[0];
@@ -53,6 +61,15 @@ fn absorb_operand(graph: &mut Graph, node: NodeId, c: &Arc<Contraction>, port: u
     let recognised = is_library(&new, &after[0], &after[1]);
     let affine = new.lhs.iter().chain(&new.rhs).all(Index::is_affine);
     if !(recognised || affine && !is_library(c, &types[0], &types[1])) {
+        return Ok(false);
+    }
+    // Layouts decide on the order of a sum; choosing them is another pass's part.
+    let layouts = |c: &Contraction, [lhs, rhs]: &[DenseType; 2]| as_image_convolution(c, lhs, rhs).map(|c| c.layouts);
+    let over_planes = |c: &Contraction, [lhs, rhs]: &[DenseType; 2]| as_conv(c, lhs, rhs).is_some();
+    let now = layouts(&new, &after);
+    let chosen = now.is_some() && now != layouts(c, &types);
+    let has_choice = keeps_convolutions && port == 0 && graph.constant(args[1]).is_some();
+    if chosen || has_choice && over_planes(c, &types) && !over_planes(&new, &after) {
         return Ok(false);
     }
     let mut operands = args.to_vec();

@@ -64,7 +64,7 @@ impl Pass for Simplify {
             changed |= FoldConstants.run(graph, cx)?;
             changed |= cse::run(graph);
             changed |= joins::run(graph)?;
-            changed |= contract::run(graph)?;
+            changed |= contract::run(graph, cx.options.chooses_layouts())?;
             changed |= sink::run(graph)?;
             changed |= graph.remove_dead() > 0;
             any |= changed;

@@ -1,14 +1,17 @@
 //! Programs and libraries that run: equal bits to the model compiled in this process.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tensorc::aot::link::Product;
+use tensorc::aot::link::{Product, Tools, link};
+use tensorc::aot::{self, Request};
 use tensorc::runtime::artifact::{Artifact, LoadOptions};
 use tensorc::runtime::{Pool, TensorMut, TensorRef};
-use tensorc::{DType, Model};
+use tensorc::{Compiler, DType, Model, Tensor};
 
-use super::{built, checked, exists, expected, images, text};
+use super::{built, checked, exists, expected, images, request, text};
+use crate::support::backend::options;
 use crate::support::cache::visible;
 use crate::support::examples;
 
@@ -102,6 +105,37 @@ fn a_loaded_library_gives_equal_bits_for_every_batch_and_thread_count() {
                 assert_eq!(got, expected.bytes(), "batch {batch}, {threads} threads");
             }
         }
+    }
+}
+
+#[test]
+fn images_with_channels_last_give_the_bits_of_the_model() {
+    if !exists("cc") {
+        return visible("skipped: there is no C compiler `cc`");
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("artifacts/last.tc");
+    let model = Compiler::new(options()).unwrap().load(source).unwrap();
+    let ranges = BTreeMap::from([("batch".to_owned(), (1, 2))]);
+    let dir = tempfile::tempdir().unwrap();
+    let artifact = aot::compile(&model, &Request { ranges, ..request("last", "native") }).unwrap();
+    let path = dir.path().join("last.so");
+    let (target, tools) = ("native".parse().unwrap(), Tools::default());
+    link(Product::SharedLibrary, "last", &artifact.object, target, &tools, &path).unwrap();
+    std::fs::write(dir.path().join("last.weights"), artifact.weights.unwrap()).unwrap();
+    let artifact = Artifact::load(&path, &LoadOptions::default()).unwrap();
+    let pool = Pool::new(2).unwrap();
+    let mut context = artifact.context(&pool).unwrap();
+    for batch in [2, 1] {
+        let dims = [batch, 17, 15, 3];
+        let values: Vec<f32> = (0..batch * 17 * 15 * 3).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+        let image = Tensor::from_f32(&dims, &values).unwrap();
+        let expected = model.run(&[("pixels", image)]).unwrap().remove(0).1;
+        let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
+        let shape = [batch, 3, 3, 10];
+        let mut data = vec![0xff; expected.bytes().len()];
+        let mut outputs = [TensorMut::new(DType::F32, &shape, &mut data)];
+        context.run(&[TensorRef::new(DType::F32, &dims, &bytes)], &mut outputs).unwrap();
+        assert!(data == expected.bytes(), "batch {batch}");
     }
 }
 

@@ -112,7 +112,7 @@ fn artifacts_of_this_and_older_minor_versions_compute_what_they_did() {
     for (version, files) in archives.into_iter().filter(|(version, _)| VERSION.reads(*version)) {
         let dir = tempfile::tempdir().unwrap();
         let networks: BTreeSet<&str> = files.keys().map(|path| path.split('/').next().unwrap()).collect();
-        assert_eq!(networks.len(), 3, "{networks:?}");
+        assert!(networks.len() >= 3, "{networks:?}");
         for network in networks {
             let artifact = Artifact::load(library(network, &files, dir.path()), &LoadOptions::default()).unwrap();
             assert_eq!(artifact.manifest().unwrap().format, (version.major, version.minor), "{network}");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use egg::Id;
+use tensorc_ir::contract::as_image_convolution;
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, Method, Prim};
 use tensorc_ir::scalar::ScalarOp;
@@ -192,7 +193,10 @@ pub(super) fn transpose(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
         let through = |map: &[Index]| map.iter().map(|m| m.substitute(&at, &extents[..])).collect();
         let (lhs, rhs) = (through(&c.lhs), through(&c.rhs));
         let moved = Contraction { out_rank: c.out_rank, lhs, rhs, extents, method: Method::Sum };
-        found.push(space.contract(moved, l, r));
+        // In which layouts a convolution computes is chosen elsewhere, and with others around it.
+        if as_image_convolution(&moved, space.ty(l), space.ty(r)).is_none() {
+            found.push(space.contract(moved, l, r));
+        }
     }
     found
 }

@@ -264,8 +264,8 @@ fn check_conv(
     if [call.strides, call.dilations, call.kernel].concat().contains(&0) {
         return Err(parameters("a stride, dilation or kernel extent of a convolution is zero"));
     }
-    if !call.layout_fits() {
-        return Err(parameters("a convolution does not fit its layout"));
+    if !call.layouts_fit() {
+        return Err(parameters("a convolution does not fit its layouts"));
     }
     // Positions in the padded input are computed in signed arithmetic.
     let reach = |axis: usize| {
@@ -377,6 +377,6 @@ pub fn packing_fits(packing: &Packing, elements: u64) -> bool {
         Packing::GemmB { k, n, offset, row_stride, col_stride } => {
             strided_fits(*offset, &[(*k, *row_stride), (*n, *col_stride)], elements)
         }
-        Packing::Conv(call) => call.pass.is_packed() && call.layout_fits() && call.sizes()[1] == Some(elements),
+        Packing::Conv(call) => call.pass.is_packed() && call.layouts_fit() && call.sizes()[1] == Some(elements),
     }
 }
