@@ -81,7 +81,7 @@ unsafe fn pixels<const V: usize, const R: usize, const P: usize, const STEP: usi
     unsafe {
         if t.continued {
             let mut y = t.y;
-            for pixel in acc.as_flattened_mut() {
+            for pixel in acc.iter_mut().flatten() {
                 for (v, sum) in pixel.iter_mut().enumerate() {
                     *sum = _mm512_loadu_ps(y.wrapping_add(v * t.y_block));
                 }
@@ -120,7 +120,7 @@ unsafe fn pixels<const V: usize, const R: usize, const P: usize, const STEP: usi
             }
         }
         let mut y = t.y;
-        for pixel in acc.as_flattened() {
+        for pixel in acc.iter().flatten() {
             for (v, sum) in pixel.iter().enumerate() {
                 _mm512_storeu_ps(y.wrapping_add(v * t.y_block), *sum);
             }
