@@ -77,15 +77,16 @@ pub(super) unsafe fn strip(t: &Strip) {
 #[target_feature(enable = "avx512f")]
 unsafe fn pixels<const V: usize, const R: usize, const P: usize, const STEP: usize>(t: &Strip) {
     let mut acc = [[[_mm512_setzero_ps(); V]; P]; R];
+    let y = |r: usize, p: usize, v: usize| t.y.wrapping_add(v * t.y_block + (r * P + p) * t.y_step);
     // SAFETY: all addresses are of elements that the strip names.
     unsafe {
         if t.continued {
-            let mut y = t.y;
-            for pixel in acc.as_flattened_mut() {
-                for (v, sum) in pixel.iter_mut().enumerate() {
-                    *sum = _mm512_loadu_ps(y.wrapping_add(v * t.y_block));
+            for (r, row) in acc.iter_mut().enumerate() {
+                for (p, pixel) in row.iter_mut().enumerate() {
+                    for (v, sum) in pixel.iter_mut().enumerate() {
+                        *sum = _mm512_loadu_ps(y(r, p, v));
+                    }
                 }
-                y = y.wrapping_add(t.y_step);
             }
         }
         let (mut w, mut ahead) = (t.w, t.ahead);
@@ -119,12 +120,12 @@ unsafe fn pixels<const V: usize, const R: usize, const P: usize, const STEP: usi
                 }
             }
         }
-        let mut y = t.y;
-        for pixel in acc.as_flattened() {
-            for (v, sum) in pixel.iter().enumerate() {
-                _mm512_storeu_ps(y.wrapping_add(v * t.y_block), *sum);
+        for (r, row) in acc.iter().enumerate() {
+            for (p, pixel) in row.iter().enumerate() {
+                for (v, sum) in pixel.iter().enumerate() {
+                    _mm512_storeu_ps(y(r, p, v), *sum);
+                }
             }
-            y = y.wrapping_add(t.y_step);
         }
     }
 }
