@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tensorc_abi::{ExternFn, Plan};
 use tensorc_codegen::jit::compile_kernels;
-use tensorc_codegen::lower::lower_with;
+use tensorc_codegen::lower::{Choices, lower_with};
 use tensorc_ir::TensorData;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::lowered::Lowered;
@@ -18,7 +18,8 @@ use tensorc_runtime::profiler::Span;
 use tensorc_runtime::{Executable, WeightStorage, pack_weight};
 
 use crate::compiler::COMPILE;
-use crate::{Compiler, Error, gpu};
+use crate::gpu::{self, vendor};
+use crate::{Compiler, Error};
 
 /// A compiled graph of fixed shapes.
 pub struct Compiled {
@@ -82,10 +83,10 @@ pub(crate) fn optimize(
 }
 
 /// Lowers an optimized graph and plans its memory.
-pub(crate) fn plan(compiler: &Compiler, graph: &Graph, report: &mut Report) -> Result<Lowered, Error> {
+pub(crate) fn plan(compiler: &Compiler, graph: &Graph, choices: Choices, report: &mut Report) -> Result<Lowered, Error> {
     compiler.progress("lower");
     let math = compiler.registry().math();
-    let mut lowered = report.timed(compiler, "lower", || Ok(lower_with(graph, math, compiler.choices())?))?;
+    let mut lowered = report.timed(compiler, "lower", || Ok(lower_with(graph, math, choices)?))?;
     report.timed(compiler, "plan-memory", || Ok(plan_memory(&mut lowered)?))?;
     Ok(lowered)
 }
@@ -93,21 +94,26 @@ pub(crate) fn plan(compiler: &Compiler, graph: &Graph, report: &mut Report) -> R
 /// Compiles a graph of known types.
 pub(crate) fn compile(compiler: &Compiler, graph: Graph) -> Result<Compiled, Error> {
     let mut report = Report::default();
-    let (_, lowered) = lowered(compiler, graph, &mut report)?;
+    let (_, lowered) = lowered(compiler, graph, compiler.choices(), &mut report)?;
     link(compiler, lowered, report)
 }
 
 /// Optimizes, lowers and plans a graph of known types; also gives the optimized graph.
-pub(crate) fn lowered(compiler: &Compiler, mut graph: Graph, report: &mut Report) -> Result<(Graph, Lowered), Error> {
+pub(crate) fn lowered(
+    compiler: &Compiler,
+    mut graph: Graph,
+    choices: Choices,
+    report: &mut Report,
+) -> Result<(Graph, Lowered), Error> {
     let options = compiler.options().passes;
     let keeping = options.recompute.is_some().then(|| graph.clone());
     let recomputes = optimize(compiler, options, &mut graph, report)?;
-    let lowered = plan(compiler, &graph, report)?;
+    let lowered = plan(compiler, &graph, choices, report)?;
     if let (true, Some(mut keeping)) = (recomputes, keeping) {
         // What to recompute was chosen by an estimate; the plans have the last word.
         let options = tensorc_passes::Options { recompute: None, ..options };
         optimize(compiler, options, &mut keeping, report)?;
-        let other = plan(compiler, &keeping, report)?;
+        let other = plan(compiler, &keeping, choices, report)?;
         if other.plan.arena_bytes <= lowered.plan.arena_bytes {
             return Ok((keeping, other));
         }
@@ -123,8 +129,8 @@ fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Com
         let weights = report.timed(compiler, "pack-weights", || pack_weights(compiler, &plan, &constants))?;
         compiler.progress("generate code");
         let executable = report.timed(compiler, "codegen", || {
-            let functions = gpu::load(driver, &plan, &kernels)?;
-            link_device(driver, plan, &functions, weights)
+            let (kernels, calls) = (gpu::load(driver, &plan, &kernels)?, vendor::load(driver, &plan)?);
+            link_device(driver, plan, [&kernels, &calls], weights)
         })?;
         return Ok(Compiled { executable: Arc::new(executable), report });
     }
@@ -172,10 +178,10 @@ pub(crate) fn pack_weights(
 fn link_device(
     driver: &Arc<dyn Driver>,
     plan: Plan,
-    functions: &[Function],
+    functions: [&[Function]; 2],
     weights: Vec<WeightStorage>,
 ) -> Result<Executable, Error> {
-    // SAFETY: the functions are the kernels the plan was lowered with; lowering bounds every access by the buffers'
+    // SAFETY: the functions are the kernels and calls the plan was lowered with; lowering bounds every access by the buffers'
     // sizes.
     unsafe { Executable::on_device(plan, driver.clone(), functions, weights) }.map_err(Error::from)
 }

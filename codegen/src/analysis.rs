@@ -3,6 +3,7 @@
 
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, LoopKind, Operand, Space, Stmt, Var};
+use tensorc_ir::scalar::ScalarOp;
 
 /// How a local buffer is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,10 +208,12 @@ impl Vectorizable<'_> {
 /// Scalar operations for each element from which on vectors of 128 bits are the limit rather than memory.
 const MUCH: usize = 24;
 
-/// Whether some vector loop of the kernel computes so much that wide vectors pay for their compilation.
+/// Whether some vector loop of the kernel computes so much that wide vectors pay for their compilation, or what is an
+/// instruction in wide vectors alone.
 pub(crate) fn computes_much(kernel: &Kernel) -> bool {
     fn operations(body: &[Stmt]) -> usize {
         let of = |stmt: &Stmt| match stmt {
+            Stmt::Let { op: ScalarOp::Scale, .. } => MUCH + 1,
             Stmt::Let { .. } => 1,
             Stmt::For { body, .. } => operations(body),
             Stmt::If { then, otherwise, .. } => operations(then) + operations(otherwise),

@@ -10,6 +10,7 @@ use tensorc_ir::kir::Kernel;
 
 use crate::emit::Style;
 use crate::stored::{self, CodeStore};
+use crate::target::Target;
 use crate::{cranelift, symbols};
 
 /// Finds the address of a run-time library function by name.
@@ -64,6 +65,15 @@ impl Backend {
             Backend::Auto if !Backend::has_llvm() => Style::Narrow,
             Backend::Llvm | Backend::Auto => Style::Wide,
         }
+    }
+
+    /// Whether its code for a target has an instruction for [`tensorc_ir::scalar::ScalarOp::Scale`].
+    pub fn scales(self, target: Target) -> bool {
+        #[cfg(feature = "llvm")]
+        let has = crate::llvm::scales;
+        #[cfg(not(feature = "llvm"))]
+        let has = |_: Target| false;
+        self.style() == Style::Wide && has(target)
     }
 
     /// The one that compiles a given kernel.

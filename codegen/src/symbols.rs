@@ -26,6 +26,9 @@ pub(crate) fn callee(op: ScalarOp, from: DType) -> Option<(String, Prototype)> {
         ScalarOp::Rem if matches!(from, DType::F32 | DType::F64) => {
             Some((format!("tc_fmod_{from}"), Prototype { param: from, arity: 2, result: Some(from) }))
         }
+        ScalarOp::Scale => {
+            Some(("tc_scale_f32".into(), Prototype { param: DType::F32, arity: 2, result: Some(DType::F32) }))
+        }
         ScalarOp::Cast(to @ (DType::F16 | DType::BF16)) => {
             let (name, param) = match from {
                 DType::F64 => ("f64", DType::F64),

@@ -35,6 +35,7 @@ macro_rules! wrappers {
             )*
             match name {
                 "tc_fmod_f32" => Some(tc_fmod_f32 as *const u8),
+                "tc_scale_f32" => Some(tc_scale_f32 as *const u8),
                 _ => None,
             }
         }
@@ -88,6 +89,18 @@ pub extern "C" fn tc_fmod_f32(x: f32, y: f32) -> f32 {
     libm::fmodf(x, y)
 }
 
+/// `x·2^⌊n⌋`, rounded once: the product is exact in f64, where powers from 2^-300 to 2^300 stand for all. A quiet NaN with
+/// infinite `n` gives ∞ or 0, as the instruction of AVX-512 does.
+#[cfg_attr(feature = "c-names", unsafe(no_mangle))]
+pub extern "C" fn tc_scale_f32(x: f32, n: f32) -> f32 {
+    let quiet = x.is_nan() && x.to_bits() & 0x0040_0000 != 0;
+    let power = match n.is_finite() {
+        true => libm::scalbn(1.0, libm::floorf(n).clamp(-300.0, 300.0) as i32),
+        false => libm::exp2(f64::from(n)),
+    };
+    if quiet && n.is_infinite() { power as f32 } else { (f64::from(x) * power) as f32 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,5 +115,8 @@ mod tests {
         assert!((tc_erf_f64(0.5) - 0.520_499_877_813_046_5).abs() < 1e-15);
         assert_eq!(tc_fmod_f64(-7.5, 2.0), -1.5);
         assert_eq!(tc_pow_f64(2.0, 10.0), 1024.0);
+        assert_eq!(tc_scale_f32(1.5, -148.5), 1e-45);
+        assert_eq!(tc_scale_f32(1e-45, 200.0), 2.251_8e15);
+        assert_eq!(tc_scale_f32(-1.0, f32::INFINITY), f32::NEG_INFINITY);
     }
 }

@@ -106,7 +106,8 @@ fn variant(model: &Model, request: &Request, extents: &[u64]) -> Result<Variant,
     if split(&graph, compiler.registry(), static_bytes)?.is_some() {
         return Err(Error::Staged { model: name });
     }
-    let (graph, lowered) = lowered(compiler, graph, &mut Report::default())?;
+    let choices = compiler.choices_for(Some(request.target));
+    let (graph, lowered) = lowered(compiler, graph, choices, &mut Report::default())?;
     let Lowered { plan, kernels, constants, .. } = lowered;
     verify(&plan).map_err(|error| LoadError::Plan { plan: plan.name.clone(), error })?;
     if !plan.states.is_empty() {
@@ -119,6 +120,13 @@ fn variant(model: &Model, request: &Request, extents: &[u64]) -> Result<Variant,
     if let Some((operator, node)) = external {
         let why = format!("operator `{operator}` at `{node}` is a function of this process, which an artifact lacks");
         return Err(Error::Artifact(why));
+    }
+    let vendor = plan.steps.iter().find_map(|step| match &step.op {
+        StepOp::Vendor { call, .. } => Some((call.library(), &step.name)),
+        _ => None,
+    });
+    if let Some((library, node)) = vendor {
+        return Err(Error::Artifact(format!("`{node}` is a call of {library}, which an artifact does not link")));
     }
     let library = plan.steps.iter().find(|step| !matches!(step.op, StepOp::Launch { .. } | StepOp::Copy { .. }));
     if let Some(step) = library.filter(|_| request.gpu.is_some()) {

@@ -170,6 +170,19 @@ const FLOAT_PROGRAMS: [(&str, &str, &str); 22] = [
     ),
 ];
 
+/// Of f64, whose functions are expanded on a GPU.
+const WIDE_PROGRAMS: [(&str, &str, &str); 9] = [
+    ("exponentials", "%x: T[7, 11]", "%a = exp(%x) %b = softplus(%a) %c = tanh(%b) %d = sigmoid(%x) %y = mul(%c, %d)"),
+    ("logarithms", "%x: T[7, 11]", "%s = abs(%x) %l = log(%s) %m = log1p(%s) %y = sub(%l, %m)"),
+    ("angles", "%x: T[7, 11]", "%s = sin(%x) %c = cos(%x) %t = atan(%x) %p = mul(%s, %c) %y = add(%p, %t)"),
+    ("hyperbolic", "%x: T[7, 11]", "%s = sinh(%x) %c = cosh(%x) %a = asinh(%s) %y = div(%a, %c)"),
+    ("normal distribution", "%x: T[7, 11]", "%e = erf(%x) %g = gelu(%x) %y = add(%e, %g)"),
+    ("powers", "%x: T[7, 11], %e: T[7, 11]", "%a = abs(%x) %y = pow(%a, %e)"),
+    ("wide softmax", "%x: T[4, 77]", "%y = softmax(%x)"),
+    ("remainders", "%x: T[7, 11], %z: T[7, 11]", "%y = mod(%x, %z) {fmod = true}"),
+    ("to half precision", "%x: T[7, 11]", "%h = cast(%x) {to = f16} %y = abs(%h)"),
+];
+
 struct Case {
     name: String,
     graph: Graph,
@@ -193,6 +206,7 @@ fn cases(compiler: &Compiler) -> Vec<Case> {
     let all = [&floats[..], &[DType::F64, DType::I32, DType::I64, DType::I8]].concat();
     let every = PROGRAMS.iter().flat_map(|p| all.iter().map(move |d| (p, *d)));
     let float = FLOAT_PROGRAMS.iter().flat_map(|p| floats.iter().map(move |d| (p, *d)));
+    let wide = WIDE_PROGRAMS.iter().map(|p| (p, DType::F64, false));
     let product = |(_, _, body): &&(&str, &str, &str)| body.contains("matmul") || body.contains("conv");
     let rounded = FLOAT_PROGRAMS.iter().filter(product).map(|p| (p, DType::F32, true));
     let case = |((name, inputs, body), dtype, tf32): (&(&str, &str, &str), DType, bool)| {
@@ -203,7 +217,7 @@ fn cases(compiler: &Compiler) -> Vec<Case> {
         let name = format!("{name} of {}", if tf32 { "tf32" } else { dtype.name() });
         Case { name, graph: module.graphs.into_iter().next().unwrap(), tf32 }
     };
-    every.chain(float).map(|(p, d)| (p, d, false)).chain(rounded).map(case).collect()
+    every.chain(float).map(|(p, d)| (p, d, false)).chain(rounded).chain(wide).map(case).collect()
 }
 
 /// The kernels of a graph.

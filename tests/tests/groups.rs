@@ -28,7 +28,7 @@ use crate::support::compare::{data, tensor};
 use crate::support::launches::{Recorder, Repeated, entry, execute, unnoticed};
 
 /// Inputs and body of a graph, `T` for an element type, and whether groups of warps multiply.
-const PROGRAMS: [(&str, &str, &str, bool); 11] = [
+const PROGRAMS: [(&str, &str, &str, bool); 16] = [
     ("product", "%x: T[70, 136], %w: T[136, 72]", "%y = matmul(%x, %w)", true),
     (
         "layer",
@@ -54,7 +54,22 @@ const PROGRAMS: [(&str, &str, &str, bool); 11] = [
     ("odd columns", "%x: T[65, 64], %w: T[73, 64]", "%t = transpose(%w) {perm = [1, 0]} %y = matmul(%x, %t)", true),
     ("rows too close", "%x: T[70, 100], %w: T[100, 72]", "%y = matmul(%x, %w)", false),
     ("few terms", "%x: T[128, 32], %w: T[32, 128]", "%y = matmul(%x, %w)", false),
-    ("products", "%x: T[2, 64, 64], %w: T[2, 64, 64]", "%y = matmul(%x, %w)", false),
+    ("products", "%x: T[2, 70, 64], %w: T[2, 64, 72]", "%y = matmul(%x, %w)", true),
+    (
+        "products of columns",
+        "%x: T[3, 64, 72], %w: T[3, 80, 64], %b: T[3, 72, 80]",
+        "%t = transpose(%x) {perm = [0, 2, 1]} %v = transpose(%w) {perm = [0, 2, 1]} %p = matmul(%t, %v) %y = add(%p, %b)",
+        true,
+    ),
+    (
+        "heads side by side",
+        "%x: T[2, 65, 3, 64], %w: T[2, 80, 3, 64]",
+        "%t = transpose(%x) {perm = [0, 2, 1, 3]} %v = transpose(%w) {perm = [0, 2, 3, 1]} %y = matmul(%t, %v)",
+        true,
+    ),
+    ("one matrix for two", "%x: T[2, 3, 70, 64], %w: T[3, 64, 64]", "%y = matmul(%x, %w)", false),
+    ("terms of other batches", "%x: T[2, 70, 72], %w: T[2, 72, 64]", "%y = matmul(%x, %w)", false),
+    ("short rows of a batch", "%x: T[2, 40, 64], %w: T[2, 64, 64]", "%y = matmul(%x, %w)", false),
 ];
 
 /// Instructions that order threads, the copy engine and matrix units.

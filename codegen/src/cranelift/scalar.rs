@@ -198,11 +198,11 @@ impl Gen<'_, '_> {
             ScalarOp::Fma => self.b.ins().fma(x, y, a[2].v),
             ScalarOp::Min => self.float_extremum(false, a),
             ScalarOp::Max => self.float_extremum(true, a),
-            ScalarOp::Math(_) | ScalarOp::Rem if self.ty(x).is_vector() => return Ok(None),
+            ScalarOp::Math(_) | ScalarOp::Rem | ScalarOp::Scale if self.ty(x).is_vector() => return Ok(None),
             ScalarOp::Math(f) if dtype != DType::F64 => {
                 return Err(unsupported(format!("`{}` on {dtype} was not expanded before code generation", f.name())));
             }
-            ScalarOp::Math(_) | ScalarOp::Rem => {
+            ScalarOp::Math(_) | ScalarOp::Rem | ScalarOp::Scale => {
                 let args: Vec<Value> = a.iter().map(|a| a.v).collect();
                 self.call(op, dtype, &args)?
             }

@@ -9,7 +9,7 @@ use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Prim, Reduction};
-use tensorc_ir::scalar::{MathFn, ScalarFn, ScalarNode};
+use tensorc_ir::scalar::{MathFn, ScalarFn, ScalarNode, ScalarOp};
 
 use super::layout::{self, Layouts, Runs};
 use super::{Math, Style};
@@ -118,7 +118,13 @@ impl<'a> Cluster<'a> {
 
     /// Scalar operations of the expanded bodies, per element, without calls applied to strips.
     pub fn ops(&self) -> usize {
-        let count = |f: &ScalarFn| f.nodes.iter().filter(|n| matches!(n, ScalarNode::Op(..))).count();
+        // A scaling counts as what does it otherwise, because the number of lanes must not depend on it.
+        let weight = |n: &ScalarNode| match n {
+            ScalarNode::Op(ScalarOp::Scale, _) => 9,
+            ScalarNode::Op(..) => 1,
+            _ => 0,
+        };
+        let count = |f: &ScalarFn| f.nodes.iter().map(weight).sum::<usize>();
         let inline = self.functions.iter().filter(|(n, _)| !self.apart.contains_key(n));
         let maps: usize = inline.map(|(_, f)| count(f)).sum();
         maps + self.reductions.values().map(|r| count(&r.map) + count(&r.combine)).sum::<usize>()

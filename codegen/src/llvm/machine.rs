@@ -52,6 +52,21 @@ pub(super) fn cpu(target: Target) -> (String, String) {
     }
 }
 
+fn has(features: &str, feature: &str) -> bool {
+    features.split(',').any(|f| f.strip_prefix('+') == Some(feature))
+}
+
+/// Whether the processor has AVX-512.
+fn is_wide(target: Target, features: &str) -> bool {
+    let all = || ["avx512vl", "avx512bw", "avx512dq"].iter().all(|f| has(features, f));
+    target.arch() == Arch::X86_64 && (target.level() == Level::V4 || all())
+}
+
+/// Whether code for the target has an instruction for [`tensorc_ir::scalar::ScalarOp::Scale`].
+pub(crate) fn scales(target: Target) -> bool {
+    is_wide(target, &cpu(target).1)
+}
+
 impl Processor {
     /// # Errors
     /// The build of LLVM lacks the target.
@@ -72,14 +87,14 @@ impl Processor {
         }
         let machine = found.create_target_machine_from_options(&triple, options);
         let machine = machine.ok_or_else(|| internal(format!("LLVM has no machine for {target}")))?;
-        let has = |feature: &str| features.split(',').any(|f| f.strip_prefix('+') == Some(feature));
-        let wide = target.level() == Level::V4 || has("avx512vl") && has("avx512bw") && has("avx512dq");
+        let has = |feature: &str| has(&features, feature);
+        let wide = is_wide(target, &features);
         let converts_f16 = match target.arch() {
             Arch::X86_64 => matches!(target.level(), Level::V3 | Level::V4) || has("f16c"),
             Arch::Aarch64 => true,
             Arch::Riscv64 => false,
         };
         let vector_bits = wide.then_some(512);
-        Ok(Processor { machine, emitter: Machine { converts_f16, gpu: false, groups: false }, vector_bits })
+        Ok(Processor { machine, emitter: Machine { converts_f16, scales: wide, gpu: false, groups: false }, vector_bits })
     }
 }

@@ -18,6 +18,7 @@ mod module;
 mod nvptx;
 mod scalar;
 
+pub(crate) use machine::scales;
 pub(crate) use module::objects;
 pub use module::{assembly, emit_object, ir_text};
 pub use nvptx::ptx;

@@ -48,7 +48,7 @@ pub fn ptx(kernels: &[(&str, &Kernel)], distinct: &[bool], capability: Capabilit
     module.set_data_layout(&machine.get_target_data().get_data_layout());
     for (i, (name, kernel)) in kernels.iter().enumerate() {
         let distinct = distinct.get(i).copied().unwrap_or(false);
-        let gpu = Machine { converts_f16: true, gpu: true, groups: capability == Capability::Sm90a };
+        let gpu = Machine { converts_f16: true, scales: false, gpu: true, groups: capability == Capability::Sm90a };
         translate(&cx, &module, name, kernel, (distinct, gpu)).map_err(|d| d.note(in_kernel(kernel)))?;
     }
     let llvm = |e: inkwell::support::LLVMString| internal(format!("LLVM: {}", e.to_string_lossy()));

@@ -18,6 +18,8 @@ use crate::symbols::{self, Prototype};
 pub(super) struct Machine {
     /// Whether it converts between f32 and f16.
     pub converts_f16: bool,
+    /// Whether it multiplies by powers of two, as [`ScalarOp::Scale`] does, in vectors of 128 to 512 bits.
+    pub scales: bool,
     /// Whether it is a GPU, whose kernels are launched, and which has no run-time library.
     pub gpu: bool,
     /// Whether its groups of warps multiply tiles.
@@ -100,7 +102,8 @@ impl<'c> Ir<'c, '_> {
             ScalarOp::Math(f) if dtype != DType::F64 => {
                 Err(unsupported(format!("`{}` on {dtype} was not expanded before code generation", f.name())))
             }
-            ScalarOp::Math(_) | ScalarOp::Rem => self.library(m, op, dtype, a),
+            ScalarOp::Scale if m.scales => self.scale(a[0], a[1]),
+            ScalarOp::Math(_) | ScalarOp::Rem | ScalarOp::Scale => self.library(m, op, dtype, a),
             _ => Err(internal(format!("`{}` on {dtype}", op.name()))),
         }
     }
@@ -122,6 +125,34 @@ impl<'c> Ir<'c, '_> {
             values.push(one(&args)?);
         }
         self.assemble(&values)
+    }
+
+    /// [`ScalarOp::Scale`] by the instruction, which has 4, 8 or 16 lanes.
+    fn scale(&self, x: Value<'c>, n: Value<'c>) -> Result<Value<'c>> {
+        let Some(lanes) = lanes_of(x) else {
+            let scaled = self.scale(self.splat(x, 4)?, self.splat(n, 4)?)?;
+            return self.extract(scaled, 0);
+        };
+        let lanes = lanes as usize;
+        let width = lanes.next_power_of_two().max(4);
+        let part = |v, from: usize, to: usize| self.shuffle(v, v, (from..to).map(|l| l.min(lanes - 1)));
+        if width != lanes {
+            let scaled = self.scale(part(x, 0, width)?, part(n, 0, width)?)?;
+            return self.shuffle(scaled, scaled, 0..lanes);
+        }
+        let name = match width {
+            4 => "llvm.x86.avx512.mask.scalef.ps.128",
+            8 => "llvm.x86.avx512.mask.scalef.ps.256",
+            16 => "llvm.x86.avx512.mask.scalef.ps.512",
+            _ => {
+                let half = |from: usize| self.scale(part(x, from, from + width / 2)?, part(n, from, from + width / 2)?);
+                return self.shuffle(half(0)?, half(width / 2)?, 0..width);
+            }
+        };
+        let every_lane = self.bits(self.int(width.max(8) as u32).into(), u64::MAX)?;
+        let current_rounding = self.bits(self.int(32).into(), 4)?;
+        let args = [x, n, x, every_lane, current_rounding];
+        self.intrinsic(name, &[], if width == 16 { &args } else { &args[..4] })
     }
 
     fn prototype(&self, name: &str, p: Prototype) -> inkwell::values::FunctionValue<'c> {

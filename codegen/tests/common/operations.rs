@@ -72,6 +72,7 @@ fn operations() -> Vec<ScalarOp> {
         ScalarOp::Mul,
         ScalarOp::Div,
         ScalarOp::Rem,
+        ScalarOp::Scale,
         ScalarOp::Min,
         ScalarOp::Max,
         ScalarOp::And,

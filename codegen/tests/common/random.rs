@@ -63,7 +63,7 @@ struct Generator {
     budget: usize,
 }
 
-const PLAIN: [ScalarOp; 22] = [
+const PLAIN: [ScalarOp; 23] = [
     ScalarOp::Neg,
     ScalarOp::Abs,
     ScalarOp::Sqrt,
@@ -75,6 +75,7 @@ const PLAIN: [ScalarOp; 22] = [
     ScalarOp::Mul,
     ScalarOp::Div,
     ScalarOp::Rem,
+    ScalarOp::Scale,
     ScalarOp::Min,
     ScalarOp::Max,
     ScalarOp::And,

@@ -7,6 +7,7 @@
 mod graph;
 mod kernel;
 mod prim;
+mod reads;
 mod simt;
 
 pub use graph::{eval_graph, eval_node, eval_step};

@@ -3,7 +3,9 @@
 use tensorc_abi::{DType, ExternCall, ExternFn};
 
 use super::kernel::run_kernel;
+use super::reads::Reads;
 use crate::diag::{Code, Diagnostic, Result};
+use crate::index::Index;
 use crate::prim::{Contraction, Gather, Prim, Reduction, View};
 use crate::scalar::{MathLibrary, Scalar, ScalarFn, ScalarOp};
 use crate::tensor::TensorData;
@@ -130,22 +132,71 @@ fn reduce(
 }
 
 fn view(v: &View, input: &TensorData, output: &DenseType) -> TensorData {
-    let strides = input.ty.strides();
+    let position = positions(&v.map, &input.ty, &output.dims);
+    let fill = v.fill.unwrap_or(Scalar::zero(output.dtype));
     let mut out = Vec::with_capacity(output.bytes() as usize);
     for_each_coord(&output.dims, |c| {
-        let at: Vec<i64> = v.map.iter().map(|m| m.eval(&|d| c[d as usize])).collect();
-        let inside = at.iter().zip(&input.ty.dims).all(|(i, n)| (0..*n as i64).contains(i));
-        let value = match (inside, v.fill) {
-            (false, Some(fill)) => fill,
-            _ => input.get(dot(&at, &strides)),
-        };
+        let value = position(c).map_or(fill, |at| input.get(at as u64));
         out.extend_from_slice(&value.bits.to_le_bytes()[..value.dtype.size()]);
     });
     TensorData::new(output.clone(), out.into())
         .unwrap_or_else(|| TensorData::splat(&output.dims, Scalar::zero(output.dtype)))
 }
 
+/// The position that a map reads at coordinates of an iteration; none outside of the operand.
+fn positions<'m>(map: &'m [Index], from: &'m DenseType, extents: &[u64]) -> Box<dyn Fn(&[i64]) -> Option<usize> + 'm> {
+    if let Some(reads) = Reads::of(map, &from.dims, extents) {
+        return Box::new(move |c| reads.at(c));
+    }
+    let strides = from.strides();
+    Box::new(move |c| {
+        let mut position = 0;
+        for ((index, n), stride) in map.iter().zip(&from.dims).zip(&strides) {
+            let at = index.eval(&|d| c[d as usize]);
+            if !(0..*n as i64).contains(&at) {
+                return None;
+            }
+            position += at * stride;
+        }
+        Some(position as usize)
+    })
+}
+
 fn contract(c: &Contraction, lhs: &TensorData, rhs: &TensorData, output: &DenseType) -> TensorData {
+    let reads = Reads::of(&c.lhs, lhs.dims(), &c.extents).zip(Reads::of(&c.rhs, rhs.dims(), &c.extents));
+    match reads {
+        Some((l, r)) if [lhs.dtype(), rhs.dtype(), output.dtype].into_iter().all(is_f32_or_half) => {
+            contract_f32(c, (l, &lhs.to_f32s()), (r, &rhs.to_f32s()), output)
+        }
+        _ => contract_any(c, lhs, rhs, output),
+    }
+}
+
+fn is_f32_or_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+}
+
+/// A product of operands that are widened to f32, at positions that are stepped.
+fn contract_f32(c: &Contraction, l: (Reads, &[f32]), r: (Reads, &[f32]), output: &DenseType) -> TensorData {
+    let (parallel, reduced) = c.extents.split_at(c.out_rank);
+    let ((l_outer, l_inner), (r_outer, r_inner)) = (l.0.split(c.out_rank), r.0.split(c.out_rank));
+    let mut terms = vec![];
+    for_each_coord(reduced, |coords| terms.push((l_inner.at(coords), r_inner.at(coords))));
+    let mut out = Vec::with_capacity(output.len() as usize);
+    for_each_coord(parallel, |p| {
+        let (l_row, r_row) = (l_outer.at(p), r_outer.at(p));
+        let mut sum = 0.0f32;
+        for (l_offset, r_offset) in &terms {
+            if let (Some(a), Some(b)) = (l_row.at(l_offset), r_row.at(r_offset)) {
+                sum = l.1[a].mul_add(r.1[b], sum);
+            }
+        }
+        out.push(Scalar::f32(sum).cast(output.dtype));
+    });
+    TensorData::from_fn(output.clone(), |i| out[i as usize])
+}
+
+fn contract_any(c: &Contraction, lhs: &TensorData, rhs: &TensorData, output: &DenseType) -> TensorData {
     let (parallel, reduced) = c.extents.split_at(c.out_rank);
     let (ls, rs) = (lhs.ty.strides(), rhs.ty.strides());
     let half = matches!(output.dtype, DType::F16 | DType::BF16);
@@ -199,4 +250,67 @@ fn concat(axis: usize, inputs: &[&TensorData], output: &DenseType) -> TensorData
     }
     TensorData::new(output.clone(), bytes.into())
         .unwrap_or_else(|| TensorData::splat(&output.dims, Scalar::zero(output.dtype)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prim::Method;
+
+    fn tensor(dims: &[u64], seed: u64) -> TensorData {
+        let mut rng = crate::testing::Rng::new(seed);
+        TensorData::from_fn(DenseType::new(DType::F32, dims), |_| Scalar::f32(rng.below(1000) as f32 / 99.0 - 5.0))
+    }
+
+    #[test]
+    fn stepped_positions_are_those_of_the_maps() {
+        let v = |i: u32| Index::var(i);
+        // A strided convolution over the border of an image, and a product of transposed operands.
+        let conv = Contraction {
+            extents: vec![2, 4, 5, 3, 3, 3, 2],
+            out_rank: 4,
+            lhs: vec![v(0), v(4), v(2).scale(2).add(&v(5)).offset(-1), v(3).scale(2).add(&v(6)).offset(-2)],
+            rhs: vec![v(1), v(4), v(5), v(6)],
+            method: Method::Sum,
+        };
+        let product = Contraction {
+            extents: vec![3, 4, 6],
+            out_rank: 2,
+            lhs: vec![v(2), v(0)],
+            rhs: vec![v(1), v(2).scale(-1).offset(5)],
+            method: Method::Sum,
+        };
+        let cases = [(conv, vec![2, 3, 8, 4], vec![4, 3, 3, 2]), (product, vec![6, 3], vec![4, 6])];
+        for (c, lhs, rhs) in cases {
+            let (lhs, rhs) = (tensor(&lhs, 1), tensor(&rhs, 2));
+            for dtype in [DType::F32, DType::BF16] {
+                let output = DenseType::new(dtype, &c.extents[..c.out_rank]);
+                let stepped = contract(&c, &lhs, &rhs, &output);
+                assert_eq!(stepped.bytes(), contract_any(&c, &lhs, &rhs, &output).bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn views_read_what_their_maps_say() {
+        let x = tensor(&[4, 5], 3);
+        let dims = [6u64, 7];
+        let (i, j) = (Index::var(0), Index::var(1));
+        let maps = [
+            vec![i.offset(-1), j.scale(-1).offset(5)],
+            vec![i.add(&j).floor_div(2, &dims[..]).offset(-1), j.modulo(3, &dims[..])],
+        ];
+        for map in maps {
+            let output = DenseType::new(DType::F32, &dims);
+            let fill = Scalar::f32(0.5);
+            let got = view(&View { map: map.clone(), fill: Some(fill) }, &x, &output);
+            let expected = TensorData::from_fn(output, |at| {
+                let c = [at as i64 / 7, at as i64 % 7];
+                let at: Vec<i64> = map.iter().map(|m| m.eval(&|d| c[d as usize])).collect();
+                let inside = (0..4).contains(&at[0]) && (0..5).contains(&at[1]);
+                if inside { x.get((at[0] * 5 + at[1]) as u64) } else { fill }
+            });
+            assert_eq!(got.bytes(), expected.bytes());
+        }
+    }
 }

@@ -225,6 +225,11 @@ impl Ex {
         self.binary(ScalarOp::Math(MathFn::Pow), exponent)
     }
 
+    /// `self · 2^⌊n⌋`, rounded once.
+    pub fn scale(&self, n: &Ex) -> Ex {
+        self.binary(ScalarOp::Scale, n)
+    }
+
     pub fn min(&self, other: &Ex) -> Ex {
         self.binary(ScalarOp::Min, other)
     }

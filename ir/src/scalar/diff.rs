@@ -124,6 +124,7 @@ fn partials(op: ScalarOp, a: &[Ex], y: &Ex, g: &Ex) -> Result<Vec<Option<Ex>>, S
         ScalarOp::Mul => two(g * &a[1], g * &a[0]),
         ScalarOp::Div => two(g / &a[1], -(g * y) / &a[1]),
         ScalarOp::Rem => two(g.clone(), -(g * (&a[0] / &a[1]).trunc())),
+        ScalarOp::Scale => Ok(vec![Some(g.scale(&a[1])), None]),
         ScalarOp::Min => {
             let first = a[0].cmp(CmpOp::Le, &a[1]);
             two(first.select(g, &zero()), first.select(&zero(), g))

@@ -73,6 +73,10 @@ fn apply(op: ScalarOp, a: &[Dual]) -> Dual {
             let quotient = (x.value / y.value).trunc();
             Dual { value: x.value % y.value, tangent: x.tangent - quotient * y.tangent }
         }
+        ScalarOp::Scale => {
+            let power = libm::exp2(y.value.floor());
+            x.chain(x.value * power, power)
+        }
         ScalarOp::Min => pick(x.value <= y.value),
         ScalarOp::Max => pick(x.value >= y.value),
         ScalarOp::And => truth(x.value != 0.0 && y.value != 0.0),

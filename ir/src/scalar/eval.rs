@@ -57,6 +57,7 @@ macro_rules! float_ops {
                 ScalarOp::Mul => x(0) * x(1),
                 ScalarOp::Div => x(0) / x(1),
                 ScalarOp::Rem => x(0) % x(1),
+                ScalarOp::Scale => scaled(x(0) as f32, x(1) as f32) as $t,
                 ScalarOp::Min => minimum(x(0), x(1), x(0) < x(1), x(0).is_sign_negative()),
                 ScalarOp::Max => minimum(x(0), x(1), x(0) > x(1), x(0).is_sign_positive()),
                 ScalarOp::Fma => $fma(x(0), x(1), x(2)),
@@ -69,6 +70,16 @@ macro_rules! float_ops {
 
 float_ops!(float32, f32, f32::mul_add, math32);
 float_ops!(float64, f64, f64::mul_add, math64);
+
+/// [`ScalarOp::Scale`]. The product is exact in f64, where powers from 2^-300 to 2^300 stand for all.
+fn scaled(x: f32, n: f32) -> f32 {
+    let quiet = x.is_nan() && x.to_bits() & 0x0040_0000 != 0;
+    let power = match n.is_finite() {
+        true => libm::scalbn(1.0, n.floor().clamp(-300.0, 300.0) as i32),
+        false => libm::exp2(f64::from(n)),
+    };
+    if quiet && n.is_infinite() { power as f32 } else { (f64::from(x) * power) as f32 }
+}
 
 /// IEEE minimum, or maximum with the predicates reversed: NaN wins, equal operands go by sign.
 fn minimum<T: PartialOrd + Copy>(a: T, b: T, a_first: bool, a_on_tie: bool) -> T {

@@ -38,6 +38,26 @@ pub struct ScalarFn {
 pub trait MathLibrary {
     /// The f32 expression of `f`, using no [`ScalarOp::Math`] itself.
     fn body(&self, f: MathFn) -> &ScalarFn;
+
+    /// The same with [`ScalarOp::Scale`], for processors that have it, with the same bits.
+    fn scaling_body(&self, f: MathFn) -> &ScalarFn {
+        self.body(f)
+    }
+
+    /// What `op` of operands of type `from` is by operations that every device has, where it is a call of the run-time
+    /// library elsewhere.
+    fn expansion(&self, _op: ScalarOp, _from: DType) -> Option<&ScalarFn> {
+        None
+    }
+}
+
+/// The bodies of a library with [`ScalarOp::Scale`].
+pub struct Scaling<'a>(pub &'a dyn MathLibrary);
+
+impl MathLibrary for Scaling<'_> {
+    fn body(&self, f: MathFn) -> &ScalarFn {
+        self.0.scaling_body(f)
+    }
 }
 
 impl ScalarFn {

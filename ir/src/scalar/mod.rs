@@ -11,6 +11,6 @@ mod value;
 
 pub use build::{Ex, ScalarBuilder};
 pub use dual::Dual;
-pub use expr::{MathLibrary, ScalarFn, ScalarId, ScalarNode};
+pub use expr::{MathLibrary, ScalarFn, ScalarId, ScalarNode, Scaling};
 pub use op::{CmpOp, MathFn, ScalarOp};
 pub use value::Scalar;

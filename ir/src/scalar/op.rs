@@ -125,6 +125,10 @@ pub enum ScalarOp {
     Div,
     /// Remainder with the sign of the dividend; integer `x % 0 = 0`. On floats the exact C `fmod`.
     Rem,
+    /// `x·2^⌊n⌋` of f32, rounded once, with the instruction of AVX-512 for a model: at infinite `n` the product of `x`
+    /// with ∞ or 0, which is NaN for 0·∞ and ∞·0; a NaN operand gives NaN, but a quiet one as `x` with infinite `n`
+    /// gives ∞ or 0.
+    Scale,
     /// IEEE 754-2019 minimum: NaN if either is, and -0 < +0.
     Min,
     /// IEEE 754-2019 maximum.
@@ -182,6 +186,7 @@ impl ScalarOp {
             ScalarOp::Mul => "mul",
             ScalarOp::Div => "div",
             ScalarOp::Rem => "rem",
+            ScalarOp::Scale => "scale",
             ScalarOp::Min => "min",
             ScalarOp::Max => "max",
             ScalarOp::And => "and",
@@ -206,7 +211,7 @@ impl ScalarOp {
     /// The inverse of [`ScalarOp::name`], except for the two casts.
     pub fn from_name(name: &str) -> Option<ScalarOp> {
         use ScalarOp::*;
-        const PLAIN: [ScalarOp; 28] = [
+        const PLAIN: [ScalarOp; 29] = [
             Neg,
             Abs,
             Sqrt,
@@ -220,6 +225,7 @@ impl ScalarOp {
             Mul,
             Div,
             Rem,
+            Scale,
             Min,
             Max,
             And,
@@ -283,6 +289,7 @@ impl ScalarOp {
             {
                 Ok(args[0])
             }
+            ScalarOp::Scale if args[0] == DType::F32 => Ok(DType::F32),
             ScalarOp::Neg
             | ScalarOp::Abs
             | ScalarOp::Add

@@ -389,43 +389,27 @@ pub(super) fn erf(fused: impl Fused, x: f32) -> f32 {
 
 #[inline(always)]
 pub(super) fn ndtr(fused: impl Fused, x: f32) -> f32 {
-    let v1 = x.abs(); let v3 = v1 > f32::from_bits(0x4169999a);
-    let v4 = if v3 { f32::from_bits(0x4169999a) } else { v1 }; let v7 = v4 + f32::from_bits(0x40600000);
-    let v8 = f32::from_bits(0x3f800000) / v7;
-    let v10 = fused.mul_add(v8, f32::from_bits(0xc0e00000), f32::from_bits(0x3f800000)); let v11 = v4 * v4;
-    let v12 = -v11; let v13 = fused.mul_add(v4, v4, v12); let v15 = v11 * f32::from_bits(0xbf000000);
-    let v17 = v15 < f32::from_bits(0xc2d00000); let v18 = if v17 { f32::from_bits(0xc2d00000) } else { v15 };
-    let v20 = v18 > f32::from_bits(0x42b20000); let v21 = if v20 { f32::from_bits(0x42b20000) } else { v18 };
-    let v24 = fused.mul_add(v21, f32::from_bits(0x3fb8aa3b), f32::from_bits(0x4b4000fe));
-    let v25 = v24 - f32::from_bits(0x4b4000fe); let v28 = fused.mul_add(v25, f32::from_bits(0xbf318000), v21);
-    let v29 = fused.mul_add(v25, f32::from_bits(0x395e8083), v28);
-    let v32 = fused.mul_add(f32::from_bits(0x3ab5b717), v29, f32::from_bits(0x3c0917e3));
-    let v34 = fused.mul_add(v32, v29, f32::from_bits(0x3d2aab44));
-    let v36 = fused.mul_add(v34, v29, f32::from_bits(0x3e2aaa51));
-    let v38 = fused.mul_add(v36, v29, f32::from_bits(0x3f000000));
-    let v39 = fused.mul_add(v38, v29, f32::from_bits(0x3f800000));
-    let v40 = fused.mul_add(v39, v29, f32::from_bits(0x3f800000)); let v41 = v24.to_bits() as i32;
-    let v43 = v41 >> 1_i32; let v44 = v41.wrapping_sub(v43); let v46 = v43 << 23_i32;
-    let v47 = f32::from_bits(v46 as u32); let v48 = v40 * v47; let v49 = v44 << 23_i32;
-    let v50 = f32::from_bits(v49 as u32); let v51 = v48 * v50; let v52 = v13 * f32::from_bits(0xbf000000);
-    let v53 = fused.mul_add(v51, v52, v51);
-    let v56 = fused.mul_add(f32::from_bits(0x38e74bb9), v10, f32::from_bits(0x39dcd04c));
-    let v58 = fused.mul_add(v56, v10, f32::from_bits(0xba01c21a));
-    let v60 = fused.mul_add(v58, v10, f32::from_bits(0xbb501094));
-    let v62 = fused.mul_add(v60, v10, f32::from_bits(0x3bd4c559));
-    let v64 = fused.mul_add(v62, v10, f32::from_bits(0x3c8e9798));
-    let v66 = fused.mul_add(v64, v10, f32::from_bits(0xbdedad3b));
-    let v68 = fused.mul_add(v66, v10, f32::from_bits(0x3ea17f65));
-    let v70 = fused.mul_add(v68, v10, f32::from_bits(0xbf10c8a8));
-    let v72 = fused.mul_add(v70, v10, f32::from_bits(0x3f3e920d)); let v73 = v72 * v8; let v74 = v53 * v73;
-    let v76 = x < f32::from_bits(0x00000000); let v77 = f32::from_bits(0x3f800000) - v74;
-    let v78 = if v76 { v74 } else { v77 };
-    let v81 = fused.mul_add(f32::from_bits(0xb6fcaced), v11, f32::from_bits(0x38ed478c));
-    let v83 = fused.mul_add(v81, v11, f32::from_bits(0xba9b730b));
-    let v85 = fused.mul_add(v83, v11, f32::from_bits(0x3c236683));
-    let v87 = fused.mul_add(v85, v11, f32::from_bits(0xbd882c15));
-    let v89 = fused.mul_add(v87, v11, f32::from_bits(0x3ecc422a));
-    let v90 = fused.mul_add(v89, x, f32::from_bits(0x3f000000)); let v91 = v1 < f32::from_bits(0x3f800000);
-    let v92 = if v91 { v90 } else { v78 };
-    v92
+    let v1 = x.abs(); let v3 = v1 > f32::from_bits(0x41640000);
+    let v4 = if v3 { f32::from_bits(0x41640000) } else { v1 }; let v5 = v4 * v4;
+    let v8 = fused.mul_add(v5, f32::from_bits(0xbf38aa54), f32::from_bits(0x4b400000));
+    let v11 = fused.mul_add(v8, f32::from_bits(0x3fb17200), f32::from_bits(0xcb851580));
+    let v12 = fused.mul_add(v4, v4, v11); let v13 = v8.to_bits() as i32; let v15 = v13 << 23_i32;
+    let v18 = fused.mul_add(f32::from_bits(0x57b57062), v12, f32::from_bits(0xd9893449));
+    let v20 = fused.mul_add(v18, v12, f32::from_bits(0x5b2aac75));
+    let v22 = fused.mul_add(v20, v12, f32::from_bits(0xdcaaaa4c));
+    let v24 = fused.mul_add(v22, v12, f32::from_bits(0x5e00001f));
+    let v26 = fused.mul_add(v24, v12, f32::from_bits(0xdf000011));
+    let v28 = fused.mul_add(v26, v12, f32::from_bits(0x5f800000)); let v29 = v28.to_bits() as i32;
+    let v30 = v29.wrapping_add(v15); let v31 = f32::from_bits(v30 as u32);
+    let v34 = fused.mul_add(f32::from_bits(0x15831b1f), v4, f32::from_bits(0x1c565f1c));
+    let v36 = fused.mul_add(v34, v4, f32::from_bits(0x1dd02611));
+    let v38 = fused.mul_add(v36, v4, f32::from_bits(0x1ea7e1df));
+    let v40 = fused.mul_add(v38, v4, f32::from_bits(0x1f000000)); let v41 = v31 * v40;
+    let v44 = fused.mul_add(f32::from_bits(0x3d069346), v4, f32::from_bits(0x3e81fbc8));
+    let v46 = fused.mul_add(v44, v4, f32::from_bits(0x3f5cf84d));
+    let v48 = fused.mul_add(v46, v4, f32::from_bits(0x3fba11eb));
+    let v50 = fused.mul_add(v48, v4, f32::from_bits(0x3f800000)); let v51 = v41 / v50;
+    let v53 = x < f32::from_bits(0x00000000); let v54 = f32::from_bits(0x3f800000) - v51;
+    let v55 = if v53 { v51 } else { v54 };
+    v55
 }

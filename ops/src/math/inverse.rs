@@ -2,12 +2,13 @@
 
 use tensorc_ir::scalar::Ex;
 
-use super::{horner, with_sign_of};
+use super::{by_type, horner, with_sign_of};
 
-const HALF_PI_HI: f64 = 1.570_796_370_506_286_6;
-const HALF_PI_LO: f64 = -4.371_138_828_673_793e-8;
-const PI_HI: f64 = 3.141_592_741_012_573_2;
-const PI_LO: f64 = -8.742_277_657_347_586e-8;
+/// `π` in two parts, for f32 and for f64.
+const PI: [(f64, f64); 2] = [
+    (3.141_592_741_012_573_2, -8.742_277_657_347_586e-8),
+    (3.141_592_653_589_793, 1.224_646_799_147_353_2e-16),
+];
 
 /// `(arctan u - u) / u³` in `u²`, for `u ≤ 1`; error 2^-26.1.
 const ATAN_TAIL: [f64; 10] = [
@@ -32,15 +33,63 @@ const ASIN_TAIL: [f64; 6] = [
     0.033_690_847_456_455_23,
 ];
 
+/// `(arctan u - u) / u³` in `u²`, for `u ≤ 1`; error 2^-57.0.
+const ATAN_TAIL_64: [f64; 23] = [
+    -0.333_333_333_333_333_3,
+    0.199_999_999_999_999_84,
+    -0.142_857_142_857_117_18,
+    0.111_111_111_109_298_07,
+    -0.090_909_090_840_935_06,
+    0.076_923_075_343_699_85,
+    -0.066_666_642_034_786_07,
+    0.058_823_255_392_006_9,
+    -0.052_629_313_805_217_79,
+    0.047_604_710_493_954_62,
+    -0.043_407_182_638_729_704,
+    0.039_719_081_069_244_52,
+    -0.036_139_320_776_507_194,
+    0.032_135_441_333_078_27,
+    -0.027_181_553_330_815_64,
+    0.021_121_594_179_966_983,
+    -0.014_503_079_564_732_733,
+    0.008_449_892_403_970_37,
+    -0.004_000_209_679_906_822,
+    0.001_461_744_905_420_538_5,
+    -0.000_383_940_379_729_994_67,
+    6.417_524_965_866_564e-5,
+    -5.108_841_038_822_666_5e-6,
+];
+/// `(arcsin u - u) / u³` in `u²`, for `u ≤ ½`; error 2^-57.4.
+const ASIN_TAIL_64: [f64; 13] = [
+    0.166_666_666_666_666_69,
+    0.074_999_999_999_984_33,
+    0.044_642_857_146_355_43,
+    0.030_381_944_138_531_247,
+    0.022_372_172_942_149_89,
+    0.017_352_392_720_869_973,
+    0.013_971_212_973_552_933,
+    0.011_479_177_415_184_906,
+    0.010_322_814_350_185_78,
+    0.005_457_506_718_640_358,
+    0.017_400_879_442_694_02,
+    -0.014_851_887_071_247_204,
+    0.028_757_851_367_421_566,
+];
+
+fn pi(x: &Ex) -> (f64, f64) {
+    by_type(x, PI[0], PI[1])
+}
+
 /// Beyond 1, `π/2 - arctan(1/x)`.
 pub fn atan(x: &Ex) -> Ex {
     let a = x.abs();
     let far = a.gt(&a.lit(1.0));
     let u = far.select(&(x.lit(-1.0) / &a), &a);
     let square = &u * &u;
-    let tail = horner(&square, &ATAN_TAIL) * square;
+    let tail = horner(&square, by_type(x, &ATAN_TAIL[..], &ATAN_TAIL_64)) * square;
     let zero = x.lit(0.0);
-    let (hi, lo) = (far.select(&x.lit(HALF_PI_HI), &zero), far.select(&x.lit(HALF_PI_LO), &zero));
+    let (hi, lo) = pi(x);
+    let (hi, lo) = (far.select(&x.lit(hi * 0.5), &zero), far.select(&x.lit(lo * 0.5), &zero));
     with_sign_of(&(hi + (&u + tail.fma(&u, &lo))), x)
 }
 
@@ -51,7 +100,7 @@ fn half_angle(x: &Ex) -> (Ex, Ex, Ex) {
     let near = a.lt(&a.lit(0.5));
     let square = near.select(&(&a * &a), &((x.lit(1.0) - &a) * 0.5));
     let s = near.select(&a, &square.sqrt());
-    let tail = horner(&square, &ASIN_TAIL) * square * &s;
+    let tail = horner(&square, by_type(x, &ASIN_TAIL[..], &ASIN_TAIL_64)) * square * &s;
     (near, s, tail)
 }
 
@@ -64,9 +113,10 @@ pub fn asin(x: &Ex) -> Ex {
 
 pub fn acos(x: &Ex) -> Ex {
     let (near, s, t) = half_angle(x);
+    let (hi, lo) = pi(x);
     let angle = s + t;
     let double = &angle * 2.0;
-    let far = x.lt(&x.lit(0.0)).select(&(x.lit(PI_HI) - (&double - PI_LO)), &double);
-    let middle = x.lit(HALF_PI_HI) - (with_sign_of(&angle, x) - HALF_PI_LO);
+    let far = x.lt(&x.lit(0.0)).select(&(x.lit(hi) - (&double - lo)), &double);
+    let middle = x.lit(hi * 0.5) - (with_sign_of(&angle, x) - lo * 0.5);
     near.select(&middle, &far)
 }

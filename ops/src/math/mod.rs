@@ -1,4 +1,7 @@
-//! The math library: every [`MathFn`] on f32 as a branch-free expression of cheap operations.
+//! The math library: every [`MathFn`] on f32 as a branch-free expression of cheap operations, and what devices without a
+//! run-time library compute in place of a call (`wide`): the functions on f64, remainders, and roundings to 16 bits.
+//!
+//! Most formulas serve f32 and f64, with constants by the type of their argument.
 //!
 //! Polynomials are near-minimax on the reduced range (Chebyshev interpolation in 200-bit arithmetic,
 //! or Lawson's reweighted least squares), rounded to the working type. Budgets and measured errors are in `docs/numerics.md`.
@@ -11,30 +14,63 @@ mod log;
 mod normal;
 mod pow;
 mod trig;
+mod wide;
+
+use std::sync::OnceLock;
+
+use exp::Scaling;
 
 use tensorc_ir::DType;
-use tensorc_ir::scalar::{Ex, MathFn, MathLibrary, ScalarFn};
+use tensorc_ir::scalar::{Ex, MathFn, MathLibrary, ScalarFn, ScalarOp};
 
 /// The bodies of all functions, in the order of [`MathFn::ALL`].
 pub struct Library {
     bodies: Vec<ScalarFn>,
+    /// Those of [`MathFn::Exp`] and [`MathFn::Exp2`] with [`tensorc_ir::scalar::ScalarOp::Scale`].
+    scaling: [ScalarFn; 2],
+    /// Built when first asked for.
+    wide: OnceLock<wide::Expansions>,
 }
 
 impl Library {
     /// # Errors
     /// A message naming the function whose body is ill-typed.
     pub fn new() -> Result<Library, String> {
-        let body = |f: MathFn| {
+        let body = |f: MathFn, scaling: Scaling| {
             let inputs = vec![DType::F32; f.arity()];
-            ScalarFn::build(&inputs, |_, args| vec![expression(f, args)]).map_err(|why| format!("{}: {why}", f.name()))
+            let body = ScalarFn::build(&inputs, |_, args| vec![expression(f, args, scaling)]);
+            body.map_err(|why| format!("{}: {why}", f.name()))
         };
-        Ok(Library { bodies: MathFn::ALL.into_iter().map(body).collect::<Result<_, _>>()? })
+        let bodies = MathFn::ALL.into_iter().map(|f| body(f, Scaling::Products)).collect::<Result<_, _>>()?;
+        let scaling = [body(MathFn::Exp, Scaling::Instruction)?, body(MathFn::Exp2, Scaling::Instruction)?];
+        Ok(Library { bodies, scaling, wide: OnceLock::new() })
     }
 }
 
 impl MathLibrary for Library {
     fn body(&self, f: MathFn) -> &ScalarFn {
         &self.bodies[f as usize]
+    }
+
+    fn scaling_body(&self, f: MathFn) -> &ScalarFn {
+        match f {
+            MathFn::Exp => &self.scaling[0],
+            MathFn::Exp2 => &self.scaling[1],
+            _ => self.body(f),
+        }
+    }
+
+    fn expansion(&self, op: ScalarOp, from: DType) -> Option<&ScalarFn> {
+        self.wide.get_or_init(wide::expansions).get(&(op, from))
+    }
+}
+
+/// The largest error the f64 expansion of `f` may have, in units in the last place.
+pub const fn wide_budget(f: MathFn) -> f64 {
+    match f {
+        MathFn::Ndtr => 8.0,
+        MathFn::Pow => 2.0,
+        _ => budget(f),
     }
 }
 
@@ -48,11 +84,11 @@ pub const fn budget(f: MathFn) -> f64 {
     }
 }
 
-fn expression(f: MathFn, args: &[Ex]) -> Ex {
+fn expression(f: MathFn, args: &[Ex], scaling: Scaling) -> Ex {
     let x = &args[0];
     match f {
-        MathFn::Exp => exp::exp(x),
-        MathFn::Exp2 => exp::exp2(x),
+        MathFn::Exp => exp::exp(x, scaling),
+        MathFn::Exp2 => exp::exp2(x, scaling),
         MathFn::Expm1 => exp::expm1(x),
         MathFn::Log => log::log(x),
         MathFn::Log2 => log::log2(x),
@@ -85,6 +121,55 @@ fn horner(x: &Ex, coefficients: &[f64]) -> Ex {
 /// `|magnitude|` given non-negative, with the sign of `sign`; works on the representation, so NaN
 /// and zeros keep their nature.
 fn with_sign_of(magnitude: &Ex, sign: &Ex) -> Ex {
-    let bit = sign.bitcast(DType::I32) & sign.builder().number(DType::I32, f64::from(i32::MIN));
-    (magnitude.bitcast(DType::I32) | bit).bitcast(DType::F32)
+    let minus_zero = sign.lit(-0.0).bitcast(Format::of(sign).int);
+    let bit = sign.bitcast(minus_zero.dtype()) & &minus_zero;
+    (magnitude.bitcast(minus_zero.dtype()) | bit).bitcast(sign.dtype())
+}
+
+/// A floating-point type: its representation, and constants of reductions in it.
+struct Format {
+    /// The integer of its size.
+    int: DType,
+    /// Bits of the fraction.
+    fraction: i32,
+    bias: i32,
+    least_normal: f64,
+    /// Adding 1.5·2ⁿ, `n` the bits of the fraction, leaves the nearest integer in the low bits of the representation.
+    rounder: f64,
+    /// `ln 2` in two parts; multiples of the first by an exponent are exact.
+    ln2: (f64, f64),
+}
+
+const F32: Format = Format {
+    int: DType::I32,
+    fraction: 23,
+    bias: 127,
+    least_normal: f32::MIN_POSITIVE as f64,
+    rounder: 12_582_912.0,
+    ln2: (0.693_359_375, -0.000_212_194_441_701_285_54),
+};
+const F64: Format = Format {
+    int: DType::I64,
+    fraction: 52,
+    bias: 1023,
+    least_normal: f64::MIN_POSITIVE,
+    rounder: 6_755_399_441_055_744.0,
+    ln2: (0.693_147_180_559_208_2, 7.371_002_565_167_799e-13),
+};
+
+impl Format {
+    /// That of `x`, f32 or f64.
+    fn of(x: &Ex) -> &'static Format {
+        by_type(x, &F32, &F64)
+    }
+
+    /// [`Format::rounder`] biased so that the low bits hold the integer plus the exponents' bias of two factors.
+    fn biased_rounder(&self) -> f64 {
+        self.rounder + f64::from(2 * self.bias)
+    }
+}
+
+/// One of two values, by whether `x` is f32 or f64.
+fn by_type<T>(x: &Ex, narrow: T, wide: T) -> T {
+    if x.dtype() == DType::F64 { wide } else { narrow }
 }

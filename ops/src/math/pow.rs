@@ -58,10 +58,14 @@ fn narrow_exp2(t: &Ex) -> Ex {
 }
 
 pub fn pow(x: &Ex, y: &Ex) -> Ex {
+    with_special_cases(x, y, |a| narrow_exp2(&(y.cast(DType::F64) * wide_log2(a))))
+}
+
+/// `xʸ` where `magnitude` gives `|x|ʸ` of numbers.
+pub(super) fn with_special_cases(x: &Ex, y: &Ex, magnitude: impl FnOnce(&Ex) -> Ex) -> Ex {
     let (zero, one) = (x.lit(0.0), x.lit(1.0));
     let a = x.abs();
-    let t = y.cast(DType::F64) * wide_log2(&a);
-    let magnitude = a.eq(&one).select(&one, &narrow_exp2(&t));
+    let magnitude = a.eq(&one).select(&one, &magnitude(&a));
     let whole = y.floor().eq(y);
     let half = y * 0.5;
     let odd = &whole & &half.floor().ne(&half);

@@ -5,12 +5,13 @@
 //! folds along memory, `column` for folds across it, `contract` for products and convolutions, `matrix` for those that matrix units
 //! compute, `groups` for those that groups of warps do, `attention` for attention. `tiles` and `fragments` multiply tiles in
 //! shared memory, by ordinary multiplications and by matrix units. `loops` opens the loops of a launch; `parallel` makes a launch of
-//! any other kernel.
+//! any other kernel. `functions` expands what would be calls.
 
 mod attention;
 mod column;
 mod contract;
 mod fragments;
+mod functions;
 mod groups;
 mod loops;
 mod map;
@@ -33,6 +34,11 @@ pub use parallel::launched;
 
 /// Emits a cluster as one kernel, with parameters as [`super::emit`] gives them.
 pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Emitted> {
+    let emitted = scheduled(class, body, name, math, layouts)?;
+    Ok(Emitted { kernel: functions::expanded(emitted.kernel, math.library), ..emitted })
+}
+
+fn scheduled(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Emitted> {
     let cluster = Cluster::new(body, Math { style: Style::Wide, ..math }, layouts)?;
     let space = match class {
         FusionClass::Map => return map::emit(&cluster, name),

@@ -4,7 +4,9 @@ use tensorc_ir::DType;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, LoopKind, Operand, Stmt, Var, VarInfo, WARP};
-use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+use tensorc_ir::scalar::{CmpOp, MathLibrary, Scalar, ScalarOp};
+
+use super::functions::expanded;
 
 /// Threads of a block.
 const THREADS: u64 = 128;
@@ -13,7 +15,7 @@ const THREADS: u64 = 128;
 ///
 /// # Errors
 /// [`Code::Unsupported`] if it applies library functions to strips, or takes scalars.
-pub fn launched(kernel: &Kernel) -> Result<Kernel> {
+pub fn launched(kernel: &Kernel, library: &dyn MathLibrary) -> Result<Kernel> {
     let refuse = |why: &str| Err(Diagnostic::new(Code::Unsupported, format!("kernel `{}` {why}", kernel.name)));
     if has_strips(&kernel.body) {
         return refuse("applies functions to strips, which a GPU does not have");
@@ -50,7 +52,7 @@ pub fn launched(kernel: &Kernel) -> Result<Kernel> {
     };
     let threads = nest(thread, threads, LoopKind::Threads, program);
     out.body = vec![nest(block, blocks, LoopKind::Grid, vec![threads])];
-    Ok(out)
+    Ok(expanded(out, library))
 }
 
 fn has_strips(body: &[Stmt]) -> bool {
