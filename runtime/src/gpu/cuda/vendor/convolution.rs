@@ -57,7 +57,8 @@ impl Library {
         if !unsafe { sys::is_culib_present() } {
             return Err("cuDNN is not installed here (libcudnn.so was not found)".into());
         }
-        // The bindings panic without one. SAFETY: the library is there; symbols are not used, so their type does not matter.
+        // The bindings panic without one.
+        // SAFETY: the library is there; symbols are not used, so their type does not matter.
         let has = |name: &&str| unsafe { sys::culib().get::<*const c_void>(name.as_bytes()) }.is_ok();
         if let Some(name) = FUNCTIONS.iter().find(|name| !has(name)) {
             return Err(format!("the cuDNN that is installed here has no {name}"));
