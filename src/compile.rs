@@ -18,7 +18,8 @@ use tensorc_runtime::profiler::Span;
 use tensorc_runtime::{Executable, WeightStorage, pack_weight};
 
 use crate::compiler::COMPILE;
-use crate::{Compiler, Error, gpu};
+use crate::gpu::{self, vendor};
+use crate::{Compiler, Error};
 
 /// A compiled graph of fixed shapes.
 pub struct Compiled {
@@ -133,8 +134,8 @@ fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Com
         let weights = report.timed(compiler, "pack-weights", || pack_weights(compiler, &plan, &constants))?;
         compiler.progress("generate code");
         let executable = report.timed(compiler, "codegen", || {
-            let functions = gpu::load(driver, &plan, &kernels)?;
-            link_device(driver, plan, &functions, weights)
+            let (kernels, calls) = (gpu::load(driver, &plan, &kernels)?, vendor::load(driver, &plan)?);
+            link_device(driver, plan, [&kernels, &calls], weights)
         })?;
         return Ok(Compiled { executable: Arc::new(executable), report });
     }
@@ -182,10 +183,10 @@ pub(crate) fn pack_weights(
 fn link_device(
     driver: &Arc<dyn Driver>,
     plan: Plan,
-    functions: &[Function],
+    functions: [&[Function]; 2],
     weights: Vec<WeightStorage>,
 ) -> Result<Executable, Error> {
-    // SAFETY: the functions are the kernels the plan was lowered with; lowering bounds every access by the buffers'
+    // SAFETY: the functions are the kernels and calls the plan was lowered with; lowering bounds every access by the buffers'
     // sizes.
     unsafe { Executable::on_device(plan, driver.clone(), functions, weights) }.map_err(Error::from)
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use tensorc_codegen::emit::Style;
 use tensorc_codegen::jit::{Backend, KernelCache};
-use tensorc_codegen::lower::{Choices, Joins};
+use tensorc_codegen::lower::{Choices, GpuLibraries, Joins};
 use tensorc_codegen::target::Target;
 use tensorc_frontend::mxnet::params::{self, Checkpoint};
 use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import, signature};
@@ -40,6 +40,9 @@ pub struct Options {
     /// Where models run, if not here: passes and kernels are made for a GPU then. Arrays run on the device that they are
     /// on.
     pub gpu: Option<Arc<dyn Driver>>,
+    /// What libraries of the GPU's maker compute, found where the model runs; by default nothing, so that a model needs no more
+    /// than the driver and its code and results do not depend on versions of libraries.
+    pub gpu_libraries: GpuLibraries,
     /// Called when a phase of compilation begins.
     pub progress: Option<fn(&str)>,
     /// While it is on, records what compiling and running take.
@@ -172,7 +175,8 @@ impl Compiler {
         let passes = &self.0.options.passes;
         let has_scale = target.is_some_and(|target| self.0.options.backend.scales(target));
         let scales = has_scale && passes.device == Device::Cpu;
-        Choices { joins, style, tf32: passes.tf32 && passes.reassociate, scales }
+        let tf32 = passes.tf32 && passes.reassociate;
+        Choices { joins, style, tf32, libraries: self.0.options.gpu_libraries, scales }
     }
 
     pub(crate) fn kernels(&self) -> &KernelCache {

@@ -1,5 +1,7 @@
 //! Plans for a GPU: kernels become code of the form its driver takes.
 
+pub(crate) mod vendor;
+
 use std::sync::Arc;
 
 use tensorc_abi::{BufferId, Home, Plan, StepOp};

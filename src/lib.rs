@@ -43,6 +43,7 @@ pub use tensor::Tensor;
 pub use tensorc_abi as abi;
 pub use tensorc_abi::DType;
 pub use tensorc_codegen::jit::Backend;
+pub use tensorc_codegen::lower::GpuLibraries;
 pub use tensorc_codegen::target::Target;
 pub use tensorc_ir as ir;
 pub use tensorc_ir::graph::Graph;

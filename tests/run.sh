@@ -32,9 +32,9 @@ if has_llvm; then
   cargo build --release --workspace --features cuda
   export TENSORC_BACKEND=llvm
   cargo test --release --workspace --features cuda \
-    --test llvm --test strips --test math_library --test random_kernels --test scalar_ops --test stored --test corpus
+    --test llvm --test ptx --test strips --test math_library --test random_kernels --test scalar_ops --test stored --test corpus
   cargo test --release --workspace --features cuda --test suite -- \
-    operators::chosen onnx:: mxnet_ops:: random:: shapes:: differential::attention aot:: code_cache:: gpu::
+    operators::chosen onnx:: mxnet_ops:: random:: shapes:: differential::attention aot:: code_cache:: gpu:: groups::
   tests/cross.sh llvm
 else
   echo "SKIP: the back end of LLVM is not tested, LLVM 22 is not installed (${packages[*]})"

@@ -11,7 +11,7 @@
 /// First word of every image.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
 /// Version of the layout. Readers accept their own major version with any minor version up to their own.
-pub const VERSION: Version = Version { major: 1, minor: 1 };
+pub const VERSION: Version = Version { major: 1, minor: 2 };
 /// Most dimensions of a tensor in an image.
 pub const MAX_RANK: usize = 16;
 
@@ -76,6 +76,27 @@ pub mod gpu {
     /// The same of the machine code, all zeros if there is none.
     pub const CUBIN: usize = 6;
     pub const WORDS: usize = 9;
+    /// Behind the record since version 1.2: number of [`super::matrix`] records, and their offset.
+    pub const MATRICES: usize = WORDS;
+}
+
+/// Positions in the record of a matrix of 16-bit elements that the copy engine is told of when a kernel is launched: a parameter
+/// behind the addresses, in the order of the records. Rows of its boxes have 64 elements, in pieces of 16 bytes permuted by row.
+pub mod matrix {
+    pub const KERNEL: usize = 0;
+    /// Which of the kernel's parameters it lies in.
+    pub const ARGUMENT: usize = 1;
+    /// 1 if elements are bf16, 0 if they are f16.
+    pub const BF16: usize = 2;
+    pub const ROWS: usize = 3;
+    pub const COLUMNS: usize = 4;
+    /// Elements from one row to the next.
+    pub const STRIDE: usize = 5;
+    /// Rows of a box.
+    pub const BOX_ROWS: usize = 6;
+    pub const WORDS: usize = 7;
+    /// Most of a kernel.
+    pub const MOST: usize = 4;
 }
 
 /// Positions in the record of how a kernel is launched. Its parameters are addresses.

@@ -20,6 +20,8 @@ mod part;
 pub mod plan;
 #[cfg(feature = "plan")]
 pub mod seal;
+#[cfg(feature = "plan")]
+pub mod vendor;
 mod words;
 
 pub use dtype::DType;
@@ -30,6 +32,8 @@ pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Conv2d, ConvLayout, Con
 pub use part::Part;
 #[cfg(feature = "plan")]
 pub use plan::{Arg, Buffer, BufferId, Epilogue, Home, KernelId, Plan, Step, StepOp, Weight};
+#[cfg(feature = "plan")]
+pub use vendor::{VendorCall, VendorContraction};
 
 /// Entry point of every generated kernel.
 ///

@@ -19,7 +19,8 @@ pub struct MatrixLayout {
     pub col_stride: i64,
 }
 
-/// `C[b, m, n] = Σ_k A[b, m, k] · B[b, k, n]`, f32, for every batch index `b`.
+/// `C[b, m, n] = Σ_k A[b, m, k] · B[b, k, n]` for every batch index `b`; of f32, other than in a call of a GPU's library
+/// ([`crate::vendor`]), to which the next paragraph does not apply.
 ///
 /// The sum runs over ascending k with one fused multiply-add per term inside a k block; the
 /// blocking depends on the shape alone, so results do not depend on the number of threads.
@@ -38,7 +39,7 @@ pub struct BatchedGemm {
     pub b_packed: bool,
 }
 
-/// Two-dimensional convolution over f32 data, zero padded, or one of its gradients:
+/// Two-dimensional convolution, zero padded, or one of its gradients; of f32, other than in a call of a GPU's library:
 ///
 /// `y[n, g·oc + o, p, q] = Σ_{i,r,s} x[n, g·ic + i, p·sh + r·dh - ph, q·sw + s·dw - pw] · w[g·oc + o, i, r, s]`
 ///

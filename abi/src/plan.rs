@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Attention, BatchedGemm, Conv2d, DType, Packing, Part};
+use crate::{Attention, BatchedGemm, Conv2d, DType, Packing, Part, VendorCall};
 
 /// Position of a buffer in [`Plan::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -184,6 +184,8 @@ pub enum StepOp {
     /// Library attention. The epilogue is applied to tiles of scores: its kernel takes the tile, then `args`,
     /// all of them read.
     Attention { call: Attention, q: BufferId, k: BufferId, v: BufferId, out: BufferId, epilogue: Option<Epilogue> },
+    /// A call of a library of a GPU's maker: operands, result, working memory if it has any.
+    Vendor { call: VendorCall, args: Vec<Arg> },
     /// Byte copy of a whole buffer.
     Copy { src: BufferId, dst: BufferId },
     /// A function of the host, by its position in the table that the plan is linked with: a plan with such a
@@ -211,7 +213,7 @@ impl StepOp {
                 (vec![read(*q), read(*k), read(*v), write(*out)], epilogue.as_ref())
             }
             StepOp::Copy { src, dst } => (vec![read(*src), write(*dst)], None),
-            StepOp::Extern { args, .. } => (args.clone(), None),
+            StepOp::Extern { args, .. } | StepOp::Vendor { args, .. } => (args.clone(), None),
         };
         if let Some(epilogue) = epilogue {
             args.extend(epilogue.args.iter().copied());

@@ -6,6 +6,7 @@ mod backends;
 mod engine;
 mod engine_cost;
 mod fit_machine;
+mod libraries;
 mod list_nets;
 mod load;
 mod memory;
@@ -35,6 +36,8 @@ enum Verb {
     FitMachine(fit_machine::Arguments),
     NdarrayChain(ndarray::ChainArguments),
     NdarrayLoop(ndarray::LoopArguments),
+    /// Kernels for a GPU against cuBLASLt and cuDNN.
+    Libraries(libraries::Arguments),
     /// Time of training steps.
     BenchTrain(train::Arguments),
     /// Time from a compiled library on disk to its first result.
@@ -54,6 +57,7 @@ fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
         Verb::FitMachine(arguments) => fit_machine::run(&arguments)?,
         Verb::NdarrayChain(arguments) => ndarray::chain(&arguments)?,
         Verb::NdarrayLoop(arguments) => ndarray::training_loop(&arguments)?,
+        Verb::Libraries(arguments) => libraries::run(&arguments)?,
         Verb::BenchTrain(arguments) => train::run(&arguments)?,
         Verb::Load(arguments) => load::run(&arguments)?,
         Verb::Memory(arguments) => memory::run(&arguments)?,

@@ -57,12 +57,18 @@ struct Axis {
 /// `out_strides` gives the distance in the result of a step along each of the first
 /// `contraction.out_rank` axes; row-major if `None`.
 pub fn as_gemm(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides: Option<&[i64]>) -> Option<Gemm> {
-    if lhs.dtype != DType::F32 || rhs.dtype != DType::F32 || c.extents.contains(&0) {
+    let single = [lhs, rhs].iter().all(|ty| ty.dtype == DType::F32);
+    if single { as_product(c, lhs, rhs, out_strides) } else { None }
+}
+
+/// As [`as_gemm`], whatever the types.
+pub fn as_product(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides: Option<&[i64]>) -> Option<Gemm> {
+    if c.extents.contains(&0) {
         return None;
     }
     let (a, a_offset) = strides(&c.lhs, lhs, &c.extents)?;
     let (b, b_offset) = strides(&c.rhs, rhs, &c.extents)?;
-    let row_major = DenseType::new(DType::F32, &c.extents[..c.out_rank]).strides();
+    let row_major = DenseType::new(lhs.dtype, &c.extents[..c.out_rank]).strides();
     let out = out_strides.unwrap_or(&row_major);
     let axes: Vec<Axis> = (0..c.extents.len())
         .filter(|&i| c.extents[i] != 1)
@@ -168,13 +174,19 @@ fn strides(map: &[Index], ty: &DenseType, extents: &[u64]) -> Option<(Vec<i64>, 
     flat.is_affine().then(|| strides.collect::<Option<Vec<_>>>())?.map(|s| (s, flat.constant))
 }
 
-/// The contraction as a convolution over NCHW f32 (one- or two-dimensional, grouped or not), with
+/// The contraction as a convolution of f32 as [`as_forward`] recognises it.
+pub fn as_conv(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
+    let single = [lhs, rhs].iter().all(|ty| ty.dtype == DType::F32);
+    if single { as_forward(c, lhs, rhs) } else { None }
+}
+
+/// The contraction as a convolution over NCHW data (one- or two-dimensional, grouped or not) of any type, with
 /// filters as they are.
 ///
 /// Axes `[n, oc, out…, ic, kernel…]`, where `oc` counts output channels of all groups; left operand
 /// `(n, floordiv(oc, oc per group)·ic per group + ic, out·stride + kernel·dilation - pad, …)`, right
 /// operand `(oc, ic, kernel…)`.
-pub fn as_conv(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
+pub fn as_forward(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
     let spatial = lhs.rank().checked_sub(2)?;
     let joined;
     let c = match c.out_rank == spatial + 3 {
@@ -184,7 +196,7 @@ pub fn as_conv(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv
         }
         false => c,
     };
-    if lhs.dtype != DType::F32 || rhs.dtype != DType::F32 || rhs.rank() != lhs.rank() || !(1..=2).contains(&spatial) {
+    if rhs.rank() != lhs.rank() || !(1..=2).contains(&spatial) {
         return None;
     }
     let (out, ic) = (2, c.out_rank);

@@ -65,7 +65,7 @@ fn functions(driver: &dyn Driver, n: u64) -> Vec<Function> {
 fn on_device(driver: &Arc<dyn Driver>, plan: Plan, n: u64, weights: Vec<WeightStorage>) -> Arc<Executable> {
     let functions = functions(&**driver, n);
     // SAFETY: the functions above stay inside the buffers of these plans.
-    Arc::new(unsafe { Executable::on_device(plan, driver.clone(), &functions, weights) }.unwrap())
+    Arc::new(unsafe { Executable::on_device(plan, driver.clone(), [&functions, &[]], weights) }.unwrap())
 }
 
 /// What `chain` computes.

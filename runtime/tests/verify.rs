@@ -7,7 +7,7 @@ mod common;
 use common::*;
 use tensorc_abi::{
     BatchedGemm, BufferId, Conv2d, ConvLayout, ConvPass, DType, Home, KernelId, MatrixLayout, Packing, Part, Plan,
-    StepOp,
+    StepOp, VendorCall, VendorContraction,
 };
 use tensorc_runtime::plan::{PlanError, Side, verify};
 
@@ -218,6 +218,59 @@ fn products_stay_inside_their_operands() {
     assert_eq!(broken_product(|_, call| (call.a.col_stride, call.k) = (i64::MIN, u64::MAX)), bounds("a", 24));
 }
 
+/// The product with a bias, in f16, as a library of a GPU's maker computes it.
+fn broken_call(change: impl FnOnce(&mut Plan, &mut VendorCall)) -> PlanError {
+    let mut plan = product();
+    let StepOp::Gemm { call, a, b, c, .. } = plan.steps[0].op.clone() else { unreachable!() };
+    plan.buffers.iter_mut().for_each(|b| b.dtype = DType::F16);
+    plan.buffers[b.0 as usize].home = Home::Input(1);
+    let bias = buffer(&mut plan, "bias", &[5], Home::Input(2));
+    let memory = buffer(&mut plan, "memory", &[256], Home::Arena(0));
+    plan.buffers[bias.0 as usize].dtype = DType::F16;
+    plan.buffers[memory.0 as usize].dtype = DType::U8;
+    plan.arena_bytes = 256;
+    plan.lower_bound_bytes = 256;
+    let contraction = VendorContraction::Product { call, bias: true };
+    let mut call = VendorCall { contraction, dtype: DType::F16, tf32: false, workspace: 256 };
+    let args = vec![read(a), read(b), read(bias), write(c), write(memory)];
+    plan.steps[0].op = StepOp::Vendor { call, args: args.clone() };
+    verify(&plan).unwrap();
+    change(&mut plan, &mut call);
+    if let StepOp::Vendor { args, .. } = &plan.steps[0].op {
+        plan.steps[0].op = StepOp::Vendor { call, args: args.clone() };
+    }
+    verify(&plan).unwrap_err()
+}
+
+#[test]
+fn calls_of_a_gpus_libraries_stay_inside_their_operands() {
+    let step = || "dot".to_owned();
+    let bounds = |buffer: &str, len| PlanError::Bounds { step: step(), buffer: buffer.into(), len };
+    let parameters = |what| PlanError::Parameters { step: step(), what };
+    let product = |call: &mut VendorCall, change: fn(&mut BatchedGemm)| match &mut call.contraction {
+        VendorContraction::Product { call, .. } => change(call),
+        VendorContraction::Convolution(_) => unreachable!(),
+    };
+    assert_eq!(broken_call(|_, call| product(call, |c| c.a.offset = 1)), bounds("a", 24));
+    assert_eq!(broken_call(|_, call| call.workspace = 257), bounds("memory", 256));
+    let form = "a library does not compute a contraction of this form";
+    assert_eq!(broken_call(|_, call| product(call, |c| c.a.col_stride = 2)), parameters(form));
+    assert_eq!(broken_call(|_, call| product(call, |c| c.b_packed = true)), parameters(form));
+    assert_eq!(broken_call(|_, call| call.tf32 = true), parameters(form));
+    let other = "a call of a library has other arguments";
+    assert_eq!(broken_call(|_, call| call.workspace = 0), parameters(other));
+    let args = |plan: &mut Plan, change: fn(&mut Vec<tensorc_abi::Arg>)| match &mut plan.steps[0].op {
+        StepOp::Vendor { args, .. } => change(args),
+        _ => unreachable!(),
+    };
+    assert_eq!(broken_call(|plan, _| args(plan, |a| a[2].writes = true)), parameters(other));
+    assert_eq!(broken_call(|plan, _| args(plan, |a| a[2] = a[0])), bounds("a", 24));
+    let expected = DType::F32;
+    let dtype = DType::F16;
+    let error = broken_call(|_, call| call.dtype = expected);
+    assert_eq!(error, PlanError::OperandType { step: step(), buffer: "a".into(), dtype, expected });
+}
+
 /// A batch axis with stride 0 stays inside the operands, but all its products are written to one place.
 fn shared_result() -> PlanError {
     PlanError::Parameters { step: "dot".into(), what: "blocks of its result overlap" }
@@ -226,7 +279,10 @@ fn shared_result() -> PlanError {
 #[test]
 fn products_need_f32_and_matching_layouts() {
     let error = broken_product(|plan, _| plan.buffers[1].dtype = DType::I32);
-    assert_eq!(error, PlanError::OperandType { step: "dot".into(), buffer: "b".into(), dtype: DType::I32 });
+    assert_eq!(
+        error,
+        PlanError::OperandType { step: "dot".into(), buffer: "b".into(), dtype: DType::I32, expected: DType::F32 }
+    );
     let packing = PlanError::Packing { step: "dot".into(), buffer: "b".into() };
     assert_eq!(broken_product(|_, call| call.b_packed = true), packing);
     let error = broken_product(|_, call| call.c.col_stride = 2);

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tensorc_abi::image::matrix;
 use tensorc_codegen::object::kernel_name;
 use tensorc_codegen::target::Capability;
 use tensorc_ir::kir::Kernel;
@@ -74,9 +75,9 @@ impl Code {
             }
         }
         let text = module(kernels, &entries, &apart, gpu.capability)?;
-        if let Some(entry) = entries.iter().find(|entry| !entry.matrices.is_empty()) {
-            let why =
-                format!("kernel `{}` has the copy engine read matrices, which an artifact cannot ask for", entry.name);
+        if let Some(entry) = entries.iter().find(|entry| entry.matrices.len() > matrix::MOST) {
+            let most = matrix::MOST;
+            let why = format!("kernel `{}` has the copy engine read more matrices than {most}", entry.name);
             return Err(Error::Artifact(why));
         }
         let mut ptx = text.into_bytes();

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use tensorc_abi::image::{LIBRARIES, MAGIC, VERSION, checksum, gpu, header, slot, step};
+use tensorc_abi::image::{LIBRARIES, MAGIC, VERSION, checksum, gpu, header, matrix, slot, step};
 use tensorc_abi::{Buffer, BufferId, Epilogue, Home, Plan, Step, StepOp};
 use tensorc_kernels::{ConvWay, conv_way};
+use tensorc_runtime::gpu::{Entry, Matrix};
 use tensorc_runtime::plan::division;
 
 use super::Request;
@@ -23,7 +24,7 @@ pub struct Contents<'c> {
     pub gpu: Option<&'c Code>,
 }
 
-/// The kind of a step; `None` for a function of the host.
+/// The kind of a step; `None` for a function of the host or a call of a vendor's library.
 pub fn kind(op: &StepOp) -> Option<u64> {
     Some(match op {
         StepOp::Launch { .. } => step::KERNEL,
@@ -38,7 +39,7 @@ pub fn kind(op: &StepOp) -> Option<u64> {
             ConvWay::BlockedDepthwise => "tc_rt_conv_blocked_depthwise",
             ConvWay::Winograd => "tc_rt_conv_winograd",
         })?,
-        StepOp::Extern { .. } => return None,
+        StepOp::Extern { .. } | StepOp::Vendor { .. } => return None,
     })
 }
 
@@ -130,7 +131,17 @@ impl Writer {
         let mut record = [0; gpu::WORDS];
         record[..gpu::PTX].copy_from_slice(&[capability, later, launches]);
         record[gpu::PTX..].copy_from_slice(&code.hashes());
-        self.put(&record)
+        let each = |(kernel, entry): (usize, &Entry)| {
+            let of = move |m: &Matrix| {
+                [kernel as u64, m.argument.into(), m.bf16.into(), m.rows, m.columns, m.stride, m.box_rows.into()]
+            };
+            entry.matrices.iter().flat_map(of).collect::<Vec<u64>>()
+        };
+        let matrices: Vec<u64> = code.entries.iter().enumerate().flat_map(each).collect();
+        let at = self.put(&matrices);
+        let record = self.put(&record);
+        self.put(&[(matrices.len() / matrix::WORDS) as u64, at]);
+        record
     }
 
     fn variant(&mut self, contents: &Contents<'_>, i: usize) -> u64 {
@@ -162,7 +173,7 @@ impl Writer {
         let number = |kernel: u32| u64::from(kernels[kernel as usize]);
         let (call, epilogue): (u64, &Option<Epilogue>) = match &s.op {
             StepOp::Launch { kernel, .. } => return (number(kernel.0), 0, 0),
-            StepOp::Copy { .. } | StepOp::Extern { .. } => return (0, 0, 0),
+            StepOp::Copy { .. } | StepOp::Extern { .. } | StepOp::Vendor { .. } => return (0, 0, 0),
             StepOp::Gemm { call, epilogue, .. } => (self.put(&call.to_words()), epilogue),
             StepOp::Conv { call, epilogue, .. } => (self.put(&call.to_words()), epilogue),
             StepOp::Attention { call, epilogue, .. } => (self.put(&call.to_words()), epilogue),

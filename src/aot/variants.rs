@@ -121,6 +121,13 @@ fn variant(model: &Model, request: &Request, extents: &[u64]) -> Result<Variant,
         let why = format!("operator `{operator}` at `{node}` is a function of this process, which an artifact lacks");
         return Err(Error::Artifact(why));
     }
+    let vendor = plan.steps.iter().find_map(|step| match &step.op {
+        StepOp::Vendor { call, .. } => Some((call.library(), &step.name)),
+        _ => None,
+    });
+    if let Some((library, node)) = vendor {
+        return Err(Error::Artifact(format!("`{node}` is a call of {library}, which an artifact does not link")));
+    }
     let library = plan.steps.iter().find(|step| !matches!(step.op, StepOp::Launch { .. } | StepOp::Copy { .. }));
     if let Some(step) = library.filter(|_| request.gpu.is_some()) {
         return Err(Error::Artifact(format!("`{}` is a call of a library for processors", step.name)));

@@ -183,6 +183,7 @@ fn kind(plan: &Plan, op: &StepOp) -> String {
                 if epilogue.is_some() { " + epilogue" } else { "" }
             )
         }
+        StepOp::Vendor { call, .. } => call.library().to_owned(),
         StepOp::Extern { operator, .. } => format!("function of `{operator}`"),
         StepOp::Copy { src, .. } => format!("copy {} B", plan.buffer(*src).bytes()),
     }

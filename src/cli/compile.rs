@@ -9,7 +9,7 @@ use tensorc::aot::link::{Product, Tools, link};
 use tensorc::aot::{Artifact, Request, bindings, compile};
 use tensorc::ir::Module;
 use tensorc::ir::text::{PrintOptions, print_module};
-use tensorc::passes::Device;
+use tensorc::runtime::Device as Place;
 use tensorc::{Backend, Options, Target};
 use tensorc_codegen::target::Capability;
 
@@ -90,8 +90,9 @@ enum Weights {
 pub fn run(args: &AheadArgs) -> Result<(), Failure> {
     let (target, gpu) = targets(args)?;
     let mut options = Options::default();
-    if gpu.is_some() {
-        options.passes.device = Device::Gpu;
+    if let Some(gpu) = &gpu {
+        // Kernels are written for GPUs of the capability; none is asked for.
+        options.gpu = Some(tensorc::gpu::interpreted_as(Place::accelerator(0), gpu.capability));
     }
     let compiler = args.compile.compiler_with(None, options)?;
     let model = args.model.load(&compiler)?;

@@ -161,6 +161,8 @@ struct Cost {
     convolutions: usize,
     copies: usize,
     functions: usize,
+    /// Calls of cuBLASLt and cuDNN.
+    vendor: [usize; 2],
     weight_bytes: u64,
     peak: u64,
     bound: u64,
@@ -181,6 +183,10 @@ impl Cost {
             convolutions: count(|op| matches!(op, StepOp::Conv { .. })),
             copies: count(|op| matches!(op, StepOp::Copy { .. })),
             functions: count(|op| matches!(op, StepOp::Extern { .. })),
+            vendor: [
+                count(|op| matches!(op, StepOp::Vendor { call, .. } if call.library() == "cuBLASLt")),
+                count(|op| matches!(op, StepOp::Vendor { call, .. } if call.library() == "cuDNN")),
+            ],
             weight_bytes: weights.map(|b| b.bytes()).sum(),
             peak: plan.arena_bytes,
             bound: plan.lower_bound_bytes,
@@ -212,7 +218,9 @@ fn json(model: &Contents, cost: &Cost, notes: &[String]) -> Json {
         "estimated_us": cost.estimate_us,
         "steps": cost.steps,
         "kernels": cost.kernels,
-        "library_calls": { "gemm": cost.gemms, "conv": cost.convolutions },
+        "library_calls": {
+            "gemm": cost.gemms, "conv": cost.convolutions, "cublaslt": cost.vendor[0], "cudnn": cost.vendor[1],
+        },
         "copies": cost.copies,
         "functions": cost.functions,
         "weight_bytes": cost.weight_bytes,
@@ -252,6 +260,10 @@ fn table(model: &Contents, cost: &Cost, notes: &[String]) -> Result<String, std:
         "steps        {}: {} kernels, {} matrix products, {} convolutions, {} copies, {} functions",
         cost.steps, cost.kernels, cost.gemms, cost.convolutions, cost.copies, cost.functions
     )?;
+    if cost.vendor != [0; 2] {
+        let [products, convolutions] = cost.vendor;
+        writeln!(text, "libraries    {products} products by cuBLASLt, {convolutions} convolutions by cuDNN")?;
+    }
     writeln!(text, "weights      {} as the kernels read them, before packing", megabytes(cost.weight_bytes))?;
     writeln!(
         text,

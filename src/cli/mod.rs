@@ -24,7 +24,7 @@ use tensorc::passes::cost::Machine;
 use tensorc::passes::fuse::By;
 use tensorc::runtime::gpu::Driver;
 use tensorc::runtime::{Device as Place, DeviceKind};
-use tensorc::{Backend, Compiler, Model, Options};
+use tensorc::{Backend, Compiler, GpuLibraries, Model, Options};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -83,6 +83,9 @@ pub struct CompileArgs {
     /// executed by the interpreter
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: String,
+    /// What libraries of the GPU's maker compute: none, cublaslt (products), cudnn (convolutions) or all
+    #[arg(long, value_name = "LIBRARIES", default_value = "none")]
+    gpu_libraries: String,
     /// What kernels are assumed to cost, as `tensorc opt --print-cost-model` prints it
     #[arg(long, value_name = "FILE")]
     cost_model: Option<PathBuf>,
@@ -128,6 +131,8 @@ impl CompileArgs {
             let unknown = || Usage(format!("--fusion: unknown way `{name}`; known: {known}"));
             options.passes.fuse = By::from_name(name).ok_or_else(unknown)?;
         }
+        let known = || Usage(format!("--gpu-libraries: write {}", GpuLibraries::NAMES.join(", ")));
+        options.gpu_libraries = GpuLibraries::from_name(&self.gpu_libraries).ok_or_else(known)?;
         let backend = self.backend()?;
         options.backend = code.map_or(backend, |form| form.backend(backend));
         if self.no_fusion {

@@ -1,1 +1,3 @@
-//! Holder of the integration tests in `tests/tests`; there is nothing to use here.
+//! What the integration tests in `tests/tests` stand on: an interpreter of PTX.
+
+pub mod ptx;

@@ -24,7 +24,7 @@ use crate::support::backend::options;
 use crate::support::cache::visible;
 use crate::support::examples;
 
-fn request(name: &str, target: &str) -> Request {
+pub fn request(name: &str, target: &str) -> Request {
     Request {
         name: name.into(),
         shapes: BTreeMap::new(),
@@ -57,7 +57,7 @@ fn expected(model: &Model, batch: u64) -> Vec<Tensor> {
 }
 
 /// Whether a program can be run here.
-fn exists(program: &str) -> bool {
+pub fn exists(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
@@ -76,7 +76,7 @@ fn built(product: Product, file: &str, target: &str) -> Option<(tempfile::TempDi
     Some((dir, path, model))
 }
 
-fn checked(command: &mut Command) -> Output {
+pub fn checked(command: &mut Command) -> Output {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::process::Command;
+use std::sync::Arc;
 
 use tensorc::ir::graph::{Graph, Value};
 use tensorc::ir::interp::{eval_graph, run_launch};
@@ -11,20 +12,23 @@ use tensorc::ir::kir::Kernel;
 use tensorc::ir::text::parse_module;
 use tensorc::passes::{PassCx, Phase, Pipeline};
 use tensorc::runtime::Device;
+use tensorc::runtime::gpu::Driver;
 use tensorc::{Backend, Compiler, Options};
 use tensorc_codegen::lower::lower_with;
 use tensorc_codegen::target::Capability;
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::testing::Rng;
 use tensorc_ir::verify::verify_kernel;
-use tensorc_ir::{DType, TensorData};
+use tensorc_ir::{DType, DenseType, TensorData};
+use tensorc_tests::ptx::Module;
 
 use crate::gpu::{ptxas, tool};
 use crate::support::cache::{Package, visible};
 use crate::support::compare::{data, tensor};
+use crate::support::launches::{Recorder, Repeated, entry, execute, unnoticed};
 
 /// Inputs and body of a graph, `T` for an element type, and whether groups of warps multiply.
-const PROGRAMS: [(&str, &str, &str, bool); 11] = [
+const PROGRAMS: [(&str, &str, &str, bool); 16] = [
     ("product", "%x: T[70, 136], %w: T[136, 72]", "%y = matmul(%x, %w)", true),
     (
         "layer",
@@ -50,7 +54,33 @@ const PROGRAMS: [(&str, &str, &str, bool); 11] = [
     ("odd columns", "%x: T[65, 64], %w: T[73, 64]", "%t = transpose(%w) {perm = [1, 0]} %y = matmul(%x, %t)", true),
     ("rows too close", "%x: T[70, 100], %w: T[100, 72]", "%y = matmul(%x, %w)", false),
     ("few terms", "%x: T[128, 32], %w: T[32, 128]", "%y = matmul(%x, %w)", false),
-    ("products", "%x: T[2, 64, 64], %w: T[2, 64, 64]", "%y = matmul(%x, %w)", false),
+    ("products", "%x: T[2, 70, 64], %w: T[2, 64, 72]", "%y = matmul(%x, %w)", true),
+    (
+        "products of columns",
+        "%x: T[3, 64, 72], %w: T[3, 80, 64], %b: T[3, 72, 80]",
+        "%t = transpose(%x) {perm = [0, 2, 1]} %v = transpose(%w) {perm = [0, 2, 1]} %p = matmul(%t, %v) %y = add(%p, %b)",
+        true,
+    ),
+    (
+        "heads side by side",
+        "%x: T[2, 65, 3, 64], %w: T[2, 80, 3, 64]",
+        "%t = transpose(%x) {perm = [0, 2, 1, 3]} %v = transpose(%w) {perm = [0, 2, 3, 1]} %y = matmul(%t, %v)",
+        true,
+    ),
+    ("one matrix for two", "%x: T[2, 3, 70, 64], %w: T[3, 64, 64]", "%y = matmul(%x, %w)", false),
+    ("terms of other batches", "%x: T[2, 70, 72], %w: T[2, 72, 64]", "%y = matmul(%x, %w)", false),
+    ("short rows of a batch", "%x: T[2, 40, 64], %w: T[2, 64, 64]", "%y = matmul(%x, %w)", false),
+];
+
+/// Instructions that order threads, the copy engine and matrix units.
+const ORDERING: [&str; 7] = [
+    "bar.sync",
+    "@!p bra AGAIN",
+    "mbarrier.arrive",
+    "mbarrier.init",
+    "wgmma.fence",
+    "wgmma.commit_group",
+    "wgmma.wait_group",
 ];
 
 fn graph(compiler: &Compiler, inputs: &str, body: &str, dtype: &str) -> Graph {
@@ -61,7 +91,14 @@ fn graph(compiler: &Compiler, inputs: &str, body: &str, dtype: &str) -> Graph {
 }
 
 fn compiler() -> Compiler {
-    let gpu = tensorc::gpu::interpreted_as(Device::accelerator(0), Capability::Sm90a);
+    compiler_for(interpreted())
+}
+
+fn interpreted() -> Arc<dyn Driver> {
+    tensorc::gpu::interpreted_as(Device::accelerator(0), Capability::Sm90a)
+}
+
+fn compiler_for(gpu: Arc<dyn Driver>) -> Compiler {
     Compiler::new(Options { gpu: Some(gpu), threads: Some(1), ..Options::default() }).unwrap()
 }
 
@@ -75,13 +112,16 @@ fn kernels(compiler: &Compiler, graph: &Graph) -> Vec<Kernel> {
     lowered.kernels
 }
 
+/// In KIR against the reference; with LLVM also as PTX, which has the same bits in any order of threads.
 #[test]
 fn products_agree_with_the_interpreter() {
-    let (gpu, reference) = (compiler(), Compiler::new(Options::default()).unwrap());
+    let recorder = Recorder::new(interpreted());
+    let (gpu, reference) = (compiler_for(recorder.clone()), Compiler::new(Options::default()).unwrap());
     for (i, (name, inputs, body, grouped)) in PROGRAMS.iter().enumerate() {
         let (dtype, tolerance) = if i % 2 == 0 { (DType::BF16, 1.6e-2) } else { (DType::F16, 2e-3) };
         let graph = graph(&gpu, inputs, body, dtype.name());
-        let by_groups = kernels(&gpu, &graph).iter().any(|kernel| !kernel.tensor_maps().is_empty());
+        let kernels = kernels(&gpu, &graph);
+        let by_groups = kernels.iter().any(|kernel| !kernel.tensor_maps().is_empty());
         assert_eq!(by_groups, *grouped, "{name}");
         let mut rng = Rng::new(i as u64);
         let types = graph.inputs().iter().map(|n| graph.dense(Value { node: *n, port: 0 }).unwrap());
@@ -100,7 +140,39 @@ fn products_agree_with_the_interpreter() {
             let (a, b) = (a.as_f64(), b.as_f64());
             assert!((a - b).abs() <= tolerance * largest, "{name}, element {at}: {a} expected, {b} found");
         }
+        let launches = recorder.take();
+        assert_eq!(launches.len(), kernels.len(), "{name}");
+        if Backend::has_llvm() {
+            let ptx = Repeated::new(&kernels, &[Capability::Sm90a]).unwrap();
+            for (seed, launch) in (0..8).flat_map(|seed| launches.iter().map(move |launch| (seed, launch))) {
+                ptx.check(name, &kernels, launch, seed);
+            }
+        }
     }
+}
+
+/// Nothing that orders threads, the copy engine and matrix units may be left out of a kernel, but for the news that tiles may be
+/// fetched again which are not.
+#[test]
+fn order_that_is_left_out_is_found() {
+    if !Backend::has_llvm() {
+        visible("skipped: PTX needs a build with the feature `llvm`");
+        return;
+    }
+    let recorder = Recorder::new(interpreted());
+    let gpu = compiler_for(recorder.clone());
+    let graph = graph(&gpu, "%x: T[64, 640], %w: T[640, 64]", "%y = matmul(%x, %w)", "bf16");
+    let mut rng = Rng::new(2);
+    let mut given = |name: &'static str| {
+        let ty = DenseType::new(DType::BF16, if name == "x" { &[64, 640] } else { &[640, 64] });
+        (name, tensor(&TensorData::from_fn(ty, |_| Scalar::from_f64(DType::BF16, rng.below(9) as f64 - 4.0))))
+    };
+    gpu.model(graph.clone()).run(&[given("x"), given("w")]).unwrap();
+    let launches = recorder.take();
+    let kernels = kernels(&gpu, &graph);
+    let (left, count) = unnoticed(&kernels, Capability::Sm90a, &launches[0], &ORDERING);
+    let last = |line: &&String| line.contains("mbarrier.arrive.shared::cta");
+    assert!(left.iter().filter(|line| !last(line)).count() == 0 && left.len() < count / 4, "{left:#?} of {count}");
 }
 
 /// More tiles than blocks: each block computes some in turn, through barriers that go on counting.
@@ -131,6 +203,13 @@ fn blocks_compute_tiles_in_turn() {
         }
     }
     assert_eq!(bytes(&sums), buffers[2]);
+    if Backend::has_llvm() {
+        let entry = entry(&kernel);
+        let module = Module::parse(&tensorc::gpu::ptx(&[kernel], Capability::Sm90a).unwrap()).unwrap();
+        buffers[2].fill(0);
+        execute(&module, &entry, &mut buffers, &[false, false, true], 3).unwrap_or_else(|fault| panic!("{fault}"));
+        assert!(bytes(&sums) == buffers[2], "PTX gives other sums");
+    }
 }
 
 /// A layer of a usual size, in all four orders of its operands, becomes the instructions it should, without a spilled

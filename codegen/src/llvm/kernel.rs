@@ -13,7 +13,7 @@ use tensorc_ir::index::{Index, Interval};
 use tensorc_ir::kir::{Buf, Kernel, LoopKind, Operand, Stmt, Var};
 use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
 
-use super::ir::{Ir, Value, internal};
+use super::ir::{Ir, Value, internal, unsupported};
 use super::memory::Storage;
 use super::scalar::Machine;
 use crate::analysis::{self, Plan};
@@ -183,6 +183,9 @@ impl<'c, 'm, 'k> Gen<'c, 'm, 'k> {
     }
 
     fn apply_strip(&mut self, f: MathFn, buf: Buf, start: &Index, len: &Index) -> Result<()> {
+        if self.machine.gpu {
+            return Err(unsupported(format!("a strip of `{}` has no code for a GPU", f.name())));
+        }
         let (start, len) = (self.resolve(start), self.resolve(len));
         let address = self.address(buf, &start, None)?;
         let len = self.index_value(&len)?;

@@ -40,7 +40,7 @@ impl<'c> Ir<'c, '_> {
             ScalarOp::Cmp(op) => self.compare(op, dtype, a[0], a[1]),
             _ if dtype == DType::Bool => self.logic(op, a),
             _ if dtype.is_float() => self.float(m, op, dtype, a),
-            _ => self.integer(op, dtype, a),
+            _ => self.integer(m, op, dtype, a),
         }
     }
 
@@ -165,7 +165,7 @@ impl<'c> Ir<'c, '_> {
         function
     }
 
-    fn integer(&self, op: ScalarOp, dtype: DType, a: &[Value<'c>]) -> Result<Value<'c>> {
+    fn integer(&self, m: Machine, op: ScalarOp, dtype: DType, a: &[Value<'c>]) -> Result<Value<'c>> {
         let signed = dtype.is_signed_int();
         let pick = |names: [&'static str; 2]| names[usize::from(signed)];
         match op {
@@ -192,13 +192,13 @@ impl<'c> Ir<'c, '_> {
             ScalarOp::And => self.and(a[0], a[1]),
             ScalarOp::Or => self.or(a[0], a[1]),
             ScalarOp::Xor => self.xor(a[0], a[1]),
-            ScalarOp::Shl => self.shifted(Op::Shl, bits_of(dtype), a),
+            ScalarOp::Shl => self.shifted(m, Op::Shl, bits_of(dtype), a),
             ScalarOp::Shr if signed => {
                 let most = self.bits_like(a[1], u64::from(bits_of(dtype)) - 1)?;
                 let by = self.same_type("llvm.umin", &[a[1], most])?;
                 self.binary(Op::AShr, a[0], by)
             }
-            ScalarOp::Shr => self.shifted(Op::LShr, bits_of(dtype), a),
+            ScalarOp::Shr => self.shifted(m, Op::LShr, bits_of(dtype), a),
             _ => Err(internal(format!("`{}` on {dtype}", op.name()))),
         }
     }
@@ -227,8 +227,10 @@ impl<'c> Ir<'c, '_> {
     }
 
     /// A shift that gives 0 from the width on.
-    fn shifted(&self, op: Op, width: u32, a: &[Value<'c>]) -> Result<Value<'c>> {
-        let shifted = self.binary(op, a[0], a[1])?;
+    fn shifted(&self, m: Machine, op: Op, width: u32, a: &[Value<'c>]) -> Result<Value<'c>> {
+        // LLVM 22 knows that PTX shifts give 0 from the width on and drops the choice below, but PTX takes the distance in 32 bits.
+        let distance = if m.gpu && width == 64 { self.and_bits(a[1], 63)? } else { a[1] };
+        let shifted = self.binary(op, a[0], distance)?;
         let inside = self.compare_ints(IntPredicate::ULT, a[1], self.bits_like(a[1], u64::from(width))?)?;
         self.select(inside, shifted, self.bits_like(a[0], 0)?)
     }

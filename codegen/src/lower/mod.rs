@@ -1,16 +1,14 @@
 //! Lowering: every cluster of a fused graph becomes a kernel launch or a library call.
 
 mod deliver;
+mod library;
 mod order;
 mod parts;
+mod vendor;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tensorc_abi::{
-    Arg, Buffer, BufferId, ConvLayout, ConvPass, DType, Epilogue, ExternFn, Home, KernelId, MatrixLayout, Packing,
-    Part, Plan, Step, StepOp, Weight,
-};
-use tensorc_ir::attention::attention_at;
+use tensorc_abi::{Arg, Buffer, BufferId, DType, ExternFn, Home, KernelId, Packing, Part, Plan, Step, StepOp, Weight};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
@@ -22,11 +20,11 @@ use tensorc_ir::views::{keeps_linear_order, run_offset};
 use tensorc_ir::work::Work;
 use tensorc_ir::{DenseType, TensorData};
 
-use crate::emit::{
-    self, Emitted, Layouts, Library, Math, Runs, Style, emit_concat_part, emit_epilogue, emit_scores, library_form,
-};
+use crate::emit::{self, Emitted, Layouts, Math, Runs, Style, emit_concat_part, library_form};
 
+use library::packs;
 use parts::{Place, Places, all_aligned, is_aligned, operands};
+pub use vendor::GpuLibraries;
 
 /// How operands get into concatenations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,13 +36,15 @@ pub enum Joins {
     Copied,
 }
 
-/// Choices of lowering. But for [`Choices::tf32`], they change no bit of what a processor computes.
+/// Choices of lowering. They change no bit of what a processor computes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Choices {
     pub joins: Joins,
     pub style: Style,
     /// Matrix units of a GPU may multiply f32, rounded to 10 bits of fraction.
     pub tf32: bool,
+    /// On a GPU, what the libraries of its maker compute.
+    pub libraries: GpuLibraries,
     /// The library functions use [`tensorc_ir::scalar::ScalarOp::Scale`].
     pub scales: bool,
 }
@@ -65,6 +65,7 @@ pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, choices: Choices) -> Re
         values: BTreeMap::new(),
         constants: BTreeMap::new(),
         places: Places::choose(graph, choices.joins, choices.style.is_gpu())?,
+        libraries: choices.libraries,
     };
     lowering.out.plan.name = graph.name.clone();
     let states: BTreeSet<NodeId> = graph.updates().iter().map(|(of, _)| *of).collect();
@@ -102,6 +103,7 @@ struct Lowering<'a> {
     /// Buffers of constants by node and the form they are stored in.
     constants: BTreeMap<(NodeId, Packing), BufferId>,
     places: Places,
+    libraries: GpuLibraries,
 }
 
 impl Lowering<'_> {
@@ -320,12 +322,28 @@ impl Lowering<'_> {
         {
             return self.library(node, fused, library, flops);
         }
-        let Emitted { kernel, in_place } =
+        if fused.class == FusionClass::Contract && self.math.style.is_gpu() && self.vendor(node, fused)? {
+            return Ok(());
+        }
+        let emitted =
             emit::emit(fused.class, &fused.body, &self.graph.node(node).name, self.math, &self.layouts(node)?)?;
         let operands = self.operands(node)?;
         let results = self.results(node)?;
+        self.launch_emitted(node, emitted, &operands, &results, flops);
+        Ok(())
+    }
+
+    /// Adds a launch of a kernel that may write some results over operands.
+    fn launch_emitted(
+        &mut self,
+        node: NodeId,
+        Emitted { kernel, in_place }: Emitted,
+        operands: &[BufferId],
+        results: &[BufferId],
+        flops: u64,
+    ) {
         let step = self.out.plan.steps.len();
-        if self.launch(node, kernel, &operands, &results, flops) {
+        if self.launch(node, kernel, operands, results, flops) {
             // Memory that is read twice may be read elsewhere than where it is written.
             let plan = &self.out.plan;
             let once =
@@ -337,7 +355,6 @@ impl Lowering<'_> {
                 in_place.map(|(i, o)| InPlace { step, input: operands[i], output: results[o] }).collect();
             self.out.in_place.extend(pairs);
         }
-        Ok(())
     }
 
     fn add_kernel(&mut self, kernel: Kernel) -> KernelId {
@@ -373,85 +390,6 @@ impl Lowering<'_> {
         let bytes = args.iter().map(|b| self.out.plan.buffer(*b).bytes()).sum();
         let name = self.graph.node(node).name.to_string();
         Step { name, op, flops, bytes }
-    }
-
-    fn library(&mut self, node: NodeId, fused: &Fused, library: Library, flops: u64) -> Result<()> {
-        let graph = self.graph;
-        let inputs = graph.args(node);
-        let name = graph.node(node).name.clone();
-        let layouts = self.layouts(node)?;
-        let library = laid_out(library, &layouts)?;
-        let epilogue = emit_epilogue(&fused.body, &library, &name, self.math, &layouts)?;
-        let constant = |i: usize| graph.constant(inputs[i]);
-        let step: Box<dyn FnOnce(BufferId, Option<Epilogue>) -> StepOp> = match library {
-            Library::Conv { conv: mut call, a, b } => {
-                let b = match constant(b) {
-                    Some(data) if call.pass == ConvPass::Forward || call.pass.is_packed() => {
-                        if call.pass == ConvPass::Forward {
-                            call.pass = ConvPass::Packed;
-                        }
-                        self.weight(inputs[b].node, data, Packing::Conv(call.contiguous()), &data.ty)
-                    }
-                    _ => self.operand(inputs[b])?,
-                };
-                let a = self.operand(inputs[a])?;
-                Box::new(move |c, epilogue| StepOp::Conv { call, a, b, c, epilogue })
-            }
-            Library::Gemm { gemm, a, b } => {
-                let mut call = gemm.call;
-                let shared = call.b.batch_strides == [0; 3];
-                let b = match constant(b) {
-                    Some(data) if shared => {
-                        call.b_packed = true;
-                        let MatrixLayout { offset, row_stride, col_stride, .. } = call.b;
-                        let packing = Packing::GemmB { k: call.k, n: call.n, offset, row_stride, col_stride };
-                        self.weight(inputs[b].node, data, packing, &data.ty)
-                    }
-                    _ => self.operand(inputs[b])?,
-                };
-                let a = self.operand(inputs[a])?;
-                Box::new(move |c, epilogue| StepOp::Gemm { call, a, b, c, epilogue })
-            }
-        };
-        let extra = match &epilogue {
-            Some(e) => e.inputs.iter().map(|i| self.operand(inputs[*i])).collect::<Result<Vec<_>>>()?,
-            None => vec![],
-        };
-        let result = self.results(node)?[0];
-        let epilogue = epilogue.map(|e| {
-            let kernel = self.add_kernel(e.kernel);
-            let own = Arg { buffer: result, writes: true };
-            let reads = extra.into_iter().map(|buffer| Arg { buffer, writes: false });
-            Epilogue { kernel, args: std::iter::once(own).chain(reads).collect() }
-        });
-        self.step(node, step(result, epilogue), flops);
-        Ok(())
-    }
-
-    fn attention(&mut self, node: NodeId, fused: &Fused, flops: u64) -> Result<()> {
-        let internal = || Diagnostic::new(Code::Internal, "an attention cluster is not what the library computes");
-        let graph = self.graph;
-        let body = &fused.body;
-        let found = body.order().into_iter().find_map(|n| attention_at(body, n));
-        let found = found.filter(|found| found.dtype == DType::F32).ok_or_else(internal)?;
-        let inputs = graph.args(node);
-        let mut operand = |v: Value| {
-            let position = body.inputs().iter().position(|n| *n == v.node).ok_or_else(internal)?;
-            self.operand(inputs[position])
-        };
-        let (q, k, v) = (operand(found.q)?, operand(found.k)?, operand(found.v)?);
-        let scores = emit_scores(body, &found, &graph.node(node).name, self.math, &self.layouts(node)?)?;
-        let epilogue = match scores {
-            Some(e) => {
-                let read = |i: &usize| Ok(Arg { buffer: self.operand(inputs[*i])?, writes: false });
-                let args = e.inputs.iter().map(read).collect::<Result<_>>()?;
-                Some(Epilogue { kernel: self.add_kernel(e.kernel), args })
-            }
-            None => None,
-        };
-        let out = self.results(node)?[0];
-        self.step(node, StepOp::Attention { call: found.call, q, k, v, out, epilogue }, flops);
-        Ok(())
     }
 
     /// A kernel that copies a tensor to where it belongs.
@@ -554,31 +492,6 @@ fn lone_view(fused: &Fused) -> Option<&View> {
             Some(view)
         }
         _ => None,
-    }
-}
-
-/// Whether a call finds its filters as it needs them: those of blocked channels must be packed.
-fn packs(graph: &Graph, node: NodeId, library: &Library) -> bool {
-    match library {
-        Library::Conv { conv, b, .. } if conv.layout != ConvLayout::Planar => {
-            graph.constant(graph.args(node)[*b]).is_some()
-        }
-        _ => true,
-    }
-}
-
-/// A library call with its operands and result where they lie.
-fn laid_out(mut library: Library, layouts: &Layouts) -> Result<Library> {
-    let refused = || Diagnostic::new(Code::Internal, "a library call does not take an operand where it lies");
-    let (Library::Gemm { a, b, .. } | Library::Conv { a, b, .. }) = library;
-    for operand in BTreeSet::from([a, b]) {
-        if let Some(runs) = layouts.input(operand) {
-            library = library.laid_out(operand, runs).ok_or_else(refused)?;
-        }
-    }
-    match layouts.output(0) {
-        None => Ok(library),
-        Some(runs) => library.result_laid_out(runs).ok_or_else(refused),
     }
 }
 

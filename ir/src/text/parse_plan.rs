@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tensorc_abi::{
     Arg, Attention, BatchedGemm, Buffer, BufferId, Conv2d, ConvLayout, ConvPass, Epilogue, Home, KernelId,
-    MatrixLayout, Packing, Part, Plan, Step, StepOp, Weight,
+    MatrixLayout, Packing, Part, Plan, Step, StepOp, VendorCall, VendorContraction, Weight,
 };
 
 use super::lex::{Name, Pos};
@@ -215,9 +215,13 @@ impl Parser<'_> {
                 let function = self.number("the position of a function")?;
                 StepOp::Extern { operator, function, args: self.args(s)? }
             }
+            _ if self.eat_word("cublaslt_gemm") => self.vendor(s, true)?,
+            _ if self.eat_word("cudnn_conv") => self.vendor(s, false)?,
             _ => {
                 let Some(pass) = ConvPass::ALL.into_iter().find(|pass| self.eat_word(conv_pass(*pass))) else {
-                    return self.expected("`launch`, `gemm`, `attention`, `copy`, `extern`, `conv` or a pass of one");
+                    return self.expected(
+                        "`launch`, `gemm`, `attention`, `copy`, `extern`, a vendor's call, `conv` or a pass of one",
+                    );
                 };
                 let [a, b, c] = self.three_buffers(s)?;
                 let mut r = self.record()?;
@@ -227,6 +231,19 @@ impl Parser<'_> {
             }
         };
         Ok(Step { name, op, flops, bytes })
+    }
+
+    /// A call of a vendor's library, from its arguments on.
+    fn vendor(&mut self, s: &Scope, is_product: bool) -> Result<StepOp> {
+        let (args, dtype) = (self.args(s)?, self.dtype()?);
+        let mut r = self.record()?;
+        let contraction = match is_product {
+            true => VendorContraction::Product { call: r.gemm()?, bias: r.flag("bias")? },
+            false => VendorContraction::Convolution(r.conv(ConvPass::Forward)?),
+        };
+        let call = VendorCall { contraction, dtype, tf32: r.flag("tf32")?, workspace: r.one("workspace")? };
+        r.finish()?;
+        Ok(StepOp::Vendor { call, args })
     }
 
     /// `(%a, %b, mut %c)`.

@@ -2,7 +2,7 @@
 
 use tensorc_abi::{
     Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvLayout, ConvPass, Epilogue, Home, KernelId, MatrixLayout,
-    Packing, Plan, StepOp,
+    Packing, Plan, StepOp, VendorCall, VendorContraction,
 };
 
 use super::names::{Numbered, quote, sigiled, word};
@@ -101,6 +101,9 @@ impl Names {
                 let epilogue = self.epilogue(epilogue.as_ref());
                 format!("attention({}, {}, {}, mut {}) {}{epilogue}", b(q), b(k), b(v), b(out), attention(call))
             }
+            StepOp::Vendor { call, args } => {
+                format!("{}({}) {} {}", vendor_word(call), self.args(args), call.dtype.name(), vendor(call))
+            }
             StepOp::Copy { src, dst } => format!("copy({}, mut {})", b(src), b(dst)),
             StepOp::Extern { operator, function, args } => {
                 format!("extern {} {function} ({})", quote(operator), self.args(args))
@@ -141,6 +144,25 @@ fn attention(c: &Attention) -> String {
         flag(c.shifted, "shifted"),
         flag(c.empty_is_zero, "empty_is_zero")
     )
+}
+
+/// The word that names a call of a vendor's library.
+pub(super) fn vendor_word(call: &VendorCall) -> &'static str {
+    match call.contraction {
+        VendorContraction::Product { .. } => "cublaslt_gemm",
+        VendorContraction::Convolution(_) => "cudnn_conv",
+    }
+}
+
+fn vendor(call: &VendorCall) -> String {
+    let mut record = match &call.contraction {
+        VendorContraction::Product { call, .. } => gemm(call),
+        VendorContraction::Convolution(call) => conv(call),
+    };
+    record.pop();
+    let flag = |set: bool, name: &str| if set { format!(", {name} = 1") } else { String::new() };
+    let (bias, tf32) = (flag(call.has_bias(), "bias"), flag(call.tf32, "tf32"));
+    format!("{record}{bias}{tf32}, workspace = {}}}", call.workspace)
 }
 
 fn gemm(c: &BatchedGemm) -> String {

@@ -114,6 +114,17 @@ fn check_step(plan: &Plan, op: &StepOp, kernels: Option<&[Kernel]>) -> Check {
             epilogue.as_ref().map_or(Ok(()), |e| score_call(plan, e, kernels))
         }
         StepOp::Extern { .. } => Ok(()),
+        StepOp::Vendor { call, args } => {
+            let operands = &args[..args.len().min(call.result() + 1)];
+            match operands.iter().find(|arg| plan.buffer(arg.buffer).dtype != call.dtype) {
+                _ if args.len() != call.arguments() => Err(format!("a call of {} has other arguments", call.library())),
+                Some(arg) => {
+                    Err(format!("`{}` is not {}, as the call says", plan.buffer(arg.buffer).name, call.dtype.name()))
+                }
+                None if !call.fits() => Err(format!("{} does not compute a contraction of this form", call.library())),
+                None => Ok(()),
+            }
+        }
         StepOp::Copy { src, dst } => {
             let (s, d) = (plan.buffer(*src), plan.buffer(*dst));
             match s.dtype == d.dtype && s.len() == d.len() {

@@ -9,11 +9,11 @@ use core::ptr::null_mut;
 use core::slice;
 
 use tensorc_abi::artifact::{Gpu, Status, Tensor, Weights, status};
-use tensorc_abi::image::{Image, gpu, header, launch, slot, step, variant};
+use tensorc_abi::image::{Image, gpu, header, launch, matrix, slot, step, variant};
 
 use super::GpuModel;
 use super::device::{self, Device};
-use super::driver::{Address, Driver, Handle};
+use super::driver::{Address, Driver, Encode, Handle, TensorMap};
 use crate::message::Message;
 use crate::model::{steps, variants};
 use crate::signature::Signature;
@@ -25,6 +25,14 @@ const ALIGN: usize = 64;
 const THERE: u64 = 256;
 /// A stream that does not wait for the streams of others.
 const NON_BLOCKING: u32 = 1;
+/// Bytes of a row of a box of a matrix, and of an element.
+const ROW: u32 = 128;
+const ELEMENT: u64 = 2;
+/// Numbers of the driver's interface: types of elements, the permutation of pieces, and how much is fetched ahead.
+const FLOAT16: i32 = 6;
+const BFLOAT16: i32 = 9;
+const SWIZZLE_128B: i32 = 3;
+const L2_256B: i32 = 3;
 
 #[repr(C)]
 pub struct GpuContext {
@@ -41,6 +49,8 @@ pub struct GpuContext {
     /// Room for the parameters of a launch, and for where they lie.
     parameters: *mut Address,
     pointers: *mut *mut c_void,
+    /// The driver's function for matrices, if some kernel needs it.
+    encode: Option<Encode>,
     /// Whether every kernel is waited for.
     stepwise: bool,
     /// Whether the memory is ours to free.
@@ -77,7 +87,14 @@ impl Plan {
                     if launch[launch::PARAMETERS] != count {
                         return Err(status::DAMAGED);
                     }
-                    parameters = parameters.max(count as usize);
+                    let mut matrices = 0;
+                    for m in device::matrices(image).filter(|m| m[matrix::KERNEL] == s[step::FUNCTION]) {
+                        matrices += 1;
+                        if m[matrix::ARGUMENT] >= count || matrices > matrix::MOST {
+                            return Err(status::DAMAGED);
+                        }
+                    }
+                    parameters = parameters.max(count as usize + matrices);
                 }
             }
         }
@@ -156,6 +173,7 @@ pub unsafe fn init(
         tensors: places.wrapping_add(plan.tensors),
         parameters,
         pointers: parameters.wrapping_add(plan.parameters).cast(),
+        encode: None,
         stepwise: wanted.flags & Gpu::STEPWISE != 0,
         owned,
     };
@@ -200,6 +218,9 @@ impl GpuContext {
     unsafe fn prepare(&mut self, plan: &Plan, message: &mut Message) -> Result<(), Status> {
         let (image, device) = (self.signature.image, self.device());
         let driver = &device.driver;
+        if device::matrices(&image).next().is_some() {
+            self.encode = Some(driver.encoder(message)?);
+        }
         // SAFETY: there are as many places as tensors.
         let places = unsafe { slice::from_raw_parts_mut(self.places, plan.tensors) };
         places.fill(0);
@@ -338,10 +359,14 @@ impl GpuContext {
         }
         let [blocks, threads, shared] =
             [launch::BLOCKS, launch::THREADS, launch::SHARED_BYTES].map(|word| launch[word] as u32);
+        let mut maps = [TensorMap::EMPTY; matrix::MOST];
         // SAFETY: the compiler made the kernel for these parameters, which the driver copies.
         let code = unsafe {
             let (pointers, none) = (self.pointers, null_mut());
-            let code = (driver.launch)(function, blocks, 1, 1, threads, 1, 1, shared, self.stream, pointers, none);
+            let mut code = self.encode(s, launch[launch::PARAMETERS] as usize, &mut maps);
+            if code == 0 {
+                code = (driver.launch)(function, blocks, 1, 1, threads, 1, 1, shared, self.stream, pointers, none);
+            }
             if code == 0 && self.stepwise { (driver.stream_wait)(self.stream) } else { code }
         };
         if code == 0 {
@@ -352,6 +377,31 @@ impl GpuContext {
         message.text("kernel `").text(name.to_str().unwrap_or("?")).text("` of node `");
         message.text(image.text(s[step::NAME] as usize));
         driver.check(code, message, "`")
+    }
+
+    /// Tells of the matrices of a step's kernel, whose parameters come behind `count` addresses.
+    unsafe fn encode(&self, s: &[u64; step::WORDS], count: usize, maps: &mut [TensorMap; matrix::MOST]) -> i32 {
+        let Some(encode) = self.encode else { return 0 };
+        let own = device::matrices(&self.signature.image).filter(|m| m[matrix::KERNEL] == s[step::FUNCTION]);
+        for (i, (m, map)) in own.zip(maps).enumerate() {
+            let extents = [m[matrix::COLUMNS], m[matrix::ROWS]];
+            let strides = [m[matrix::STRIDE] * ELEMENT];
+            let (in_box, steps) = ([ROW / ELEMENT as u32, m[matrix::BOX_ROWS] as u32], [1, 1]);
+            let element = if m[matrix::BF16] != 0 { BFLOAT16 } else { FLOAT16 };
+            // SAFETY: there is room for the parameters of every launch, matrices among them; the driver reads as many numbers as the
+            // rank says, of the strides one fewer.
+            let code = unsafe {
+                let address = *self.parameters.add(m[matrix::ARGUMENT] as usize) as *mut c_void;
+                *self.pointers.add(count + i) = (&raw mut *map).cast();
+                let (extents, strides, in_box) = (extents.as_ptr(), strides.as_ptr(), in_box.as_ptr());
+                let (rank, steps) = (steps.len() as u32, steps.as_ptr());
+                encode(map, element, rank, address, extents, strides, in_box, steps, 0, SWIZZLE_128B, L2_256B, 0)
+            };
+            if code != 0 {
+                return code;
+            }
+        }
+        0
     }
 
     /// Where an operand of a step lies on the GPU.

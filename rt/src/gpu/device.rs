@@ -6,7 +6,7 @@ use core::ptr::{null, null_mut};
 use core::slice;
 
 use tensorc_abi::artifact::{Gpu, Status, status};
-use tensorc_abi::image::{Image, Version, gpu, header, launch};
+use tensorc_abi::image::{Image, Version, gpu, header, launch, matrix};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::GpuModel;
@@ -100,6 +100,17 @@ pub fn record(model: &'static GpuModel, image: &Image<'static>) -> Result<&'stat
         }
     }
     Ok(record)
+}
+
+/// What the copy engine is told of, a [`matrix`] record each.
+pub fn matrices(image: &Image<'static>) -> impl Iterator<Item = &'static [u64; matrix::WORDS]> {
+    let since = Version { major: 1, minor: 2 };
+    let has = Version::of_word(image.word(header::VERSION)).reads(since);
+    let counted = has.then(|| image.record::<2>(image.size(header::GPU) + gpu::MATRICES)).flatten();
+    let [count, first] = counted.copied().unwrap_or([0; 2]);
+    let image = *image;
+    // The records end where the image does.
+    (0..count as usize).map_while(move |i| image.record(first as usize + i * matrix::WORDS))
 }
 
 /// The name of a kernel.

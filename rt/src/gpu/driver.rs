@@ -101,7 +101,37 @@ driver! {
     error_name = c"cuGetErrorName"(Code, *mut *const c_char);
 }
 
+/// What the copy engine is told of a matrix, as the driver writes it.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub struct TensorMap([u64; 16]);
+
+/// `cuTensorMapEncodeTiled`: map, type, rank, address, extents, strides, box, steps; then interleaving, permutation, prefetching and
+/// what is beyond the ends.
+pub type Encode = unsafe extern "C" fn(
+    *mut TensorMap, c_int, c_uint, *mut c_void, *const u64, *const u64, *const c_uint, *const c_uint, c_int, c_int, c_int, c_int,
+) -> Code;
+
+impl TensorMap {
+    pub const EMPTY: TensorMap = TensorMap([0; 16]);
+}
+
 impl Driver {
+    /// The function that encodes matrices, which drivers before CUDA 12 lack.
+    ///
+    /// # Errors
+    /// The driver has none.
+    pub fn encoder(&self, message: &mut Message) -> Result<Encode, Status> {
+        // SAFETY: the library is open and the name a text.
+        let found = unsafe { libc::dlsym(self.library, c"cuTensorMapEncodeTiled".as_ptr()) };
+        if found.is_null() {
+            message.text("the driver has no cuTensorMapEncodeTiled");
+            return Err(status::DRIVER);
+        }
+        // SAFETY: a driver's function of this name has this type.
+        Ok(unsafe { core::mem::transmute::<Handle, Encode>(found) })
+    }
+
     /// Adds to a message what an error means.
     pub fn explain(&self, code: Code, message: &mut Message) {
         let (mut text, mut name) = (null(), null());

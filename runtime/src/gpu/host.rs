@@ -70,8 +70,8 @@ impl Driver for HostDriver {
                 let loaded = |(entry, kernel)| Function { entry: Arc::new(entry), code: Arc::new(kernel) };
                 Ok(kernels.into_iter().map(loaded).collect())
             }
-            Code::Ptx { .. } => {
-                let message = "this device executes functions of the host, not PTX".into();
+            Code::Ptx { .. } | Code::Vendor(_) => {
+                let message = "this device executes functions of the host, not PTX and not libraries".into();
                 Err(DriverError { device: self.device, message })
             }
         }

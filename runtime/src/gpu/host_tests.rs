@@ -80,7 +80,10 @@ fn a_failure_names_the_kernel_and_stays_until_it_is_told() {
     assert_eq!(out, [7; 4], "what follows a failure is dropped");
     stream.synchronize().unwrap();
     let ptx = driver.load(Code::Ptx { text: String::new(), entries: vec![] });
-    assert_eq!(ptx.unwrap_err().to_string(), "gpu:0: this device executes functions of the host, not PTX");
+    assert_eq!(
+        ptx.unwrap_err().to_string(),
+        "gpu:0: this device executes functions of the host, not PTX and not libraries"
+    );
 }
 
 /// Two streams, one of which needs what the other makes. Returns whether the result was right.

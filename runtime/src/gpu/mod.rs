@@ -13,6 +13,8 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
+use tensorc_abi::VendorCall;
+
 use crate::Device;
 use crate::device::stream::{Event, Stream};
 use crate::engine::Failure;
@@ -39,8 +41,8 @@ pub enum CodeForm {
     Host { capability: u32 },
 }
 
-/// How a kernel is launched.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// How a kernel is launched. Of a call of a library the name counts alone, which is that of its step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     pub name: String,
     pub blocks: u64,
@@ -81,8 +83,13 @@ pub struct HostKernel {
 
 /// Code of kernels, an entry each.
 pub enum Code {
-    Ptx { text: String, entries: Vec<Entry> },
+    Ptx {
+        text: String,
+        entries: Vec<Entry>,
+    },
     Host(Vec<(Entry, HostKernel)>),
+    /// Calls of the libraries of the GPU's maker, by the names of their steps. A launch takes the arguments of the step.
+    Vendor(Vec<(String, VendorCall)>),
 }
 
 /// A loaded kernel. Clones share it.

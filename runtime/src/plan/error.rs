@@ -48,8 +48,8 @@ pub enum PlanError {
     Overlap { step: String, first: String, second: String },
     #[error("step `{step}` writes `{buffer}` in place of an operand it still reads")]
     InPlace { step: String, buffer: String },
-    #[error("step `{step}`: library operand `{buffer}` is {dtype}, not f32")]
-    OperandType { step: String, buffer: String, dtype: DType },
+    #[error("step `{step}`: library operand `{buffer}` is {dtype}, not {expected}")]
+    OperandType { step: String, buffer: String, dtype: DType, expected: DType },
     #[error("step `{step}` accesses `{buffer}` outside its {len} elements")]
     Bounds { step: String, buffer: String, len: u64 },
     #[error("step `{step}` cannot read `{buffer}` in the layout it is stored in")]
@@ -102,6 +102,11 @@ pub enum LoadError {
     /// A step has no form for a GPU.
     #[error("step `{step}`: {what} has no form for a GPU")]
     NoLaunch { step: String, what: &'static str },
+    /// A step has no form for a processor.
+    #[error("step `{step}`: a call of {library} runs on a GPU only")]
+    NoCall { step: String, library: &'static str },
+    #[error("plan `{plan}` has {expected} calls of libraries, {actual} were linked")]
+    CallCount { plan: String, expected: usize, actual: usize },
 }
 
 /// A run was refused or failed. After an error the outputs' contents are unspecified, and the

@@ -56,7 +56,11 @@ pub(super) struct Prepared {
 /// What calls the kernels of a plan.
 enum Linked<'a> {
     Here(&'a [KernelFn], &'a [ExternFn]),
-    There(&'a [Function]),
+    /// Kernels, and calls of libraries in the order of their steps.
+    There {
+        kernels: &'a [Function],
+        calls: &'a [Function],
+    },
 }
 
 /// A verified plan with linked code and weights; immutable and shared by any number of
@@ -124,10 +128,11 @@ impl Executable {
         Executable::linked(plan, code, weights, &Linked::Here(&kernels, externs))
     }
 
-    /// A plan whose steps are launches on a GPU: `functions[i]` is `plan.kernels[i]` as the driver loaded it.
+    /// A plan whose steps are launches on a GPU: `kernels[i]` is `plan.kernels[i]` as the driver loaded it, `calls[i]` the call
+    /// of the i-th step of [`StepOp::Vendor`].
     ///
     /// # Errors
-    /// As [`Executable::new`]; a step is no launch and no copy; the device's memory is used up.
+    /// As [`Executable::new`]; a step is no launch, no copy and no such call; the device's memory is used up.
     ///
     /// # Safety
     /// Every function, launched as the plan's steps launch it, accesses only its arguments' bytes, and writes only those
@@ -135,18 +140,18 @@ impl Executable {
     pub unsafe fn on_device(
         plan: Plan,
         driver: Arc<dyn Driver>,
-        functions: &[Function],
+        [kernels, calls]: [&[Function]; 2],
         weights: Vec<WeightStorage>,
     ) -> Result<Executable, LoadError> {
         for step in &plan.steps {
             let what = match step.op {
-                StepOp::Launch { .. } | StepOp::Copy { .. } => continue,
+                StepOp::Launch { .. } | StepOp::Copy { .. } | StepOp::Vendor { .. } => continue,
                 StepOp::Extern { .. } => "an operator written as a closure",
                 StepOp::Gemm { .. } | StepOp::Conv { .. } | StepOp::Attention { .. } => "a library call",
             };
             return Err(LoadError::NoLaunch { step: step.name.clone(), what });
         }
-        let mut executable = Executable::linked(plan, Arc::new(()), weights, &Linked::There(functions))?;
+        let mut executable = Executable::linked(plan, Arc::new(()), weights, &Linked::There { kernels, calls })?;
         executable.device = Some(DeviceProgram::new(driver, &executable.weights)?);
         Ok(executable)
     }
@@ -163,6 +168,7 @@ impl Executable {
         if expected != actual {
             return Err(LoadError::KernelCount { plan: name(), expected, actual });
         }
+        linked.check_calls(&plan)?;
         check_weights(&plan, &weights)?;
         let mut executable = Executable {
             report,
@@ -177,8 +183,9 @@ impl Executable {
             _code: code,
             plan,
         };
+        let mut calls = 0;
         for index in 0..executable.plan.steps.len() {
-            executable.prepare(index, linked);
+            executable.prepare(index, linked, &mut calls);
         }
         for region in regions(&executable.plan, &executable.prepared) {
             executable.prepared[region.start].region = region.len();
@@ -245,7 +252,7 @@ impl Executable {
         &self.interfaces
     }
 
-    fn prepare(&mut self, index: usize, linked: &Linked<'_>) {
+    fn prepare(&mut self, index: usize, linked: &Linked<'_>, call_number: &mut usize) {
         let (kernels, externs) = linked.here();
         let step = self.plan.steps[index].clone();
         let first_slot = self.slots.len();
@@ -254,11 +261,17 @@ impl Executable {
                 self.slots.extend(args.iter().map(|arg| arg.buffer));
                 match linked {
                     Linked::Here(kernels, _) => (Call::Kernel(kernels[kernel.0 as usize]), *extent),
-                    Linked::There(functions) => {
-                        let function = functions[kernel.0 as usize].clone();
+                    Linked::There { kernels, .. } => {
+                        let function = kernels[kernel.0 as usize].clone();
                         (Call::Launch(Launch { function, arguments: args.len() }), 1)
                     }
                 }
+            }
+            StepOp::Vendor { args, .. } => {
+                self.slots.extend(args.iter().map(|arg| arg.buffer));
+                let function = linked.calls()[*call_number].clone();
+                *call_number += 1;
+                (Call::Launch(Launch { function, arguments: args.len() }), 1)
             }
             StepOp::Copy { src, dst } => {
                 self.slots.extend([*src, *dst]);
@@ -309,14 +322,37 @@ impl<'a> Linked<'a> {
     fn kernels(&self) -> usize {
         match self {
             Linked::Here(kernels, _) => kernels.len(),
-            Linked::There(functions) => functions.len(),
+            Linked::There { kernels, .. } => kernels.len(),
+        }
+    }
+
+    fn calls(&self) -> &'a [Function] {
+        match self {
+            Linked::Here(..) => &[],
+            Linked::There { calls, .. } => calls,
+        }
+    }
+
+    /// Every call of a library of a GPU's maker is there.
+    fn check_calls(&self, plan: &Plan) -> Result<(), LoadError> {
+        let mut calls = plan.steps.iter().filter_map(|step| match &step.op {
+            StepOp::Vendor { call, .. } => Some((step, call.library())),
+            _ => None,
+        });
+        if let (Linked::Here(..), Some((step, library))) = (self, calls.clone().next()) {
+            return Err(LoadError::NoCall { step: step.name.clone(), library });
+        }
+        let (expected, actual) = (calls.by_ref().count(), self.calls().len());
+        match expected == actual {
+            true => Ok(()),
+            false => Err(LoadError::CallCount { plan: plan.name.clone(), expected, actual }),
         }
     }
 
     fn here(&self) -> (&'a [KernelFn], &'a [ExternFn]) {
         match self {
             Linked::Here(kernels, externs) => (kernels, externs),
-            Linked::There(_) => (&[], &[]),
+            Linked::There { .. } => (&[], &[]),
         }
     }
 }
@@ -378,7 +414,7 @@ fn estimated_ns(step: &Step) -> u64 {
     let flops_per_ns = match step.op {
         StepOp::Gemm { .. } | StepOp::Conv { .. } => 64,
         StepOp::Attention { .. } => 32,
-        StepOp::Launch { .. } | StepOp::Copy { .. } | StepOp::Extern { .. } => 4,
+        StepOp::Launch { .. } | StepOp::Copy { .. } | StepOp::Extern { .. } | StepOp::Vendor { .. } => 4,
     };
     const BYTES_PER_NS: u64 = 16;
     (step.flops / flops_per_ns).max(step.bytes / BYTES_PER_NS)
@@ -391,7 +427,7 @@ pub fn division(plan: &Plan, step: &Step) -> (u64, u64) {
     let tasks = match &step.op {
         StepOp::Launch { extent, .. } => *extent,
         StepOp::Copy { dst, .. } => plan.buffer(*dst).bytes(),
-        StepOp::Extern { .. } => 1,
+        StepOp::Extern { .. } | StepOp::Vendor { .. } => 1,
         StepOp::Gemm { call, .. } => library(Contraction::Gemm(*call)),
         StepOp::Conv { call, .. } => library(Contraction::Conv(*call)),
         StepOp::Attention { call, .. } => library(Contraction::Attention(*call)),

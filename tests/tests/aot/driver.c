@@ -1,5 +1,5 @@
 /* A driver of GPUs where there is none. Its memory is the host's; work on a stream is done when the stream is waited for;
- * kernels are executed by the process that listens at SOCKET, which is told their names and the bytes of their buffers.
+ * the process that listens at SOCKET gets PTX that is loaded, executes kernels of it, and is told the bytes of their buffers.
  * Misuse is an error: calls outside of a context, addresses that were never allocated, work left behind.
  *
  *   cc -shared -fPIC -DSOCKET='"…"' -DMAJOR=8 -DMINOR=0 -DGPUS=1 driver.c -o libdriver.so -lpthread */
@@ -178,7 +178,7 @@ int cuCtxPopCurrent_v2(void **context) {
 int cuModuleLoadDataEx(void **out, const void *image, unsigned count, unsigned *options, void **values) {
   ENTER();
   int machine = memcmp(image, "\177ELF", 4) == 0;
-  if (!code) code = tell('M', machine ? "cubin" : "ptx");
+  if (!code) code = tell('M', machine ? "cubin" : image);
   if (!code && !machine && !strstr(image, ".target sm_")) code = INVALID_PTX;
   if (code == INVALID_PTX && count == 2 && options[0] == 5 && options[1] == 6)
     snprintf(values[0], (size_t)values[1], "line 1: no PTX");
@@ -283,6 +283,26 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream)
   return copy(stream, (void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes, fits);
 }
 
+/* Matrices that the copy engine was told of since the last launch, which is given what was written of them. */
+static unsigned encoded;
+static const char ENCODED[] = "a matrix of the copy engine's";
+
+int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *extents,
+                           const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
+                           int swizzle, int promotion, int fill) {
+  char text[128];
+  ENTER();
+  int fits = rank == 2 && (uintptr_t)map % 64 == 0 && (uintptr_t)address % 16 == 0 && strides[0] % 16 == 0;
+  if (!fits || steps[0] != 1 || steps[1] != 1 || interleave || swizzle != 3 || promotion != 3 || fill) code = INVALID_VALUE;
+  uint64_t last = fits ? (extents[1] - 1) * strides[0] + extents[0] * 2 : 0;
+  if (!code && !known((uintptr_t)address, last)) code = ILLEGAL_ADDRESS;
+  snprintf(text, sizeof text, "type %d, %lu rows of %lu, %lu bytes apart, by %u of %u", type, (unsigned long)extents[1],
+           (unsigned long)extents[0], (unsigned long)strides[0], box[1], box[0]);
+  if (!code) code = tell('T', text);
+  if (!code) memcpy(map, ENCODED, sizeof ENCODED), encoded++;
+  LEAVE();
+}
+
 int cuStreamCreate(void **out, unsigned flags) {
   ENTER();
   if (!code && flags != 1) code = INVALID_VALUE;
@@ -360,6 +380,9 @@ int cuLaunchKernel(void *handle, unsigned x, unsigned y, unsigned z, unsigned th
     if (get(&launch->bytes[i], 8) || get(&launch->writes[i], 4)) code = UNKNOWN;
     launch->addresses[i] = *(uint64_t *)parameters[i];
   }
+  for (uint32_t i = 0; !code && i < encoded; i++)
+    if (memcmp(parameters[launch->count + i], ENCODED, sizeof ENCODED)) code = INVALID_VALUE;
+  encoded = 0;
   if (!code) {
     add(stream)->launch = launch;
   } else {

@@ -1,4 +1,4 @@
-//! The process behind `driver.c`, a driver of GPUs that are none: it executes kernels by the interpreter.
+//! The process behind `driver.c`, a driver of GPUs that are none: it executes the PTX it is given by the interpreter of PTX.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -8,16 +8,25 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorc::aot::Artifact;
-use tensorc::ir::interp::run_launch;
 use tensorc::ir::kir::Kernel;
 use tensorc::runtime::artifact::{GpuOptions, LoadOptions};
+use tensorc::runtime::gpu::Entry;
+use tensorc_tests::ptx::Module;
 
 use super::{checked, text};
+use crate::support::launches::{entry, execute};
+
+/// The driver's error for PTX that it does not understand.
+const INVALID_PTX: i32 = 218;
 
 /// What the process behind a driver knows, and is to do wrong.
 #[derive(Default)]
 pub struct State {
     pub kernels: BTreeMap<String, Kernel>,
+    /// What machine code was assembled from.
+    source: Option<String>,
+    /// What was loaded last.
+    module: Option<Module>,
     /// What it was told: loaded code, memory that was asked for, what was left at the end.
     pub told: Vec<String>,
     /// Answers to what it is told, by its text.
@@ -38,7 +47,7 @@ impl Imaginary {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("socket")).unwrap();
         let kernels = artifact.module.kernels.iter().map(|k| (k.name.clone(), k.clone())).collect();
-        let state = Arc::new(Mutex::new(State { kernels, ..State::default() }));
+        let state = Arc::new(Mutex::new(State { kernels, source: artifact.ptx.clone(), ..State::default() }));
         let shared = state.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -111,15 +120,34 @@ fn serve(mut stream: &UnixStream, state: &Mutex<State>) -> Option<()> {
             let mut contents: Vec<Vec<u8>> = (0..buffers.len()).map(|i| vec![0; bytes(i)]).collect();
             contents.iter_mut().try_for_each(|content| stream.read_exact(content)).ok()?;
             let failing = state().failing.get(&name).copied();
-            let code = failing.unwrap_or_else(|| match run_launch(kernel.as_ref().unwrap(), &mut contents) {
-                Ok(_) => 0,
-                Err(error) => panic!("{name}: {error}"),
+            let code = failing.unwrap_or_else(|| {
+                let module = state().module.clone().unwrap_or_else(|| panic!("{name} is executed, no module loaded"));
+                let entry = Entry { name: name.clone(), ..entry(kernel.as_ref().unwrap()) };
+                let writable: Vec<bool> = buffers.iter().map(|buffer| buffer.writable).collect();
+                execute(&module, &entry, &mut contents, &writable, 0).unwrap_or_else(|fault| panic!("{fault}"));
+                0
             });
             stream.write_all(&code.to_le_bytes()).ok()?;
             if code == 0 {
                 let written = contents.iter().zip(buffers).filter(|(_, buffer)| buffer.writable);
                 written.into_iter().try_for_each(|(content, _)| stream.write_all(content)).ok()?;
             }
+        }
+        b'M' => {
+            let form = if name == "cubin" { "cubin" } else { "ptx" };
+            state().told.push(format!("M {form}"));
+            let source = if form == "ptx" { Some(name) } else { state().source.clone() };
+            let mut code = state().refused.get(form).copied().unwrap_or(0);
+            if code == 0 {
+                match source.as_deref().map(Module::parse) {
+                    Some(Ok(module)) => state().module = Some(module),
+                    other => {
+                        eprintln!("no module: {other:?}");
+                        code = INVALID_PTX;
+                    }
+                }
+            }
+            stream.write_all(&code.to_le_bytes()).ok()?;
         }
         _ => {
             state().told.push(format!("{} {name}", char::from(what)));

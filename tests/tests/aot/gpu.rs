@@ -1,5 +1,5 @@
-//! Models whose kernels run on a GPU, on a driver that is none: `driver.c` has their launches executed by the interpreter in
-//! this process.
+//! Models whose kernels run on a GPU, on a driver that is none: `driver.c` has the PTX in the artifact executed by the interpreter of
+//! PTX in this process.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -434,6 +434,64 @@ fn a_block_of_a_transformer_runs() {
     assert_eq!(half, expected[0].1.bytes());
     assert_eq!(same, tag.map(i32::to_le_bytes).concat());
     assert!(half.iter().any(|byte| *byte != 0));
+}
+
+/// Products by groups of warps: the copy engine is told of both operands where they lie in this run.
+#[test]
+fn products_by_groups_of_warps_run() {
+    if !runs() {
+        return;
+    }
+    let weight = numbers(136 * 72, 3);
+    let program = format!(
+        "tensorc-ir 1\ngraph @layer(%x: bf16[70, 136], %b: bf16[72]) {{\n  %w = const bf16[136, 72] [{weight}]\n  \
+         %p = matmul(%x, %w)\n  %s = add(%p, %b)\n  %g = gelu(%s)\n  %y = cast(%g) {{to = f32}}\n  return %y\n}}\n"
+    );
+    let gpu = tensorc::gpu::interpreted_as(Device::accelerator(0), Capability::Sm90a);
+    let compiler = Compiler::new(Options { gpu: Some(gpu), threads: Some(1), ..Options::default() }).unwrap();
+    let model = compiler.model(parse_module(&program, compiler.registry()).unwrap().graphs.remove(0));
+    let gpu = Some(Gpu { capability: Capability::Sm90a, assembler: None });
+    let artifact = aot::compile(&model, &Request { gpu, embed_weights: true, ..request("layer", "native") }).unwrap();
+    let driver = Imaginary::new(&artifact, (9, 0));
+    let path = driver.dir.path().join("layer.so");
+    link(Product::SharedLibrary, "layer", &artifact.object, "native".parse().unwrap(), &Tools::default(), &path)
+        .unwrap();
+    let bytes = |count: usize, seed: usize| -> Vec<u8> {
+        let number = |i: usize| half(((i * 29 + seed) % 17) as f32 / 8.0 - 1.0);
+        (0..count).flat_map(number).collect()
+    };
+    let library = Loaded::load(&path, &driver.options()).unwrap();
+    let pool = Pool::new(1).unwrap();
+    let mut context = library.context(&pool).unwrap();
+    driver.told();
+    for seed in [1, 2] {
+        let (x, b) = (bytes(70 * 136, seed), bytes(72, 5));
+        let given = [("x", vec![70, 136], &x), ("b", vec![72], &b)];
+        let given =
+            given.map(|(name, dims, bytes)| (name, Tensor::from_bytes(DType::BF16, &dims, bytes.clone()).unwrap()));
+        let expected = model.run(&given).unwrap();
+        let mut y = vec![0xff; 70 * 72 * 4];
+        let inputs = [TensorRef::new(DType::BF16, &[70, 136], &x), TensorRef::new(DType::BF16, &[72], &b)];
+        context.run(&inputs, &mut [TensorMut::new(DType::F32, &[70, 72], &mut y)]).unwrap();
+        assert_eq!(y, expected[0].1.bytes());
+        let maps = [
+            "T type 9, 70 rows of 136, 272 bytes apart, by 128 of 64",
+            "T type 9, 136 rows of 72, 144 bytes apart, by 64 of 64",
+        ];
+        assert_eq!(driver.told(), maps);
+    }
+    driver.state().refused.insert("type 9, 136 rows of 72, 144 bytes apart, by 64 of 64".into(), OUT_OF_MEMORY);
+    let (x, b) = (bytes(70 * 136, 1), bytes(72, 5));
+    let inputs = [TensorRef::new(DType::BF16, &[70, 136], &x), TensorRef::new(DType::BF16, &[72], &b)];
+    let mut y = vec![0xff; 70 * 72 * 4];
+    let (status, message) = said(context.run(&inputs, &mut [TensorMut::new(DType::F32, &[70, 72], &mut y)]));
+    assert_eq!(status, status::MEMORY);
+    assert!(message.starts_with("kernel `layer_kernel0` of node `"), "{message}");
+}
+
+/// An element of bf16 whose fraction is short.
+fn half(x: f32) -> [u8; 2] {
+    ((x.to_bits() >> 16) as u16).to_le_bytes()
 }
 
 #[test]

@@ -4,6 +4,7 @@ pub mod backend;
 pub mod cache;
 pub mod compare;
 pub mod counted;
+pub mod launches;
 pub mod npz;
 
 /// The folder of examples.

@@ -16,6 +16,7 @@ use tensorc_ir::kir::{
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 
 use super::contract::{Product, total};
+use super::loops::set_groups;
 use crate::emit::cluster::{Cluster, Uses};
 use crate::emit::inline::Inliner;
 
@@ -41,6 +42,8 @@ const PIECE: i64 = 8;
 /// One operand.
 #[derive(Clone, Debug)]
 struct Side {
+    /// As [`Matrix::steps`].
+    steps: Vec<[u64; 2]>,
     /// As the copy engine sees it, in boxes of one panel, or of a whole tile if terms lie side by side.
     map: TensorMap,
     along_terms: bool,
@@ -62,18 +65,25 @@ impl Side {
     }
 }
 
-/// An operand as a matrix in memory: how far its rows lie apart, and whether they are rows of terms.
-#[derive(Clone, Copy)]
+/// An operand as a matrix in memory: how far its rows lie apart, and whether they are rows of terms. The operands of all batches are
+/// parts of one matrix.
+#[derive(Clone)]
 pub struct Matrix {
     stride: u64,
     along_terms: bool,
+    /// Rows and columns of the whole.
+    extents: [u64; 2],
+    /// Rows and columns from one batch to the next, by groups of batch axes.
+    steps: Vec<[u64; 2]>,
 }
 
 /// Both operands as matrices, if groups of warps can multiply them and it is worth it.
 pub fn matrices(cluster: &Cluster<'_>, product: &Product<'_>, uses: &Uses) -> Result<Option<[Matrix; 2]>> {
     let axes = &product.axes;
     let dtype = cluster.ty(product.operands[0])?.dtype;
-    let plain = axes.batch.is_empty() && [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| g.len() == 1);
+    // What a tile has beyond the terms of a batch is another batch's, not zeros.
+    let whole = axes.batch.is_empty() || total(&axes.terms).is_multiple_of(DEPTH);
+    let plain = whole && [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| g.len() == 1);
     let large = [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| total(g) >= PANEL as u64);
     if !plain || !large || !GroupMma::takes(dtype) || cluster.ty(product.operands[1])?.dtype != dtype {
         return Ok(None);
@@ -107,8 +117,18 @@ fn matrix(cluster: &Cluster<'_>, product: &Product<'_>, operand: usize, uses: &U
         (1, stride) => (stride, own.extent, false),
         _ => return Ok(None),
     };
-    let fits = stride >= columns as i64 && stride % PIECE == 0;
-    Ok(fits.then_some(Matrix { stride: stride as u64, along_terms }))
+    if stride < columns as i64 || stride % PIECE != 0 {
+        return Ok(None);
+    }
+    let rows = if along_terms { own.extent } else { term.extent };
+    let (stride, mut extents, mut steps) = (stride as u64, [rows, columns], vec![]);
+    for group in &product.axes.batch {
+        let Ok(apart) = u64::try_from(step(group.axis)) else { return Ok(None) };
+        let apart = [apart / stride, apart % stride];
+        (0..2).for_each(|i| extents[i] += (group.extent - 1) * apart[i]);
+        steps.push(apart);
+    }
+    Ok((extents[1] <= stride).then_some(Matrix { stride, along_terms, extents, steps }))
 }
 
 struct Tiles<'a> {
@@ -117,10 +137,18 @@ struct Tiles<'a> {
     /// Which tiles are there, and which are free.
     full: Buf,
     empty: Buf,
-    /// Tiles of the result, down and across.
+    /// Tiles of the result: of all batches, and down and across in one.
+    batch: u64,
     down: u64,
     across: u64,
     steps: u64,
+}
+
+/// A tile of the result: the digits of its batch, its first row and column, and how many its block computed before.
+struct At {
+    batch: Vec<Index>,
+    first: [Index; 2],
+    turn: Index,
 }
 
 fn range(n: u64) -> (Index, Index, i64) {
@@ -131,37 +159,37 @@ fn range(n: u64) -> (Index, Index, i64) {
 pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, matrices: [Matrix; 2]) -> Result<()> {
     let extents = [total(&product.axes.rows), total(&product.axes.columns)];
     let terms = total(&product.axes.terms);
-    let down = extents[0].div_ceil(ROWS);
-    let busy = |columns: &u64| down * extents[1].div_ceil(*columns) >= BLOCKS;
+    let (batch, down) = (total(&product.axes.batch), extents[0].div_ceil(ROWS));
+    let busy = |columns: &u64| batch * down * extents[1].div_ceil(*columns) >= BLOCKS;
     let columns = COLUMNS.into_iter().find(busy).unwrap_or(COLUMNS[2]);
     let across = extents[1].div_ceil(columns);
     let lengths = [ROWS, columns];
     let mut maps = vec![];
-    for (i, Matrix { stride, along_terms }) in matrices.into_iter().enumerate() {
+    for (i, matrix) in matrices.iter().enumerate() {
         let buf = e.input(product.operands[i].node)?;
-        maps.push(match along_terms {
-            true => TensorMap { buf, rows: extents[i], columns: terms, stride, box_rows: lengths[i] as u32 },
-            false => TensorMap { buf, rows: terms, columns: extents[i], stride, box_rows: DEPTH as u32 },
-        });
+        let box_rows = if matrix.along_terms { lengths[i] } else { DEPTH } as u32;
+        let [rows, columns] = matrix.extents;
+        maps.push(TensorMap { buf, rows, columns, stride: matrix.stride, box_rows });
     }
     let dtype = e.cluster.ty(product.operands[0])?.dtype;
-    let blocks = BLOCKS.min(down * across);
+    let blocks = BLOCKS.min(batch * down * across);
     e.looped("b", range(blocks), LoopKind::Grid, |e, block| {
         let side = |e: &mut Inliner<'_>, i: usize| {
             let tiles = e.alloc("tiles", dtype, STAGES * lengths[i] * DEPTH, Memory::Tile);
-            Side { map: maps[i].clone(), along_terms: matrices[i].along_terms, length: lengths[i], tiles }
+            let Matrix { along_terms, ref steps, .. } = matrices[i];
+            Side { map: maps[i].clone(), along_terms, length: lengths[i], tiles, steps: steps.clone() }
         };
         let sides = [side(e, 0), side(e, 1)];
         let full = e.alloc("full", DType::I64, STAGES, Memory::Barrier);
         let empty = e.alloc("empty", DType::I64, STAGES, Memory::Barrier);
-        let tiles = Tiles { product, sides, full, empty, down, across, steps: terms.div_ceil(DEPTH) };
+        let tiles = Tiles { product, sides, full, empty, batch, down, across, steps: terms.div_ceil(DEPTH) };
         e.looped("t", range(THREADS), LoopKind::Threads, |e, thread| {
             let warps = |groups: u64| (groups * (GROUP / WARP) as u64) as u32;
             e.b.push(Stmt::InitBarriers { buf: full, arrivals: 1 });
             e.b.push(Stmt::InitBarriers { buf: empty, arrivals: warps(GROUPS) });
             e.b.push(Stmt::Barrier);
             e.b.open_block();
-            tiles.in_turn(e, &block, blocks, |e, first, turn| tiles.multiply(e, &thread, first, turn))?;
+            tiles.in_turn(e, &block, blocks, |e, at| tiles.multiply(e, &thread, &at))?;
             let multiply = e.b.close_role((0, warps(GROUPS)), REGISTERS.0);
             e.b.open_block();
             tiles.fetcher(e, &thread, &block, blocks)?;
@@ -173,18 +201,23 @@ pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, matrices: [Matrix; 2]) -
 }
 
 impl Tiles<'_> {
-    /// The tiles of the result that a block computes: for each the first row and column, and how many came before.
+    /// The tiles of the result that a block computes.
     fn in_turn(
         &self,
         e: &mut Inliner<'_>,
         block: &Index,
         blocks: u64,
-        body: impl FnOnce(&mut Inliner<'_>, [Index; 2], Index) -> Result<()>,
+        body: impl FnOnce(&mut Inliner<'_>, At) -> Result<()>,
     ) -> Result<()> {
-        let tiles = self.down * self.across;
+        let (each, tiles) = (self.down * self.across, self.batch * self.down * self.across);
         let range = (block.clone(), Index::constant(tiles as i64), blocks as i64);
         e.looped("item", range, LoopKind::Serial, |e, item| {
             let limits = move |_: u32| (0, tiles as i64 - 1);
+            let batch = e.b.let_index("batch", item.floor_div(each as i64, &limits));
+            let batch = set_groups(e, &self.product.axes.batch, &batch, self.batch);
+            let turn = e.b.let_index("turn", item.floor_div(blocks as i64, &limits));
+            let item = if self.batch == 1 { item } else { e.b.let_index("inner", item.modulo(each as i64, &limits)) };
+            let limits = move |_: u32| (0, each as i64 - 1);
             let near = (1..=NEAR).rev().find(|n| self.down.is_multiple_of(*n)).unwrap_or(1) as i64;
             let of_near = near * self.across as i64;
             let within = e.b.let_index("within", item.modulo(of_near, &limits));
@@ -194,14 +227,13 @@ impl Tiles<'_> {
                 e.b.let_index("rows", row.scale(ROWS as i64)),
                 e.b.let_index("columns", within.floor_div(near, &inner).scale(self.sides[1].length as i64)),
             ];
-            let turn = e.b.let_index("turn", item.floor_div(blocks as i64, &limits));
-            body(e, first, turn)
+            body(e, At { batch, first, turn })
         })
     }
 
     /// Where in shared memory the tiles of a step are, and how often others were there before.
     fn slot(&self, e: &mut Inliner<'_>, turn: &Index, step: &Index) -> [Index; 2] {
-        let most = (self.down * self.across * self.steps) as i64;
+        let most = (self.batch * self.down * self.across * self.steps) as i64;
         let limits = move |_: u32| (0, most);
         let before = e.b.let_index("before", turn.scale(self.steps as i64).add(step));
         [
@@ -217,26 +249,31 @@ impl Tiles<'_> {
         let warp = e.b.index_value(warp);
         let is_first = e.b.op(ScalarOp::Cmp(CmpOp::Eq), &[warp, first]);
         e.when(is_first, |e| {
-            self.in_turn(e, block, blocks, |e, first, turn| {
+            self.in_turn(e, block, blocks, |e, at| {
                 e.looped("k", range(self.steps), LoopKind::Serial, |e, k| {
-                    let [slot, lap] = self.slot(e, &turn, &k);
+                    let [slot, lap] = self.slot(e, &at.turn, &k);
                     e.b.push(Stmt::AwaitBarrier {
                         barrier: Place::new(self.empty, slot.clone()),
                         phase: lap.offset(-1),
                     });
                     let bytes = self.sides.iter().map(|s| s.elements() * 2).sum::<u64>() as u32;
                     e.b.push(Stmt::Arrive { barrier: Place::new(self.full, slot.clone()), bytes });
-                    (0..2).try_for_each(|i| self.fetch(e, i, &first[i], &k, &slot))
+                    (0..2).try_for_each(|i| self.fetch(e, i, &at, &k, &slot))
                 })
             })
         })
     }
 
     /// Begins to fetch the tile of an operand for a step.
-    fn fetch(&self, e: &mut Inliner<'_>, side: usize, first: &Index, step: &Index, slot: &Index) -> Result<()> {
-        let side = &self.sides[side];
+    fn fetch(&self, e: &mut Inliner<'_>, side: usize, at: &At, step: &Index, slot: &Index) -> Result<()> {
+        let (first, side) = (&at.first[side], &self.sides[side]);
+        let batch = [0, 1].map(|i| {
+            let steps = at.batch.iter().zip(&side.steps).map(|(digit, step)| digit.scale(step[i] as i64));
+            steps.fold(Index::default(), |sum, step| sum.add(&step))
+        });
         let (into, term) = (slot.scale(side.elements() as i64), step.scale(DEPTH as i64));
-        let copy = |into: Index, at: [Index; 2]| {
+        let copy = |into: Index, [row, column]: [Index; 2]| {
+            let at = [row.add(&batch[0]), column.add(&batch[1])];
             let barrier = Place::new(self.full, slot.clone());
             Stmt::CopyTile(Box::new(TileCopy {
                 into: Place::new(side.tiles, into),
@@ -257,7 +294,8 @@ impl Tiles<'_> {
     }
 
     /// One tile of the result, by the groups that multiply. A product is begun before the one ahead is finished.
-    fn multiply(&self, e: &mut Inliner<'_>, thread: &Index, first: [Index; 2], turn: Index) -> Result<()> {
+    fn multiply(&self, e: &mut Inliner<'_>, thread: &Index, at: &At) -> Result<()> {
+        let turn = &at.turn;
         let columns = self.sides[1].length;
         let threads = |_: u32| (0, THREADS as i64 - 1);
         let group = e.b.let_index("group", thread.floor_div(GROUP as i64, &threads));
@@ -267,7 +305,7 @@ impl Tiles<'_> {
             Ok(())
         })?;
         let product = |e: &mut Inliner<'_>, step: &Index| {
-            let [slot, lap] = self.slot(e, &turn, step);
+            let [slot, lap] = self.slot(e, turn, step);
             e.b.push(Stmt::AwaitBarrier { barrier: Place::new(self.full, slot.clone()), phase: lap });
             let half = group.scale((GROUP_ROWS as u64 * DEPTH) as i64);
             let [a, b] = [0, 1].map(|i| slot.scale(self.sides[i].elements() as i64));
@@ -277,7 +315,7 @@ impl Tiles<'_> {
             e.b.push(Stmt::GroupMma(Box::new(mma)));
         };
         let free = |e: &mut Inliner<'_>, step: &Index| {
-            let [slot, _] = self.slot(e, &turn, step);
+            let [slot, _] = self.slot(e, turn, step);
             e.b.push(Stmt::Arrive { barrier: Place::new(self.empty, slot), bytes: 0 });
         };
         product(e, &Index::default());
@@ -290,11 +328,11 @@ impl Tiles<'_> {
         })?;
         e.b.push(Stmt::AwaitProducts { sums, pending: 0 });
         free(e, &Index::constant(self.steps as i64 - 1));
-        self.results(e, thread, &group, first, sums)
+        self.results(e, thread, &group, &at.first, sums)
     }
 
     /// Stores what follows the contraction at every element of the thread's part of the result.
-    fn results(&self, e: &mut Inliner<'_>, thread: &Index, group: &Index, first: [Index; 2], sums: Buf) -> Result<()> {
+    fn results(&self, e: &mut Inliner<'_>, thread: &Index, group: &Index, first: &[Index; 2], sums: Buf) -> Result<()> {
         let columns = self.sides[1].length;
         let threads = |_: u32| (0, THREADS as i64 - 1);
         let (groups, lanes) = (|_: u32| (0, GROUP as i64 - 1), |_: u32| (0, WARP as i64 - 1));

@@ -64,16 +64,20 @@ pub fn inside(e: &mut Inliner<'_>, positions: &[(&Index, u64, u64)]) -> Option<O
     inside
 }
 
-/// Sets the axes of groups to the digits of a counter below `total`; the last group changes fastest.
-pub fn set_groups(e: &mut Inliner<'_>, groups: &[Group], counter: &Index, total: u64) {
+/// Sets the axes of groups to the digits of a counter below `total`, which it gives in the order of the groups; the last group
+/// changes fastest.
+pub fn set_groups(e: &mut Inliner<'_>, groups: &[Group], counter: &Index, total: u64) -> Vec<Index> {
     let limits = move |_: u32| -> Interval { (0, (total as i64 - 1).max(0)) };
     let mut stride = 1u64;
+    let mut digits = vec![Index::default(); groups.len()];
     for (i, g) in groups.iter().enumerate().rev() {
         let rest = counter.floor_div(stride as i64, &limits);
         // What is above the first group's digit cannot be.
         let digit = if i == 0 { rest } else { rest.modulo(g.extent as i64, &limits) };
         let digit = e.b.let_index("g", digit);
-        e.set_axis(g.axis, digit);
+        e.set_axis(g.axis, digit.clone());
+        digits[i] = digit;
         stride *= g.extent;
     }
+    digits
 }

@@ -7,6 +7,7 @@
 mod graph;
 mod matrix;
 mod stream;
+mod vendor;
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -14,11 +15,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::{result, sys};
+use tensorc_abi::VendorCall;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Code, CodeForm, Driver, DriverError, Entry, Function, LaunchStream, Memory};
 use crate::Device;
 use stream::CudaStream;
+use vendor::{Call, Libraries};
 
 /// Shared memory of a block that a kernel gets without asking, in bytes.
 const PLAIN_SHARED: u32 = 48 << 10;
@@ -37,6 +40,7 @@ struct Shared {
     capability: u32,
     /// Modules by the hash of their PTX.
     modules: Mutex<BTreeMap<u128, Weak<Module>>>,
+    libraries: Libraries,
 }
 
 // SAFETY: the handles are names that any thread may use once it entered the context.
@@ -103,13 +107,16 @@ impl CudaDriver {
         let capability = (attribute(MAJOR)? * 10 + attribute(MINOR)?).unsigned_abs();
         // SAFETY: as above; the context is released with the last owner of what is made here.
         let context = unsafe { result::primary_ctx::retain(handle) }.map_err(describe)?;
-        let modules = Mutex::default();
-        Ok(CudaDriver(Arc::new(Shared { device, handle, context, name, capability, modules })))
+        let (modules, libraries) = (Mutex::default(), Libraries::default());
+        Ok(CudaDriver(Arc::new(Shared { device, handle, context, name, capability, modules, libraries })))
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        // The libraries' handles go while there is a context.
+        let _ = self.enter();
+        self.libraries = Libraries::default();
         // SAFETY: everything of the context holds a reference to this, so nothing is left.
         let _ = unsafe { result::primary_ctx::release(self.handle) };
     }
@@ -228,11 +235,20 @@ impl Driver for CudaDriver {
     }
 
     fn load(&self, code: Code) -> Result<Vec<Function>, DriverError> {
-        let Code::Ptx { text, entries } = code else {
-            return Err(self.0.error("this device takes PTX, not functions of the host"));
-        };
-        let module = self.0.module(&text)?;
-        entries.into_iter().map(|entry| self.function(&module, entry)).collect()
+        match code {
+            Code::Ptx { text, entries } => {
+                let module = self.0.module(&text)?;
+                entries.into_iter().map(|entry| self.function(&module, entry)).collect()
+            }
+            Code::Vendor(calls) => {
+                let loaded = |(name, call): (String, VendorCall)| {
+                    let code = Call::new(&self.0, &call).map_err(|why| self.0.error(format!("`{name}`: {why}")))?;
+                    Ok(Function { entry: Arc::new(Entry { name, ..Entry::default() }), code: Arc::new(code) })
+                };
+                calls.into_iter().map(loaded).collect()
+            }
+            Code::Host(_) => Err(self.0.error("this device takes PTX, not functions of the host")),
+        }
     }
 
     fn alloc(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError> {

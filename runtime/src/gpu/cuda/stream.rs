@@ -9,6 +9,7 @@ use cudarc::driver::{result, sys};
 
 use super::graph::Recorded;
 use super::matrix::encode;
+use super::vendor::Call;
 use super::{Kernel, Shared, text};
 use crate::device::stream::{Callback, Event, Stream, StreamError, Transfer, Work};
 use crate::gpu::{DriverError, Entry, Function, Graph, LaunchStream};
@@ -77,12 +78,40 @@ impl CudaStream {
         lock(&self.state).failure.get_or_insert(error);
     }
 
-    /// Makes a call of the driver, unless the stream has failed; `what` names it in the error.
-    fn call(&self, what: &dyn Fn() -> String, f: impl FnOnce() -> Result<(), result::DriverError>) {
+    /// Launches a kernel of this device.
+    ///
+    /// # Safety
+    /// As [`LaunchStream::launch`].
+    unsafe fn launch_kernel(&self, kernel: &Kernel, entry: &Entry, arguments: &[*mut u8]) {
+        let mut addresses = arguments.to_vec();
+        let encoded = entry.matrices.iter().map(|m| {
+            let address = arguments.get(m.argument as usize).ok_or("a matrix in no argument")?;
+            encode(m, *address)
+        });
+        let mut maps = match encoded.collect::<Result<Vec<_>, String>>() {
+            Ok(maps) => maps,
+            Err(message) => return self.note(self.error(format!("kernel `{}`: {message}", entry.name))),
+        };
+        let mut parameters: Vec<*mut c_void> =
+            addresses.iter_mut().map(|a| std::ptr::from_mut(a).cast::<c_void>()).collect();
+        parameters.extend(maps.iter_mut().map(|map| std::ptr::from_mut(map).cast::<c_void>()));
+        let blocks = u32::try_from(entry.blocks).unwrap_or(u32::MAX);
+        let what = || format!("kernel `{}`", entry.name);
+        // SAFETY: the function is loaded in this context and takes these addresses and matrices, which the caller answers for; the driver
+        // copies the parameters before it returns.
+        self.call(&what, || unsafe {
+            let (grid, block) = ((blocks, 1, 1), (entry.threads, 1, 1));
+            result::launch_kernel(kernel.handle, grid, block, entry.shared_bytes, self.handle, &mut parameters)
+                .map_err(text)
+        });
+    }
+
+    /// Makes a call, unless the stream has failed; `what` names it in the error.
+    fn call(&self, what: &dyn Fn() -> String, f: impl FnOnce() -> Result<(), String>) {
         if lock(&self.state).failure.is_some() {
             return;
         }
-        let outcome = self.shared.enter().map_err(|e| e.message).and_then(|()| f().map_err(text));
+        let outcome = self.shared.enter().map_err(|e| e.message).and_then(|()| f());
         if let Err(message) = outcome {
             self.note(self.error(format!("{}: {message}", what())));
         }
@@ -181,7 +210,9 @@ impl Stream for CudaStream {
             // SAFETY: the caller promised that both ranges are valid; addresses of host and devices do not overlap, and
             // the driver knows which is which.
             self.call(&what, || unsafe {
-                sys::cuMemcpyAsync(target as sys::CUdeviceptr, source as sys::CUdeviceptr, bytes, self.handle).result()
+                sys::cuMemcpyAsync(target as sys::CUdeviceptr, source as sys::CUdeviceptr, bytes, self.handle)
+                    .result()
+                    .map_err(text)
             });
         }
     }
@@ -200,7 +231,7 @@ impl Stream for CudaStream {
             Some(own) => self.call(&|| "waiting for an event".into(), || {
                 let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
                 // SAFETY: both handles are alive; the driver keeps the event until the wait is over.
-                unsafe { result::stream::wait_event(self.handle, own.handle, flags) }
+                unsafe { result::stream::wait_event(self.handle, own.handle, flags) }.map_err(text)
             }),
             None => {
                 let event = event.clone();
@@ -238,32 +269,19 @@ impl Stream for CudaStream {
 
 impl LaunchStream for CudaStream {
     unsafe fn launch(&self, function: &Function, arguments: &[*mut u8]) {
-        let entry = &function.entry;
-        let Some(kernel) =
-            function.code.downcast_ref::<Kernel>().filter(|k| Arc::ptr_eq(&k.module.shared, &self.shared))
-        else {
-            return self.note(self.error(format!("kernel `{}` is another device's", entry.name)));
-        };
-        let mut addresses = arguments.to_vec();
-        let encoded = entry.matrices.iter().map(|m| {
-            let address = arguments.get(m.argument as usize).ok_or("a matrix in no argument")?;
-            encode(m, *address)
-        });
-        let mut maps = match encoded.collect::<Result<Vec<_>, String>>() {
-            Ok(maps) => maps,
-            Err(message) => return self.note(self.error(format!("kernel `{}`: {message}", entry.name))),
-        };
-        let mut parameters: Vec<*mut c_void> =
-            addresses.iter_mut().map(|a| std::ptr::from_mut(a).cast::<c_void>()).collect();
-        parameters.extend(maps.iter_mut().map(|map| std::ptr::from_mut(map).cast::<c_void>()));
-        let blocks = u32::try_from(entry.blocks).unwrap_or(u32::MAX);
-        let what = || format!("kernel `{}`", entry.name);
-        // SAFETY: the function is loaded in this context and takes these addresses and matrices, which the caller answers for; the driver
-        // copies the parameters before it returns.
-        self.call(&what, || unsafe {
-            let (grid, block) = ((blocks, 1, 1), (entry.threads, 1, 1));
-            result::launch_kernel(kernel.handle, grid, block, entry.shared_bytes, self.handle, &mut parameters)
-        });
+        let (entry, code) = (&function.entry, &function.code);
+        let kernel = code.downcast_ref::<Kernel>().filter(|k| Arc::ptr_eq(&k.module.shared, &self.shared));
+        let call = code.downcast_ref::<Call>().filter(|call| call.is_of(&self.shared));
+        match (kernel, call) {
+            // SAFETY: passed on from the caller.
+            (Some(kernel), _) => unsafe { self.launch_kernel(kernel, entry, arguments) },
+            (_, Some(call)) => {
+                let what = || format!("kernel `{}`", entry.name);
+                // SAFETY: passed on from the caller.
+                self.call(&what, || unsafe { call.launch(self.handle, arguments) });
+            }
+            _ => return self.note(self.error(format!("kernel `{}` is another device's", entry.name))),
+        }
         let state = &mut *lock(&self.state);
         state.recording.as_mut().unwrap_or(&mut state.launched).push(entry.clone());
     }
@@ -277,7 +295,7 @@ impl LaunchStream for CudaStream {
         }
         // SAFETY: the caller promised that the range is valid, and aligned for the element.
         self.call(&what, || unsafe {
-            match element.len() {
+            let filled = match element.len() {
                 1 => sys::cuMemsetD8Async(address, element[0], bytes, self.handle).result(),
                 2 => sys::cuMemsetD16Async(address, word(0) as u16, bytes / 2, self.handle).result(),
                 4 => sys::cuMemsetD32Async(address, word(0), bytes / 4, self.handle).result(),
@@ -287,7 +305,8 @@ impl LaunchStream for CudaStream {
                     let first = address + half * 4;
                     sys::cuMemsetD2D32Async(first, 8, word(half as usize * 4), 1, bytes / 8, self.handle).result()
                 }),
-            }
+            };
+            filled.map_err(text)
         });
     }
 
@@ -325,7 +344,7 @@ impl LaunchStream for CudaStream {
             return self.note(self.error("a graph of another device"));
         };
         // SAFETY: both are alive; what the graph uses is the caller's promise.
-        let launch = || unsafe { result::graph::launch(recorded.handle(), self.handle) };
+        let launch = || unsafe { result::graph::launch(recorded.handle(), self.handle) }.map_err(text);
         self.call(&|| of(&graph.kernels, "launched as one"), launch);
         lock(&self.state).launched.extend(graph.kernels.iter().cloned());
     }

@@ -2,7 +2,8 @@
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{
-    Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, MatrixLayout, Packing, Part, Plan, Step, StepOp,
+    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, MatrixLayout, Packing, Part, Plan, Step,
+    StepOp, VendorCall, VendorContraction,
 };
 
 use super::super::error::PlanError;
@@ -17,12 +18,12 @@ pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
             args.iter().try_for_each(|arg| check_layout(plan, step, arg.buffer, Packing::Plain))
         }
         StepOp::Gemm { call, a, b, c, epilogue } => {
-            check_operands(plan, step, &[*a, *b, *c])?;
+            check_operands(plan, step, DType::F32, &[*a, *b, *c])?;
             check_epilogue(plan, step, *c, epilogue.as_ref().map(|e| e.args.as_slice()))?;
             check_gemm(plan, step, call, [*a, *b, *c])
         }
         StepOp::Conv { call, a, b, c, epilogue } => {
-            check_operands(plan, step, &[*a, *b, *c])?;
+            check_operands(plan, step, DType::F32, &[*a, *b, *c])?;
             check_epilogue(plan, step, *c, epilogue.as_ref().map(|e| e.args.as_slice()))?;
             check_conv(plan, step, call, [*a, *b, *c])
         }
@@ -54,6 +55,7 @@ pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
             }
             Ok(())
         }
+        StepOp::Vendor { call, args } => check_vendor(plan, step, call, args),
         StepOp::Copy { src, dst } => {
             if src == dst {
                 return Err(PlanError::InPlace { step: step.name.clone(), buffer: plan.buffer(*dst).name.clone() });
@@ -80,7 +82,7 @@ fn check_dense(plan: &Plan, step: &Step, id: BufferId) -> Result<(), PlanError> 
 }
 
 fn check_attention(plan: &Plan, step: &Step, call: &Attention, ids: [BufferId; 4]) -> Result<(), PlanError> {
-    check_operands(plan, step, &ids)?;
+    check_operands(plan, step, DType::F32, &ids)?;
     let parameters = |what| Err(PlanError::Parameters { step: step.name.clone(), what });
     if call.out.col_stride != 1 {
         return parameters("the rows of its result are not contiguous");
@@ -101,13 +103,45 @@ fn check_attention(plan: &Plan, step: &Step, call: &Attention, ids: [BufferId; 4
     }
 }
 
-/// Operands of a library call are f32, and the result, which comes last, is none of them.
-fn check_operands(plan: &Plan, step: &Step, ids: &[BufferId]) -> Result<(), PlanError> {
+fn check_vendor(plan: &Plan, step: &Step, call: &VendorCall, args: &[Arg]) -> Result<(), PlanError> {
+    let parameters = |what| PlanError::Parameters { step: step.name.clone(), what };
+    let result = call.result();
+    if args.len() != call.arguments() || args.iter().enumerate().any(|(i, arg)| arg.writes != (i >= result)) {
+        return Err(parameters("a call of a library has other arguments"));
+    }
+    if !call.fits() {
+        return Err(parameters("a library does not compute a contraction of this form"));
+    }
+    let ids: Vec<BufferId> = args.iter().map(|arg| arg.buffer).collect();
+    let three = [ids[0], ids[1], ids[result]];
+    check_operands(plan, step, call.dtype, &ids[..=result])?;
+    match &call.contraction {
+        VendorContraction::Product { call, .. } => check_gemm(plan, step, call, three)?,
+        VendorContraction::Convolution(call) => check_conv(plan, step, call, three)?,
+    }
+    if let VendorContraction::Product { call, bias: true } = &call.contraction {
+        check_layout(plan, step, ids[2], Packing::Plain)?;
+        check_dense(plan, step, ids[2])?;
+        if elements(plan, ids[2]) != call.n {
+            return Err(bounds(plan, step, ids[2]));
+        }
+    }
+    let Some(&memory) = ids.get(result + 1) else { return Ok(()) };
+    check_operands(plan, step, DType::U8, &[memory])?;
+    check_dense(plan, step, memory)?;
+    if ids[..=result].contains(&memory) {
+        return Err(PlanError::InPlace { step: step.name.clone(), buffer: plan.buffer(memory).name.clone() });
+    }
+    if elements(plan, memory) < call.workspace { Err(bounds(plan, step, memory)) } else { Ok(()) }
+}
+
+/// Operands of a library call are of one type, and the result, which comes last, is none of them.
+fn check_operands(plan: &Plan, step: &Step, expected: DType, ids: &[BufferId]) -> Result<(), PlanError> {
     for &id in ids {
         let buffer = plan.buffer(id);
-        if buffer.dtype != DType::F32 {
+        if buffer.dtype != expected {
             let (step, buffer, dtype) = (step.name.clone(), buffer.name.clone(), buffer.dtype);
-            return Err(PlanError::OperandType { step, buffer, dtype });
+            return Err(PlanError::OperandType { step, buffer, dtype, expected });
         }
     }
     match ids {

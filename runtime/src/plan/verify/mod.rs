@@ -158,7 +158,7 @@ fn check_references(plan: &Plan, step: &Step) -> Result<(), PlanError> {
         StepOp::Gemm { epilogue, .. } | StepOp::Conv { epilogue, .. } | StepOp::Attention { epilogue, .. } => {
             epilogue.as_ref().map(|e| &e.kernel)
         }
-        StepOp::Copy { .. } | StepOp::Extern { .. } => None,
+        StepOp::Copy { .. } | StepOp::Extern { .. } | StepOp::Vendor { .. } => None,
     };
     match kernel {
         Some(kernel) if kernel.0 as usize >= plan.kernels.len() => {
@@ -198,7 +198,7 @@ fn uses(op: &StepOp) -> Vec<Arg> {
         all
     };
     match op {
-        StepOp::Launch { args, .. } | StepOp::Extern { args, .. } => reads_first(args),
+        StepOp::Launch { args, .. } | StepOp::Extern { args, .. } | StepOp::Vendor { args, .. } => reads_first(args),
         StepOp::Gemm { a, b, c, epilogue, .. } => library([*a, *b], *c, epilogue.as_ref().map(|e| e.args.as_slice())),
         StepOp::Conv { a, b, c, epilogue, .. } => library([*a, *b], *c, epilogue.as_ref().map(|e| e.args.as_slice())),
         StepOp::Attention { q, k, v, out, epilogue, .. } => {

@@ -1,0 +1,519 @@
+/* CUDA's driver where there is none, as the runtime of compiled models in this process calls it. Memory is the host's. One thread does the
+ * work of all streams, in the order of each, waiting for events; kernels are executed by functions that the process has given.
+ * Misuse is an error: calls outside of a context, addresses that were never allocated, what is left when the context goes.
+ *
+ *   cc -shared -fPIC -DMAJOR=8 -DMINOR=0 cuda.c cublaslt.c cudnn.c -o libcuda.so -lpthread -lm */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda.h"
+
+enum {
+  INVALID_VALUE = 1,
+  OUT_OF_MEMORY = 2,
+  INVALID_DEVICE = 101,
+  INVALID_CONTEXT = 201,
+  NOT_FOUND = 500,
+  NOT_READY = 600,
+  ILLEGAL_ADDRESS = 700,
+  LAUNCH_FAILED = 719,
+  MOST = 4096
+};
+
+typedef struct Event {
+  struct Stream *stream;
+  uint64_t at; /* passed when the stream has done so much */
+} Event;
+
+/* What a stream does: a function of a copy of some bytes, or waiting. */
+typedef struct Work {
+  struct Work *next;
+  int (*run)(void *);
+  Event awaits;
+  size_t bytes;
+  _Alignas(16) char argument[];
+} Work;
+
+typedef struct Stream {
+  struct Stream *next;
+  Work *first, **last;
+  uint64_t asked, done;
+  Work *recorded, **recorded_last;
+  int records;
+} Stream;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static Stream *streams;
+static int sticky, users, left, started;
+static _Thread_local int entered;
+static struct {
+  char *at;
+  size_t bytes;
+} blocks[MOST];
+static int (*arguments_of)(const char *);
+static int (*execute)(const char *, void **);
+
+void imaginary_kernels(int (*arguments)(const char *), int (*run)(const char *, void **)) {
+  arguments_of = arguments, execute = run;
+}
+
+int imaginary_known(const void *address, size_t bytes) {
+  const char *at = address;
+  int known = 0;
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < MOST; i++)
+    known |= blocks[i].at && at >= blocks[i].at && at + bytes <= blocks[i].at + blocks[i].bytes;
+  pthread_mutex_unlock(&lock);
+  return known;
+}
+
+static int passed(Event event) { return !event.stream || event.stream->done >= event.at; }
+
+static void *work(void *nothing) {
+  pthread_mutex_lock(&lock);
+  for (;;) {
+    Stream *stream = streams;
+    while (stream && !(stream->first && passed(stream->first->awaits))) stream = stream->next;
+    if (!stream) {
+      pthread_cond_wait(&changed, &lock);
+      continue;
+    }
+    Work *now = stream->first;
+    if (!(stream->first = now->next)) stream->last = &stream->first;
+    int failed = sticky;
+    pthread_mutex_unlock(&lock);
+    /* What the host is to be told is told also after a failure. */
+    int code = now->run && (!failed || now->bytes == 0) ? now->run(now->argument) : 0;
+    free(now);
+    pthread_mutex_lock(&lock);
+    if (code) sticky = code;
+    stream->done++;
+    pthread_cond_broadcast(&changed);
+  }
+  return nothing;
+}
+
+static Work *made(int (*run)(void *), const void *argument, size_t bytes) {
+  Work *work = calloc(1, sizeof *work + (bytes ? bytes : 16));
+  work->run = run, work->bytes = bytes;
+  memcpy(work->argument, argument, bytes ? bytes : 16);
+  return work;
+}
+
+/* The lock is held. */
+static int push(Stream *stream, Work *work) {
+  if (stream->records) {
+    *stream->recorded_last = work, stream->recorded_last = &work->next;
+    return 0;
+  }
+  *stream->last = work, stream->last = &work->next;
+  stream->asked++;
+  pthread_cond_broadcast(&changed);
+  return 0;
+}
+
+int imaginary_enqueue(void *stream, int (*run)(void *), const void *argument, size_t bytes) {
+  if (!entered || !stream) return INVALID_CONTEXT;
+  pthread_mutex_lock(&lock);
+  int code = sticky ? sticky : push(stream, made(run, argument, bytes));
+  pthread_mutex_unlock(&lock);
+  return code;
+}
+
+int imaginary_entered(void) { return entered; }
+
+/* The lock is held. */
+static int wait_for(Event event) {
+  while (!passed(event)) pthread_cond_wait(&changed, &lock);
+  return sticky;
+}
+
+#define ENTER()                         \
+  if (!entered) return INVALID_CONTEXT; \
+  pthread_mutex_lock(&lock);            \
+  int code = sticky
+
+#define LEAVE()                  \
+  pthread_mutex_unlock(&lock);   \
+  return code
+
+int cuInit(unsigned flags) { return flags ? INVALID_VALUE : 0; }
+
+int cuDeviceGetCount(int *count) {
+  *count = 1;
+  return 0;
+}
+
+int cuDeviceGet(int *device, int number) {
+  *device = 7;
+  return number == 0 ? 0 : INVALID_DEVICE;
+}
+
+int cuDeviceGetName(char *name, int room, int device) {
+  snprintf(name, (size_t)room, "Imaginary %d", device);
+  return 0;
+}
+
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+  *value = attribute == 75 ? MAJOR : MINOR;
+  return device != 7 || (attribute != 75 && attribute != 76) ? INVALID_VALUE : 0;
+}
+
+int cuDevicePrimaryCtxRetain(void **context, int device) {
+  pthread_mutex_lock(&lock);
+  users++;
+  if (!started) {
+    pthread_t thread;
+    started = pthread_create(&thread, NULL, work, NULL) == 0;
+  }
+  pthread_mutex_unlock(&lock);
+  *context = &blocks;
+  return device == 7 ? 0 : INVALID_DEVICE;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int device) {
+  pthread_mutex_lock(&lock);
+  users--;
+  int blocks_left = 0;
+  for (int i = 0; i < MOST; i++) blocks_left += blocks[i].at != NULL;
+  if (users == 0) printf("imaginary: %d blocks, %d handles left\n", blocks_left, left);
+  fflush(stdout);
+  pthread_mutex_unlock(&lock);
+  return device == 7 ? 0 : INVALID_DEVICE;
+}
+
+int cuCtxSetCurrent(void *context) {
+  entered = context == &blocks && users > 0;
+  return entered ? 0 : INVALID_CONTEXT;
+}
+
+void imaginary_count(int more) {
+  pthread_mutex_lock(&lock);
+  left += more;
+  pthread_mutex_unlock(&lock);
+}
+
+int cuModuleLoadData(void **out, const void *image) {
+  ENTER();
+  if (!code && !strstr(image, ".target sm_")) code = INVALID_VALUE;
+  if (!code) *out = strdup(image), left++;
+  LEAVE();
+}
+
+int cuModuleUnload(void *module) {
+  ENTER();
+  free(module);
+  left--;
+  LEAVE();
+}
+
+int cuModuleGetFunction(void **out, void *module, const char *name) {
+  static char names[MOST][256];
+  static int count;
+  char entry[300];
+  ENTER();
+  snprintf(entry, sizeof entry, ".entry %s(", name);
+  if (!strstr(module, entry)) code = NOT_FOUND;
+  if (!code) {
+    *out = names[count++ % MOST];
+    snprintf(*out, sizeof names[0], "%s", name);
+  }
+  LEAVE();
+}
+
+int cuFuncSetAttribute(void *function, int attribute, int value) {
+  ENTER();
+  if (!function || attribute != 8 || value > 227 << 10) code = INVALID_VALUE;
+  LEAVE();
+}
+
+int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
+  ENTER();
+  int i = 0;
+  while (i < MOST && blocks[i].at) i++;
+  if (!code && (bytes == 0 || i == MOST)) code = bytes == 0 ? INVALID_VALUE : OUT_OF_MEMORY;
+  if (!code) {
+    blocks[i].at = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    blocks[i].bytes = bytes;
+    memset(blocks[i].at, 0xff, bytes);
+    *address = (uintptr_t)blocks[i].at;
+  }
+  LEAVE();
+}
+
+/* Waits for all streams, as the driver does. */
+int cuMemFree_v2(uint64_t address) {
+  ENTER();
+  for (Stream *stream = streams; stream; stream = stream->next) wait_for((Event){stream, stream->asked});
+  code = INVALID_VALUE;
+  for (int i = 0; i < MOST; i++)
+    if (blocks[i].at && (uintptr_t)blocks[i].at == address) free(blocks[i].at), blocks[i].at = NULL, code = 0;
+  LEAVE();
+}
+
+int cuMemHostAlloc(void **address, size_t bytes, unsigned flags) {
+  ENTER();
+  if (!code && flags != 1) code = INVALID_VALUE;
+  if (!code) *address = aligned_alloc(256, (bytes + 255) / 256 * 256), left++;
+  LEAVE();
+}
+
+int cuMemFreeHost(void *address) {
+  ENTER();
+  free(address);
+  left--;
+  LEAVE();
+}
+
+typedef struct {
+  void *to;
+  const void *from;
+  size_t bytes, step;
+  uint32_t element;
+} Copy;
+
+static int copies(void *argument) {
+  Copy *c = argument;
+  memmove(c->to, c->from, c->bytes);
+  return 0;
+}
+
+static int fills(void *argument) {
+  Copy *c = argument;
+  for (size_t i = 0; i < c->bytes; i += c->step)
+    memcpy((char *)c->to + i, &c->element, c->step < 4 ? c->step : 4);
+  return 0;
+}
+
+int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
+  void *target = (void *)(uintptr_t)to;
+  const void *source = (const void *)(uintptr_t)from;
+  if (bytes == 0 || !(imaginary_known(target, bytes) || imaginary_known(source, bytes))) return INVALID_VALUE;
+  Copy copy = {target, source, bytes, 0, 0};
+  return imaginary_enqueue(stream, copies, &copy, sizeof copy);
+}
+
+static int fill(uint64_t to, uint32_t element, size_t bytes, size_t step, void *stream) {
+  Copy copy = {(void *)(uintptr_t)to, NULL, bytes, step, element};
+  if (!imaginary_known(copy.to, step > 4 ? bytes - 4 : bytes)) return INVALID_VALUE;
+  return imaginary_enqueue(stream, fills, &copy, sizeof copy);
+}
+
+int cuMemsetD8Async(uint64_t to, unsigned char x, size_t n, void *s) { return fill(to, x, n, 1, s); }
+int cuMemsetD16Async(uint64_t to, unsigned short x, size_t n, void *s) { return fill(to, x, n * 2, 2, s); }
+int cuMemsetD32Async(uint64_t to, unsigned x, size_t n, void *s) { return fill(to, x, n * 4, 4, s); }
+int cuMemsetD2D32Async(uint64_t to, size_t pitch, unsigned x, size_t width, size_t height, void *s) {
+  return width == 1 ? fill(to, x, pitch * height, pitch, s) : INVALID_VALUE;
+}
+
+int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *extents,
+                           const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
+                           int swizzle, int promotion, int fill) {
+  int half = type == 6 || type == 9;
+  size_t element = half ? 2 : 4;
+  if ((!half && type != 7) || interleave || swizzle != 3 || promotion < 0 || fill) return INVALID_VALUE;
+  if (rank < 2 || rank > 5 || (uintptr_t)address % 16 || box[0] * element != 128 || box[1] > 256) return INVALID_VALUE;
+  for (unsigned i = 0; i < rank; i++)
+    if (extents[i] == 0 || steps[i] != 1 || (i > 0 && strides[i - 1] % 16)) return INVALID_VALUE;
+  memset(map, 0, 128);
+  return 0;
+}
+
+int cuStreamCreate(void **out, unsigned flags) {
+  ENTER();
+  if (!code && flags != 1) code = INVALID_VALUE;
+  if (!code) {
+    Stream *stream = calloc(1, sizeof *stream);
+    stream->last = &stream->first;
+    stream->next = streams, streams = stream, left++;
+    *out = stream;
+  }
+  LEAVE();
+}
+
+int cuStreamSynchronize(void *handle) {
+  Stream *stream = handle;
+  ENTER();
+  code = wait_for((Event){stream, stream->asked});
+  LEAVE();
+}
+
+int cuStreamQuery(void *handle) {
+  Stream *stream = handle;
+  ENTER();
+  if (!code && stream->done < stream->asked) code = NOT_READY;
+  LEAVE();
+}
+
+int cuStreamDestroy_v2(void *handle) {
+  Stream *stream = handle, **at = &streams;
+  ENTER();
+  wait_for((Event){stream, stream->asked});
+  while (*at != stream) at = &(*at)->next;
+  *at = stream->next, left--;
+  /* Events may still name it, so it is kept. */
+  LEAVE();
+}
+
+int cuEventCreate(void **out, unsigned flags) {
+  ENTER();
+  if (!code && flags != 3) code = INVALID_VALUE;
+  if (!code) *out = calloc(1, sizeof(Event)), left++;
+  LEAVE();
+}
+
+int cuEventRecord(void *event, void *handle) {
+  Stream *stream = handle;
+  ENTER();
+  if (!code) *(Event *)event = (Event){stream, stream->asked};
+  LEAVE();
+}
+
+int cuEventSynchronize(void *event) {
+  ENTER();
+  code = wait_for(*(Event *)event);
+  LEAVE();
+}
+
+int cuEventQuery(void *event) {
+  ENTER();
+  if (!code && !passed(*(Event *)event)) code = NOT_READY;
+  LEAVE();
+}
+
+int cuEventDestroy_v2(void *event) {
+  ENTER();
+  free(event);
+  left--;
+  LEAVE();
+}
+
+int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
+  ENTER();
+  if (!code && flags) code = INVALID_VALUE;
+  if (!code) {
+    Work *work = made(NULL, &(Copy){0}, sizeof(Copy));
+    work->awaits = *(Event *)event;
+    push(stream, work);
+  }
+  LEAVE();
+}
+
+typedef struct {
+  void (*call)(void *);
+  void *argument;
+} Host;
+
+static int tells(void *argument) {
+  Host *host = argument;
+  host->call(host->argument);
+  return 0;
+}
+
+int cuLaunchHostFunc(void *stream, void (*call)(void *), void *argument) {
+  if (!entered) return INVALID_CONTEXT;
+  Host host = {call, argument};
+  pthread_mutex_lock(&lock);
+  Work *work = made(tells, &host, sizeof host);
+  work->bytes = 0;
+  int code = ((Stream *)stream)->records ? INVALID_VALUE : push(stream, work);
+  LEAVE();
+}
+
+typedef struct {
+  char name[256];
+  void *addresses[32];
+} Launch;
+
+static int launches(void *argument) {
+  Launch *launch = argument;
+  return execute(launch->name, launch->addresses) ? LAUNCH_FAILED : 0;
+}
+
+int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
+                   unsigned shared, void *stream, void **parameters, void **extra) {
+  Launch launch = {0};
+  snprintf(launch.name, sizeof launch.name, "%s", (char *)function);
+  int count = arguments_of ? arguments_of(launch.name) : -1;
+  if (count < 0 || count > 32) return NOT_FOUND;
+  if (!x || y != 1 || z != 1 || !threads || ty != 1 || tz != 1 || shared > 227 << 10 || extra) return INVALID_VALUE;
+  for (int i = 0; i < count; i++) launch.addresses[i] = *(void **)parameters[i];
+  return imaginary_enqueue(stream, launches, &launch, sizeof launch);
+}
+
+int cuStreamBeginCapture_v2(void *handle, int mode) {
+  Stream *stream = handle;
+  ENTER();
+  if (!code && (stream->records || mode != 1)) code = INVALID_VALUE;
+  if (!code) stream->records = 1, stream->recorded = NULL, stream->recorded_last = &stream->recorded;
+  LEAVE();
+}
+
+int cuStreamEndCapture(void *handle, void **graph) {
+  Stream *stream = handle;
+  ENTER();
+  if (!code && !stream->records) code = INVALID_VALUE;
+  if (!code) stream->records = 0, *graph = malloc(sizeof(Work *)), *(Work **)*graph = stream->recorded, left++;
+  LEAVE();
+}
+
+/* Copies the work of a graph. */
+int cuGraphInstantiateWithFlags(void **out, void *graph, unsigned long long flags) {
+  ENTER();
+  if (!code && flags) code = INVALID_VALUE;
+  if (!code) {
+    Work *copy = NULL, **last = &copy;
+    for (Work *work = *(Work **)graph; work; work = work->next)
+      *last = made(work->run, work->argument, work->bytes), last = &(*last)->next;
+    *out = malloc(sizeof copy), *(Work **)*out = copy, left++;
+  }
+  LEAVE();
+}
+
+int cuGraphLaunch(void *graph, void *stream) {
+  ENTER();
+  for (Work *work = *(Work **)graph; !code && work; work = work->next)
+    code = push(stream, made(work->run, work->argument, work->bytes));
+  LEAVE();
+}
+
+static int destroyed(void *graph) {
+  ENTER();
+  for (Work *work = *(Work **)graph, *next; work; work = next) next = work->next, free(work);
+  free(graph);
+  left--;
+  LEAVE();
+}
+
+int cuGraphDestroy(void *graph) { return destroyed(graph); }
+int cuGraphExecDestroy(void *graph) { return destroyed(graph); }
+
+static const struct {
+  int code;
+  const char *name, *text;
+} errors[] = {
+    {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+};
+
+static int lookup(int code, const char **out, int name) {
+  for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+    if (errors[i].code == code) {
+      *out = name ? errors[i].name : errors[i].text;
+      return 0;
+    }
+  }
+  *out = NULL;
+  return INVALID_VALUE;
+}
+
+int cuGetErrorString(int code, const char **out) { return lookup(code, out, 0); }
+int cuGetErrorName(int code, const char **out) { return lookup(code, out, 1); }

@@ -1,0 +1,197 @@
+//! The libraries and CUDA's driver called as on a GPU, where there is none: `cuda.c`, `cublaslt.c` and `cudnn.c` are in their places, and
+//! kernels are executed by the interpreter.
+//!
+//! Libraries are found by their names, so that a test starts its own program once more, with a path to the imaginary ones.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use tensorc::ir::graph::Graph;
+use tensorc::ir::interp::run_launch;
+use tensorc::ir::kir::Kernel;
+use tensorc::passes::{PassCx, Phase, Pipeline};
+use tensorc::{Backend, Compiler, DType, GpuLibraries};
+use tensorc_codegen::lower::lower_with;
+use tensorc_codegen::target::entry_names;
+
+use super::{ALL, PROGRAMS, agrees, compiler, graph, inputs, tolerance, types};
+use crate::aot::{checked, exists};
+use crate::support::cache::visible;
+
+/// Set where the imaginary libraries are.
+const VARIABLE: &str = "TENSORC_TEST_IMAGINARY";
+
+/// Kernels of the process by the names that they have for the driver.
+static KERNELS: Mutex<BTreeMap<String, Kernel>> = Mutex::new(BTreeMap::new());
+
+fn kernel(name: *const c_char) -> Option<Kernel> {
+    // SAFETY: the driver gives the text of a name.
+    let name = unsafe { CStr::from_ptr(name) }.to_str().ok()?;
+    KERNELS.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+}
+
+extern "C" fn arguments(name: *const c_char) -> c_int {
+    kernel(name).map_or(-1, |kernel| kernel.params as c_int)
+}
+
+/// Executes a kernel on copies of its buffers, and writes what it changed.
+extern "C" fn execute(name: *const c_char, addresses: *const *mut c_void) -> c_int {
+    let Some(kernel) = kernel(name) else { return 1 };
+    let places: Vec<(*mut u8, usize, bool)> = kernel.buffers[..kernel.params]
+        .iter()
+        .enumerate()
+        // SAFETY: the driver gives as many addresses as the kernel has parameters.
+        .map(|(i, b)| (unsafe { *addresses.add(i) }.cast(), b.len as usize * b.dtype.size(), b.writable))
+        .collect();
+    // SAFETY: the memory of the imaginary device is the host's, and buffers are as large as the plan's verifier says.
+    let copy = |(at, bytes, _): &(*mut u8, usize, bool)| unsafe { std::slice::from_raw_parts(*at, *bytes) }.to_vec();
+    let before: Vec<Vec<u8>> = places.iter().map(copy).collect();
+    let mut after = before.clone();
+    if let Err(error) = run_launch(&kernel, &mut after) {
+        eprintln!("{}: {error}", kernel.name);
+        return 1;
+    }
+    for ((at, _, writes), (before, after)) in places.into_iter().zip(before.iter().zip(&after)) {
+        let changed = (0..after.len()).filter(|i| writes && before[*i] != after[*i]);
+        // SAFETY: as above.
+        changed.for_each(|i| unsafe { *at.add(i) = after[i] });
+    }
+    0
+}
+
+/// Runs a test of this program once more, with imaginary libraries of a GPU; true in that run.
+fn imaginary(test: &str, (major, minor): (u32, u32)) -> bool {
+    if std::env::var_os(VARIABLE).is_some() {
+        return true;
+    }
+    let built = tensorc::gpu::cuda(0).map_or_else(|e| !e.to_string().contains("this build has no driver"), |_| true);
+    if !Backend::has_llvm() || !built || !exists("cc") {
+        visible(
+            "libraries: skipped, the calls of CUDA's libraries need a build with the feature `cuda` and the C compiler `cc`",
+        );
+        return false;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/libraries");
+    let mut cc = Command::new("cc");
+    cc.args(["-Wall", "-Wextra", "-Werror", "-std=gnu11", "-O1", "-shared", "-fPIC"]);
+    cc.args([format!("-DMAJOR={major}"), format!("-DMINOR={minor}")]);
+    cc.args(["cuda.c", "cublaslt.c", "cudnn.c"].map(|file| sources.join(file)));
+    checked(cc.arg("-o").arg(dir.path().join("libcuda.so")).args(["-lpthread", "-lm"]));
+    for name in ["libcublasLt.so", "libcudnn.so"] {
+        std::os::unix::fs::symlink("libcuda.so", dir.path().join(name)).unwrap();
+    }
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    again.args([&format!("libraries::cuda::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
+    let output = again.env("LD_LIBRARY_PATH", dir.path()).env(VARIABLE, dir.path()).output().unwrap();
+    let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("1 passed"), "{said}\n{told}");
+    // The contexts of all drivers are left, and nothing in them.
+    assert!(said.contains("imaginary: 0 blocks, 0 handles left"), "{said}");
+    assert!(!said.lines().any(|line| line.contains("left") && !line.contains("0 blocks, 0 handles left")), "{said}");
+    false
+}
+
+/// Gives the driver functions for kernels.
+fn connect() {
+    let path = Path::new(&std::env::var_os(VARIABLE).unwrap()).join("libcuda.so");
+    type Arguments = extern "C" fn(*const c_char) -> c_int;
+    type Execute = extern "C" fn(*const c_char, *const *mut c_void) -> c_int;
+    // SAFETY: the library was made for this test; the function has this type, and what it is given lives as long as the process.
+    unsafe {
+        let library = libloading::Library::new(path).unwrap();
+        let set = library.get::<extern "C" fn(Arguments, Execute)>(b"imaginary_kernels").unwrap();
+        set(arguments, execute);
+        std::mem::forget(library);
+    }
+}
+
+/// Makes the kernels of a graph known to the driver.
+fn announce(compiler: &Compiler, graph: &Graph) {
+    let mut graph = graph.clone();
+    let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
+    Pipeline::to(Phase::Fuse).run(&mut graph, &mut cx).unwrap();
+    let kernels = lower_with(&graph, compiler.registry().math(), compiler.choices()).unwrap().kernels;
+    let mut known = KERNELS.lock().unwrap_or_else(PoisonError::into_inner);
+    known.clear();
+    known.extend(entry_names(&kernels).into_iter().zip(kernels));
+}
+
+#[test]
+fn libraries_are_called_as_they_take_calls() {
+    if !imaginary("libraries_are_called_as_they_take_calls", (8, 0)) {
+        return;
+    }
+    connect();
+    let driver = tensorc::gpu::cuda(0).unwrap();
+    assert_eq!(driver.name(), "Imaginary 7");
+    for (dtype, tf32) in [(DType::F32, false), (DType::F32, true), (DType::F16, false), (DType::BF16, false)] {
+        let gpu = compiler(driver.clone(), ALL, tf32);
+        for (name, inputs, body, expected) in &PROGRAMS {
+            let graph = graph(&gpu, inputs, body, dtype);
+            announce(&gpu, &graph);
+            let allowed = if tf32 { 3e-3 } else { tolerance(dtype) };
+            agrees(&gpu, name, &graph, *expected, allowed);
+        }
+    }
+    // What a library refuses is an error of loading that names the step.
+    let refused = |inputs: &str, body: &str| {
+        let gpu = compiler(driver.clone(), ALL, false);
+        let graph = graph(&gpu, inputs, body, DType::F16);
+        let types = types(&self::inputs(&graph, 1));
+        gpu.model(graph).compile(&types).map(drop).unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused("%x: T[20, 13], %w: T[13, 20]", "%y = matmul(%x, %w)"),
+        "gpu:0: `y by cuBLASLt`: cuBLASLt has no algorithm for the product (CUBLAS_STATUS_NOT_SUPPORTED)"
+    );
+    let convolution = refused("%x: T[1, 2, 20, 20], %w: T[3, 2, 13, 3]", "%y = conv(%x, %w)");
+    let why = "gpu:0: `y by cuDNN`: cuDNN has no algorithm for the convolution with ";
+    assert!(convolution.starts_with(why), "{convolution}");
+}
+
+/// Everything of the driver's, without libraries: kernels with matrices of the copy engine too.
+#[test]
+fn kernels_are_launched_by_the_driver() {
+    if !imaginary("kernels_are_launched_by_the_driver", (9, 0)) {
+        return;
+    }
+    connect();
+    let driver = tensorc::gpu::cuda(0).unwrap();
+    let gpu = compiler(driver, GpuLibraries::default(), false);
+    let layer = ("%x: T[70, 136], %w: T[136, 72], %b: T[72]", "%p = matmul(%x, %w) %s = add(%p, %b) %y = softmax(%s)");
+    for (inputs, body) in [layer, ("%x: T[9, 70]", "%t = transpose(%x) {perm = [1, 0]} %y = softmax(%t)")] {
+        let graph = graph(&gpu, inputs, body, DType::BF16);
+        announce(&gpu, &graph);
+        agrees(&gpu, body, &graph, [0, 0], tolerance(DType::BF16));
+    }
+}
+
+/// A driver without libraries: the error says which one is missing.
+#[test]
+fn a_library_that_is_missing_is_an_error() {
+    if !imaginary("a_library_that_is_missing_is_an_error", (8, 0)) {
+        return;
+    }
+    let folder = std::env::var_os(VARIABLE).unwrap();
+    for name in ["libcublasLt.so", "libcudnn.so"] {
+        std::fs::remove_file(Path::new(&folder).join(name)).unwrap();
+    }
+    let gpu = compiler(tensorc::gpu::cuda(0).unwrap(), ALL, false);
+    let refused = |inputs: &str, body: &str| {
+        let graph = graph(&gpu, inputs, body, DType::F32);
+        let types = types(&self::inputs(&graph, 1));
+        gpu.model(graph).compile(&types).map(drop).unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused("%x: T[20, 16], %w: T[16, 20]", "%y = matmul(%x, %w)"),
+        "gpu:0: `y by cuBLASLt`: cuBLASLt is not installed here (libcublasLt.so was not found)"
+    );
+    assert_eq!(
+        refused("%x: T[1, 2, 9, 9], %w: T[3, 2, 3, 3]", "%y = conv(%x, %w)"),
+        "gpu:0: `y by cuDNN`: cuDNN is not installed here (libcudnn.so was not found)"
+    );
+}
