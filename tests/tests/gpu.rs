@@ -179,7 +179,11 @@ const WIDE_PROGRAMS: [(&str, &str, &str); 9] = [
     ("normal distribution", "%x: T[7, 11]", "%e = erf(%x) %g = gelu(%x) %y = add(%e, %g)"),
     ("powers", "%x: T[7, 11], %e: T[7, 11]", "%a = abs(%x) %y = pow(%a, %e)"),
     ("wide softmax", "%x: T[4, 77]", "%y = softmax(%x)"),
-    ("remainders", "%x: T[7, 11], %z: T[7, 11]", "%y = mod(%x, %z) {fmod = true}"),
+    (
+        "remainders",
+        "%x: T[7, 11], %z: T[7, 11]",
+        "%a = abs(%z) %c = const T[] [0.03] %d = add(%a, %c) %y = mod(%x, %d) {fmod = true}",
+    ),
     ("to half precision", "%x: T[7, 11]", "%h = cast(%x) {to = f16} %y = abs(%h)"),
 ];
 

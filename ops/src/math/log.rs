@@ -6,7 +6,7 @@ use super::{Format, by_type, horner};
 
 /// `log₂ e` in two parts, for f32 and for f64.
 const LOG2_E: [(f64, f64); 2] =
-    [(1.442_695_021_629_333_5, 1.925_963_033_500_011e-8), (1.442_695_040_888_963_4, 2.035_527_374_093_103_3e-17)];
+    [(1.442_695_021_629_333_5, 1.925_963_033_500_011e-8), (std::f64::consts::LOG2_E, 2.035_527_374_093_103_3e-17)];
 /// The representation of √½.
 const ROOT_HALF: [i64; 2] = [0x3f35_04f3, 0x3fe6_a09e_667f_3bcd];
 
