@@ -222,6 +222,7 @@ fn products_stay_inside_their_operands() {
 fn broken_call(change: impl FnOnce(&mut Plan, &mut VendorCall)) -> PlanError {
     let mut plan = product();
     let StepOp::Gemm { call, a, b, c, .. } = plan.steps[0].op.clone() else { unreachable!() };
+    let a = a.buffer().unwrap();
     plan.buffers.iter_mut().for_each(|b| b.dtype = DType::F16);
     plan.buffers[b.0 as usize].home = Home::Input(1);
     let bias = buffer(&mut plan, "bias", &[5], Home::Input(2));

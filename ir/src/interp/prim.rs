@@ -143,8 +143,11 @@ fn view(v: &View, input: &TensorData, output: &DenseType) -> TensorData {
         .unwrap_or_else(|| TensorData::splat(&output.dims, Scalar::zero(output.dtype)))
 }
 
-/// The position that a map reads at coordinates of an iteration; none outside of the operand.
-fn positions<'m>(map: &'m [Index], from: &'m DenseType, extents: &[u64]) -> Box<dyn Fn(&[i64]) -> Option<usize> + 'm> {
+/// The position of an element at coordinates of an iteration; none outside of the operand.
+type Position<'m> = dyn Fn(&[i64]) -> Option<usize> + 'm;
+
+/// The positions that a map reads.
+fn positions<'m>(map: &'m [Index], from: &'m DenseType, extents: &[u64]) -> Box<Position<'m>> {
     if let Some(reads) = Reads::of(map, &from.dims, extents) {
         return Box::new(move |c| reads.at(c));
     }

@@ -25,7 +25,7 @@ pub(super) struct Libraries {
 
 /// A call as a library is asked for it.
 pub(super) enum Call {
-    Product(Product),
+    Product(Box<Product>),
     Convolution(Convolution),
 }
 
@@ -39,7 +39,7 @@ impl Call {
         shared.enter().map_err(|e| e.message)?;
         match &call.contraction {
             VendorContraction::Product { call: product, bias } => {
-                Product::new(shared, call, product, *bias).map(Call::Product)
+                Product::new(shared, call, product, *bias).map(|product| Call::Product(Box::new(product)))
             }
             VendorContraction::Convolution(conv) => Convolution::new(shared, call, conv).map(Call::Convolution),
         }
