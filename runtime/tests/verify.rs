@@ -6,8 +6,8 @@ mod common;
 
 use common::*;
 use tensorc_abi::{
-    BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, ImageLayout, KernelId, MatrixLayout, Packing, Part, Plan,
-    StepOp, VendorCall, VendorContraction,
+    BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, ImageLayout, KernelId, LeftOperand, MatrixLayout, Packing,
+    Part, Plan, Prologue, StepOp, VendorCall, VendorContraction,
 };
 use tensorc_runtime::plan::{PlanError, Side, verify};
 
@@ -222,7 +222,6 @@ fn products_stay_inside_their_operands() {
 fn broken_call(change: impl FnOnce(&mut Plan, &mut VendorCall)) -> PlanError {
     let mut plan = product();
     let StepOp::Gemm { call, a, b, c, .. } = plan.steps[0].op.clone() else { unreachable!() };
-    let a = a.buffer().unwrap();
     plan.buffers.iter_mut().for_each(|b| b.dtype = DType::F16);
     plan.buffers[b.0 as usize].home = Home::Input(1);
     let bias = buffer(&mut plan, "bias", &[5], Home::Input(2));
@@ -233,7 +232,7 @@ fn broken_call(change: impl FnOnce(&mut Plan, &mut VendorCall)) -> PlanError {
     plan.lower_bound_bytes = 256;
     let contraction = VendorContraction::Product { call, bias: true };
     let mut call = VendorCall { contraction, dtype: DType::F16, tf32: false, workspace: 256 };
-    let args = vec![read(a), read(b), read(bias), write(c), write(memory)];
+    let args = vec![read(a.buffer().unwrap()), read(b), read(bias), write(c), write(memory)];
     plan.steps[0].op = StepOp::Vendor { call, args: args.clone() };
     verify(&plan).unwrap();
     change(&mut plan, &mut call);
@@ -344,6 +343,27 @@ fn epilogues_may_read_the_result_and_write_nothing_else() {
 }
 
 #[test]
+fn prologues_read_what_is_written_and_never_the_result() {
+    let plan = product();
+    let with = |kernel: KernelId, args: &[tensorc_abi::Arg]| {
+        let mut plan = plan.clone();
+        buffer(&mut plan, "t", &[2, 3, 4], Home::Arena(0));
+        (plan.arena_bytes, plan.lower_bound_bytes) = (128, 128);
+        if let StepOp::Gemm { a, .. } = &mut plan.steps[0].op {
+            *a = LeftOperand::Computed(Prologue { kernel, args: args.to_vec() });
+        }
+        verify(&plan)
+    };
+    let [x, result, t] = [0, 2, 3].map(BufferId);
+    with(SCALE, &[read(x)]).unwrap();
+    let unwritten = PlanError::ReadBeforeWrite { step: "dot".into(), buffer: "t".into() };
+    assert_eq!(with(SCALE, &[read(t)]).unwrap_err(), unwritten);
+    assert!(with(SCALE, &[read(result)]).is_err());
+    assert!(matches!(with(SCALE, &[write(t)]).unwrap_err(), PlanError::Parameters { .. }));
+    assert!(matches!(with(KernelId(99), &[read(x)]).unwrap_err(), PlanError::UnknownKernel { kernel: 99, .. }));
+}
+
+#[test]
 fn convolutions_match_their_tensors_and_weights() {
     let call = Conv2d {
         batch: 1,
@@ -383,6 +403,11 @@ fn convolutions_match_their_tensors_and_weights() {
     assert!(matches!(with(|call| call.pads = [0, u64::MAX]), PlanError::Parameters { .. }));
     let packing = PlanError::Packing { step: "conv".into(), buffer: "w".into() };
     assert_eq!(with(|call| call.kernel = [3, 2]), packing);
+    let mut computed = plan.clone();
+    let a = LeftOperand::Computed(Prologue { kernel: SCALE, args: vec![read(x)] });
+    computed.steps[0].op = StepOp::Conv { call, a, b: w, c: y, epilogue: None };
+    let what = "a convolution that reads its left operand in memory computes it";
+    assert_eq!(verify(&computed).unwrap_err(), PlanError::Parameters { step: "conv".into(), what });
     plan.weights[0].packing = Packing::Plain;
     assert_eq!(verify(&plan).unwrap_err(), packing);
 }
