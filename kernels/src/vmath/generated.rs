@@ -150,8 +150,8 @@ pub(super) fn asin(fused: impl Fused, x: f32) -> f32 {
     let v21 = fused.mul_add(v19, v8, f32::from_bits(0x3e2aaaaa)); let v22 = v21 * v8; let v23 = v22 * v10;
     let v25 = fused.mul_add(v10, f32::from_bits(0xc0000000), f32::from_bits(0x3f800000));
     let v27 = fused.mul_add(v23, f32::from_bits(0xc0000000), f32::from_bits(0x3f121fb5)); let v28 = v25 + v27;
-    let v29 = v10 + v23; let v30 = if v3 { v29 } else { v28 }; let v31 = x.to_bits() as i32;
-    let v33 = v31 & -2147483648_i32; let v34 = v30.to_bits() as i32; let v35 = v34 | v33;
+    let v29 = v10 + v23; let v30 = if v3 { v29 } else { v28 }; let v32 = x.to_bits() as i32;
+    let v33 = v32 & -2147483648_i32; let v34 = v30.to_bits() as i32; let v35 = v34 | v33;
     let v36 = f32::from_bits(v35 as u32);
     v36
 }
@@ -168,7 +168,7 @@ pub(super) fn acos(fused: impl Fused, x: f32) -> f32 {
     let v21 = fused.mul_add(v19, v8, f32::from_bits(0x3e2aaaaa)); let v22 = v21 * v8; let v23 = v22 * v10;
     let v24 = v10 + v23; let v26 = v24 * f32::from_bits(0x40000000); let v28 = x < f32::from_bits(0x00000000);
     let v31 = v26 - f32::from_bits(0xb3bbbd2e); let v32 = f32::from_bits(0x40490fdb) - v31;
-    let v33 = if v28 { v32 } else { v26 }; let v35 = x.to_bits() as i32; let v37 = v35 & -2147483648_i32;
+    let v33 = if v28 { v32 } else { v26 }; let v36 = x.to_bits() as i32; let v37 = v36 & -2147483648_i32;
     let v38 = v24.to_bits() as i32; let v39 = v38 | v37; let v40 = f32::from_bits(v39 as u32);
     let v42 = v40 - f32::from_bits(0xb33bbd2e); let v43 = f32::from_bits(0x3fc90fdb) - v42;
     let v44 = if v3 { v43 } else { v33 };
@@ -190,8 +190,8 @@ pub(super) fn atan(fused: impl Fused, x: f32) -> f32 {
     let v26 = fused.mul_add(v24, v7, f32::from_bits(0xbeaaaaab)); let v27 = v26 * v7;
     let v30 = if v3 { f32::from_bits(0x3fc90fdb) } else { f32::from_bits(0x00000000) };
     let v32 = if v3 { f32::from_bits(0xb33bbd2e) } else { f32::from_bits(0x00000000) };
-    let v33 = fused.mul_add(v27, v6, v32); let v34 = v6 + v33; let v35 = v30 + v34; let v36 = x.to_bits() as i32;
-    let v38 = v36 & -2147483648_i32; let v39 = v35.to_bits() as i32; let v40 = v39 | v38;
+    let v33 = fused.mul_add(v27, v6, v32); let v34 = v6 + v33; let v35 = v30 + v34; let v37 = x.to_bits() as i32;
+    let v38 = v37 & -2147483648_i32; let v39 = v35.to_bits() as i32; let v40 = v39 | v38;
     let v41 = f32::from_bits(v40 as u32);
     v41
 }
@@ -215,8 +215,8 @@ pub(super) fn sinh(fused: impl Fused, x: f32) -> f32 {
     let v37 = v34.to_bits() as i32; let v38 = v37.wrapping_add(v36); let v39 = f32::from_bits(v38 as u32);
     let v41 = v1 <= f32::from_bits(0x42b2d4fc); let v43 = v1 * f32::from_bits(0x7f800000);
     let v44 = if v41 { v39 } else { v43 }; let v46 = f32::from_bits(0x3e800000) / v44; let v47 = v44 - v46;
-    let v48 = v1 < f32::from_bits(0x3f800000); let v49 = if v48 { v11 } else { v47 }; let v50 = x.to_bits() as i32;
-    let v52 = v50 & -2147483648_i32; let v53 = v49.to_bits() as i32; let v54 = v53 | v52;
+    let v48 = v1 < f32::from_bits(0x3f800000); let v49 = if v48 { v11 } else { v47 }; let v51 = x.to_bits() as i32;
+    let v52 = v51 & -2147483648_i32; let v53 = v49.to_bits() as i32; let v54 = v53 | v52;
     let v55 = f32::from_bits(v54 as u32);
     v55
 }
@@ -256,7 +256,7 @@ pub(super) fn tanh(fused: impl Fused, x: f32) -> f32 {
     let v38 = fused.mul_add(v20, v33, v37); let v40 = v36 < f32::from_bits(0xbf4ccccd);
     let v42 = fused.mul_add(v36, f32::from_bits(0x40000000), f32::from_bits(0x40000000)); let v43 = v36.abs();
     let v44 = if v40 { v42 } else { v43 }; let v45 = v44 / v38; let v46 = f32::from_bits(0x3f800000) - v45;
-    let v47 = if v40 { v46 } else { v45 }; let v48 = x.to_bits() as i32; let v50 = v48 & -2147483648_i32;
+    let v47 = if v40 { v46 } else { v45 }; let v49 = x.to_bits() as i32; let v50 = v49 & -2147483648_i32;
     let v51 = v47.to_bits() as i32; let v52 = v51 | v50; let v53 = f32::from_bits(v52 as u32);
     v53
 }
@@ -289,8 +289,8 @@ pub(super) fn asinh(fused: impl Fused, x: f32) -> f32 {
     let v67 = if v66 { v64 } else { v14 }; let v68 = v15 < f32::from_bits(0x00000000);
     let v70 = if v68 { f32::from_bits(0x7fc00000) } else { v67 }; let v71 = v15 == f32::from_bits(0x00000000);
     let v73 = if v71 { f32::from_bits(0xff800000) } else { v70 }; let v74 = v14 == f32::from_bits(0x00000000);
-    let v75 = if v74 { v14 } else { v73 }; let v76 = v75 + v13; let v77 = x.to_bits() as i32;
-    let v79 = v77 & -2147483648_i32; let v80 = v76.to_bits() as i32; let v81 = v80 | v79;
+    let v75 = if v74 { v14 } else { v73 }; let v76 = v75 + v13; let v78 = x.to_bits() as i32;
+    let v79 = v78 & -2147483648_i32; let v80 = v76.to_bits() as i32; let v81 = v80 | v79;
     let v82 = f32::from_bits(v81 as u32);
     v82
 }
@@ -352,8 +352,8 @@ pub(super) fn atanh(fused: impl Fused, x: f32) -> f32 {
     let v59 = if v58 { v56 } else { v6 }; let v61 = v7 < f32::from_bits(0x00000000);
     let v63 = if v61 { f32::from_bits(0x7fc00000) } else { v59 }; let v64 = v7 == f32::from_bits(0x00000000);
     let v66 = if v64 { f32::from_bits(0xff800000) } else { v63 }; let v67 = v6 == f32::from_bits(0x00000000);
-    let v68 = if v67 { v6 } else { v66 }; let v70 = v68 * f32::from_bits(0x3f000000); let v71 = x.to_bits() as i32;
-    let v73 = v71 & -2147483648_i32; let v74 = v70.to_bits() as i32; let v75 = v74 | v73;
+    let v68 = if v67 { v6 } else { v66 }; let v70 = v68 * f32::from_bits(0x3f000000); let v72 = x.to_bits() as i32;
+    let v73 = v72 & -2147483648_i32; let v74 = v70.to_bits() as i32; let v75 = v74 | v73;
     let v76 = f32::from_bits(v75 as u32);
     v76
 }
@@ -382,7 +382,7 @@ pub(super) fn erf(fused: impl Fused, x: f32) -> f32 {
     let v44 = fused.mul_add(v42, v23, f32::from_bits(0xbbb27973));
     let v46 = fused.mul_add(v44, v23, f32::from_bits(0x3b0ebf10));
     let v48 = fused.mul_add(v46, v23, f32::from_bits(0x3f7fe555)); let v50 = v1 < f32::from_bits(0x3fa00000);
-    let v51 = if v50 { v18 } else { v48 }; let v52 = x.to_bits() as i32; let v54 = v52 & -2147483648_i32;
+    let v51 = if v50 { v18 } else { v48 }; let v53 = x.to_bits() as i32; let v54 = v53 & -2147483648_i32;
     let v55 = v51.to_bits() as i32; let v56 = v55 | v54; let v57 = f32::from_bits(v56 as u32);
     v57
 }
