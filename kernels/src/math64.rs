@@ -115,8 +115,8 @@ mod tests {
         assert!((tc_erf_f64(0.5) - 0.520_499_877_813_046_5).abs() < 1e-15);
         assert_eq!(tc_fmod_f64(-7.5, 2.0), -1.5);
         assert_eq!(tc_pow_f64(2.0, 10.0), 1024.0);
-        assert_eq!(tc_scale_f32(1.5, -148.5), 1e-45);
-        assert_eq!(tc_scale_f32(1e-45, 200.0), 2.251_8e15);
+        assert_eq!(tc_scale_f32(1.5, -148.5), 3e-45, "between two subnormal numbers, to the even one");
+        assert_eq!(tc_scale_f32(1e-45, 200.0), 2_251_799_813_685_248.0, "2⁵¹");
         assert_eq!(tc_scale_f32(-1.0, f32::INFINITY), f32::NEG_INFINITY);
     }
 }

@@ -31,6 +31,29 @@ macro_rules! one_row {
     };
 }
 
+/// The same for distances that are rarer: a strip that is neither short nor of all pixels is two short ones, which spares
+/// code.
+macro_rules! one_row_by_halves {
+    ($vectors:literal, $step:literal) => {
+        [
+            pixels::<$vectors, 1, 1, $step>,
+            pixels::<$vectors, 1, 2, $step>,
+            pixels::<$vectors, 1, 3, $step>,
+            pixels::<$vectors, 1, 4, $step>,
+            pixels::<$vectors, 1, 5, $step>,
+            pixels::<$vectors, 1, 6, $step>,
+            pixels::<$vectors, 1, 7, $step>,
+            halves,
+            halves,
+            halves,
+            halves,
+            halves,
+            halves,
+            pixels::<$vectors, 1, 14, $step>,
+        ]
+    };
+}
+
 /// Strips of 1 to 7 pixels in each of two rows.
 macro_rules! two_rows {
     ($vectors:literal, $step:literal) => {
@@ -49,9 +72,9 @@ macro_rules! two_rows {
 /// By the distance of pixels, one or two blocks of output channels.
 static ONE_ROW: [(usize, [[StripFn; STRIP_PIXELS]; 2]); 4] = [
     (16, [one_row!(1, 16), one_row!(2, 16)]),
-    (32, [one_row!(1, 32), one_row!(2, 32)]),
+    (32, [one_row_by_halves!(1, 32), one_row_by_halves!(2, 32)]),
     (1, [one_row!(1, 1), one_row!(2, 1)]),
-    (2, [one_row!(1, 2), one_row!(2, 2)]),
+    (2, [one_row_by_halves!(1, 2), one_row_by_halves!(2, 2)]),
 ];
 static TWO_ROWS: [(usize, [[StripFn; STRIP_PIXELS / 2]; 2]); 2] =
     [(16, [two_rows!(1, 16), two_rows!(2, 16)]), (32, [two_rows!(1, 32), two_rows!(2, 32)])];
@@ -69,6 +92,20 @@ pub(super) unsafe fn strip(t: &Strip) {
             Some(special) => special(t),
             None => t.each_pixel(ONE_ROW[0].1[t.vectors - 1][0]),
         }
+    }
+}
+
+/// A strip of one row as two.
+///
+/// # Safety
+/// As [`super::Tier`].
+unsafe fn halves(t: &Strip) {
+    let first = t.pixels / 2;
+    let (x, y) = (t.x.wrapping_add(first * t.step), t.y.wrapping_add(first * t.y_step));
+    // SAFETY: both are parts of the strip.
+    unsafe {
+        strip(&Strip { pixels: first, ..*t });
+        strip(&Strip { x, y, pixels: t.pixels - first, ..*t });
     }
 }
 

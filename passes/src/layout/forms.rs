@@ -96,7 +96,8 @@ mod tests {
             for layout in ImageLayout::ALL {
                 let (to, form) = (from_planes(&ty, ty.rank(), layout), form(&ty, ty.rank(), layout));
                 let back = compose(&to, &ty.dims, &to_planes(&ty, layout), &form.dims, &ty.dims);
-                assert!(back.is_some_and(|view| view.is_identity(&ty.dims, &ty.dims)), "{dims:?} {layout:?}");
+                let same = back.is_some_and(|view| keeps_linear_order(&view, &ty, &ty.dims));
+                assert!(same, "{dims:?} {layout:?}");
                 let kept = keeps_linear_order(&to, &ty, &form.dims);
                 assert_eq!(kept, coincide(&ty, ty.rank(), ImageLayout::Planes, layout), "{dims:?} {layout:?}");
             }
