@@ -9,7 +9,8 @@
 //!
 //! After each event the machine is compared with rules stated here independently: an operation runs
 //! exactly when no earlier unfinished one conflicts with it, and what a variable holds is what the
-//! operations in the order of pushing leave.
+//! operations in the order of pushing leave. Operations that are ordered on streams run when the earlier
+//! ones are issued, and change nothing of the rest.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -32,6 +33,8 @@ struct OpSpec {
     /// Variables accessed, and those accessed exclusively, as bits.
     used: u32,
     exclusive: u32,
+    /// Variables on which streams order the operation.
+    ahead: u32,
 }
 
 fn is_exclusive(kind: AccessKind) -> bool {
@@ -60,16 +63,13 @@ impl OpSpec {
             }
         }
         let kinds = |var| list.iter().filter(|a| a.var == var).map(|a| a.kind).collect::<Vec<_>>();
-        let joined: Vec<Access> = order.iter().map(|&var| Access { var, kind: join(&kinds(var)) }).collect();
+        let joined: Vec<Access> = order.iter().map(|&var| Access::new(var, join(&kinds(var)))).collect();
         let bits = |keep: fn(AccessKind) -> bool| {
             joined.iter().filter(|access| keep(access.kind)).fold(0, |bits, access| bits | 1 << access.var.0)
         };
         let (used, exclusive) = (bits(|_| true), bits(is_exclusive));
-        OpSpec { list, joined, used, exclusive }
-    }
-
-    fn conflicts(&self, other: &OpSpec) -> bool {
-        self.exclusive & other.used != 0 || self.used & other.exclusive != 0
+        let ahead = list.iter().filter(|access| access.ahead).fold(0, |bits, access| bits | 1 << access.var.0);
+        OpSpec { list, joined, used, exclusive, ahead }
     }
 }
 
@@ -79,6 +79,8 @@ enum Phase {
     Waiting,
     Granted,
     Started,
+    /// Finished while an earlier one is not.
+    Reported,
     Done,
 }
 
@@ -86,6 +88,9 @@ enum Phase {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Rules {
     phases: [Phase; MAX_OPS],
+    issued: [bool; MAX_OPS],
+    /// Whether those reported have failed.
+    fails: [bool; MAX_OPS],
     /// The operation whose error each variable holds.
     errors: [Option<u8>; MAX_VARS],
     versions: [u8; MAX_VARS],
@@ -96,12 +101,15 @@ struct Rules {
 struct Expected {
     granted: u32,
     skipped: [Option<u8>; MAX_OPS],
+    /// Operations that end with an error of their own.
+    failed: u32,
     freed: [u8; MAX_VARS],
 }
 
 impl Rules {
     fn new() -> Rules {
-        Rules { phases: [Phase::Unpushed; MAX_OPS], errors: [None; MAX_VARS], versions: [0; MAX_VARS] }
+        let (issued, fails) = ([false; MAX_OPS], [false; MAX_OPS]);
+        Rules { phases: [Phase::Unpushed; MAX_OPS], issued, fails, errors: [None; MAX_VARS], versions: [0; MAX_VARS] }
     }
 
     fn unfinished(&self, op: usize) -> bool {
@@ -127,27 +135,56 @@ impl Rules {
         }
     }
 
-    /// Grants what can run, and ends what meets an error instead.
+    /// Variables of an operation on which no earlier unfinished one conflicts with it.
+    fn granted(&self, program: &[&OpSpec], op: usize) -> u32 {
+        let this = program[op];
+        (0..op).filter(|earlier| self.unfinished(*earlier)).fold(this.used, |free, earlier| {
+            let other = program[earlier];
+            free & !(this.exclusive & other.used) & !(this.used & other.exclusive)
+        })
+    }
+
+    /// Those, and the variables on which every earlier unfinished one that conflicts is issued, one after the other.
+    fn cleared(&self, program: &[&OpSpec], op: usize) -> u32 {
+        let this = program[op];
+        let waits = (0..op).filter(|earlier| self.unfinished(*earlier)).fold(0, |waits, earlier| {
+            let other = program[earlier];
+            let conflicts = this.exclusive & other.used | this.used & other.exclusive;
+            let passed = if self.issued[earlier] { other.ahead } else { 0 };
+            waits | conflicts & !passed | other.used & !self.cleared(program, earlier)
+        });
+        self.granted(program, op) | this.ahead & !waits
+    }
+
+    /// The error that an operation meets in the first of its variables that are granted and hold one.
+    fn met(&self, program: &[&OpSpec], op: usize) -> Option<u8> {
+        let granted = self.granted(program, op);
+        let observes = |kind| matches!(kind, AccessKind::Read | AccessKind::Update | AccessKind::Barrier);
+        let mut observed = program[op].joined.iter().filter(|a| granted >> a.var.0 & 1 == 1 && observes(a.kind));
+        observed.find_map(|access| self.errors[access.var.0 as usize])
+    }
+
+    /// Grants what can run, and ends what meets an error instead, or has run.
     fn settle(&mut self, program: &[&OpSpec], expected: &mut Expected) {
         // Only later operations depend on an ended one, so one pass reaches all.
         for op in 0..program.len() {
-            let blocked = |earlier: usize| self.unfinished(earlier) && program[earlier].conflicts(program[op]);
-            if self.phases[op] != Phase::Waiting || (0..op).any(blocked) {
-                continue;
-            }
-            let observed = program[op]
-                .joined
-                .iter()
-                .filter(|access| matches!(access.kind, AccessKind::Read | AccessKind::Update | AccessKind::Barrier));
-            match observed.map(|access| self.errors[access.var.0 as usize]).find(Option::is_some).flatten() {
-                None => {
+            let granted = self.granted(program, op) == program[op].used;
+            let met = self.met(program, op);
+            match self.phases[op] {
+                Phase::Waiting if granted && met.is_some() => {
+                    expected.skipped[op] = met;
+                    self.end(program, op, met, expected);
+                }
+                Phase::Waiting if met.is_none() && self.cleared(program, op) == program[op].used => {
                     self.phases[op] = Phase::Granted;
                     expected.granted |= 1 << op;
                 }
-                Some(error) => {
-                    expected.skipped[op] = Some(error);
-                    self.end(program, op, Some(error), expected);
+                Phase::Reported if granted => {
+                    let own = (self.fails[op] && met.is_none()).then_some(op as u8);
+                    expected.failed |= u32::from(own.is_some()) << op;
+                    self.end(program, op, met.or(own), expected);
                 }
+                _ => {}
             }
         }
     }
@@ -165,6 +202,7 @@ struct Pair {
 enum Event {
     Push,
     Start(usize),
+    Issue(usize),
     Finish { op: usize, fails: bool },
 }
 
@@ -184,13 +222,21 @@ impl Pair {
                 self.ids[op] = self.machine.push(&program[op].list, op as u8, ready);
             }
             Event::Start(op) => {
-                self.rules.phases[op] = Phase::Started;
-                assert_eq!(self.machine.take(self.ids[op]), Some(op as u8));
+                // An error may have come since it was granted.
+                let recalled = self.rules.met(program, op).is_some();
+                self.rules.phases[op] = if recalled { Phase::Waiting } else { Phase::Started };
+                assert_eq!(self.machine.recall(self.ids[op], ready), recalled);
+                if !recalled {
+                    assert_eq!(self.machine.take(self.ids[op]), Some(op as u8));
+                }
+            }
+            Event::Issue(op) => {
+                self.rules.issued[op] = true;
+                self.machine.issue(self.ids[op], ready);
             }
             Event::Finish { op, fails } => {
-                let error = fails.then_some(op as u8);
-                self.rules.end(program, op, error, &mut expected);
-                self.machine.finish(self.ids[op], error.map_or(Ok(()), Err), ready);
+                (self.rules.phases[op], self.rules.fails[op]) = (Phase::Reported, fails);
+                self.machine.finish(self.ids[op], if fails { Err(op as u8) } else { Ok(()) }, ready);
             }
         }
         self.rules.settle(program, &mut expected);
@@ -211,6 +257,8 @@ impl Pair {
             assert_eq!(skipped[op as usize].replace(error), None, "skipped twice");
         }
         assert_eq!(skipped, expected.skipped, "operations skipped, with the error they met");
+        let failed = ready.failed.drain(..).fold(0, |bits, op| bits | 1 << op);
+        assert_eq!(failed, expected.failed, "operations that failed, as bits");
         let mut freed = [0; MAX_VARS];
         ready.freed.drain(..).for_each(|var| freed[var.0 as usize] += 1);
         assert_eq!(freed, expected.freed, "variables deleted");
@@ -278,6 +326,8 @@ struct Bounds {
     mentions: usize,
     /// Lists may mention a variable twice; otherwise each list is in the order of the variables.
     duplicates: bool,
+    /// Variables that streams order, as bits; operations that use them are of both kinds.
+    streams: u32,
     /// Starting is an event of its own.
     starts: bool,
     /// States with different free slots and links are different, not only those in which different
@@ -302,14 +352,20 @@ impl Bounds {
                 for var in (first..self.vars).map(VarId) {
                     for &kind in self.kinds {
                         let mut list = lists[i].clone();
-                        list.push(Access { var, kind });
+                        list.push(Access::new(var, kind));
                         lists.push(list);
                     }
                 }
             }
             begin = end;
         }
-        lists.into_iter().skip(1).map(OpSpec::new).collect()
+        let on_streams = |list: &Vec<Access>| {
+            let ahead = |access: &Access| Access { ahead: self.streams >> access.var.0 & 1 == 1, ..*access };
+            let list: Vec<Access> = list.iter().map(ahead).collect();
+            list.iter().any(|access| access.ahead).then_some(list)
+        };
+        let others: Vec<Vec<Access>> = lists.iter().filter_map(on_streams).collect();
+        lists.into_iter().skip(1).chain(others).map(OpSpec::new).collect()
     }
 }
 
@@ -330,19 +386,27 @@ fn permutations(n: u32) -> Vec<Vec<u32>> {
 
 /// For every renaming of the variables, the number in the menu of each renamed operation.
 fn renamings(bounds: &Bounds, menu: &[OpSpec]) -> Vec<Vec<usize>> {
-    let numbers: std::collections::HashMap<Vec<(u32, AccessKind)>, usize> =
-        menu.iter().enumerate().map(|(i, op)| (op.list.iter().map(|a| (a.var.0, a.kind)).collect(), i)).collect();
+    type Key = Vec<(u32, AccessKind, bool)>;
+    let key = |op: &OpSpec, name: &dyn Fn(u32) -> u32| -> Key {
+        op.list.iter().map(|a| (name(a.var.0), a.kind, a.ahead)).collect()
+    };
+    let numbers: std::collections::HashMap<Key, usize> =
+        menu.iter().enumerate().map(|(i, op)| (key(op, &|var| var), i)).collect();
+    let keeps = |permutation: &Vec<u32>| {
+        let on_streams = |var: u32| bounds.streams >> var & 1;
+        permutation.iter().zip(0..).all(|(new, old)| on_streams(*new) == on_streams(old))
+    };
     let rename = |permutation: Vec<u32>| {
         let renamed = menu.iter().map(|op| {
-            let mut list: Vec<_> = op.list.iter().map(|a| (permutation[a.var.0 as usize], a.kind)).collect();
+            let mut list = key(op, &|var| permutation[var as usize]);
             if !bounds.duplicates {
-                list.sort_by_key(|(var, _)| *var);
+                list.sort_by_key(|(var, ..)| *var);
             }
             numbers[&list]
         });
         renamed.collect()
     };
-    permutations(bounds.vars).into_iter().map(rename).collect()
+    permutations(bounds.vars).into_iter().filter(keeps).map(rename).collect()
 }
 
 #[derive(Default)]
@@ -393,6 +457,9 @@ impl Search<'_> {
             for op in 0..program.len() {
                 let startable = if self.bounds.starts { Phase::Started } else { Phase::Granted };
                 let phase = states[next].rules.phases[op];
+                if phase == startable && program[op].ahead != 0 && !states[next].rules.issued[op] {
+                    self.arrive(states[next].clone(), &program, Event::Issue(op), &mut states);
+                }
                 if phase == startable {
                     let outcomes = if program[op].exclusive == 0 { &[false][..] } else { &[false, true] };
                     for &fails in outcomes {
@@ -469,33 +536,118 @@ fn explore(bounds: &Bounds) {
 #[test]
 fn four_operations_over_three_variables() {
     const KINDS: &[AccessKind] = &[AccessKind::Read, AccessKind::Write, AccessKind::Update];
-    explore(&Bounds { ops: 4, vars: 3, kinds: KINDS, mentions: 3, duplicates: false, starts: false, slots: false });
+    explore(&Bounds {
+        ops: 4,
+        vars: 3,
+        kinds: KINDS,
+        mentions: 3,
+        duplicates: false,
+        streams: 0,
+        starts: false,
+        slots: false,
+    });
 }
 
 /// With barriers and deletions, and variables that come to life again.
 #[test]
 fn four_operations_of_all_kinds_over_two_variables() {
-    explore(&Bounds { ops: 4, vars: 2, kinds: ALL_KINDS, mentions: 2, duplicates: false, starts: false, slots: false });
+    explore(&Bounds {
+        ops: 4,
+        vars: 2,
+        kinds: ALL_KINDS,
+        mentions: 2,
+        duplicates: false,
+        streams: 0,
+        starts: false,
+        slots: false,
+    });
 }
 
 #[test]
 fn three_operations_of_all_kinds_over_three_variables() {
-    explore(&Bounds { ops: 3, vars: 3, kinds: ALL_KINDS, mentions: 3, duplicates: false, starts: false, slots: false });
+    explore(&Bounds {
+        ops: 3,
+        vars: 3,
+        kinds: ALL_KINDS,
+        mentions: 3,
+        duplicates: false,
+        streams: 0,
+        starts: false,
+        slots: false,
+    });
 }
 
 /// Lists that mention a variable up to three times, in any order.
 #[test]
 fn two_operations_with_duplicates() {
-    explore(&Bounds { ops: 2, vars: 2, kinds: ALL_KINDS, mentions: 3, duplicates: true, starts: false, slots: true });
+    explore(&Bounds {
+        ops: 2,
+        vars: 2,
+        kinds: ALL_KINDS,
+        mentions: 3,
+        duplicates: true,
+        streams: 0,
+        starts: false,
+        slots: true,
+    });
 }
 
 #[test]
 fn three_operations_with_duplicates() {
-    explore(&Bounds { ops: 3, vars: 2, kinds: ALL_KINDS, mentions: 2, duplicates: true, starts: false, slots: true });
+    explore(&Bounds {
+        ops: 3,
+        vars: 2,
+        kinds: ALL_KINDS,
+        mentions: 2,
+        duplicates: true,
+        streams: 0,
+        starts: false,
+        slots: true,
+    });
 }
 
 /// Starting as an event of its own, at any time between grant and finish.
 #[test]
 fn operations_start_late() {
-    explore(&Bounds { ops: 3, vars: 2, kinds: ALL_KINDS, mentions: 2, duplicates: false, starts: true, slots: true });
+    explore(&Bounds {
+        ops: 3,
+        vars: 2,
+        kinds: ALL_KINDS,
+        mentions: 2,
+        duplicates: false,
+        streams: 0,
+        starts: true,
+        slots: true,
+    });
+}
+
+/// Operations on streams and others, over variables of both kinds.
+#[test]
+fn three_operations_over_variables_that_streams_order() {
+    use AccessKind::{Delete, Read, Update, Write};
+    for (streams, kinds) in [(0b01, &[Read, Update, Delete]), (0b11, &[Read, Write, Update])] {
+        let (ops, vars, mentions, duplicates) = (3, 2, 2, false);
+        explore(&Bounds { ops, vars, kinds, mentions, duplicates, streams, starts: false, slots: false });
+    }
+}
+
+#[test]
+fn four_operations_over_a_variable_that_streams_order() {
+    let (ops, vars, mentions, duplicates, streams) = (4, 1, 1, false, 1);
+    explore(&Bounds { ops, vars, kinds: ALL_KINDS, mentions, duplicates, streams, starts: false, slots: true });
+}
+
+#[test]
+fn four_reads_and_writes_over_variables_that_streams_order() {
+    let (ops, vars, mentions, duplicates, streams) = (4, 2, 2, false, 0b11);
+    let kinds = &[AccessKind::Read, AccessKind::Write];
+    explore(&Bounds { ops, vars, kinds, mentions, duplicates, streams, starts: false, slots: false });
+}
+
+/// Starting late, when an error may have come, and lists that mention a variable twice.
+#[test]
+fn operations_on_streams_start_late() {
+    let (ops, vars, mentions, duplicates, streams) = (3, 1, 2, true, 1);
+    let kinds = &[AccessKind::Read, AccessKind::Write, AccessKind::Update];
+    explore(&Bounds { ops, vars, kinds, mentions, duplicates, streams, starts: true, slots: true });
 }

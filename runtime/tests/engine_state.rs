@@ -9,7 +9,7 @@ type Machine = State<usize, u32>;
 type Log = Ready<usize, u32>;
 
 fn access(var: u32, kind: AccessKind) -> Access {
-    Access { var: VarId(var), kind }
+    Access::new(VarId(var), kind)
 }
 
 #[test]

@@ -74,7 +74,7 @@ pub(super) unsafe fn staged(
 /// Page-locked memory into which bytes of the device are copied; zeros if there are none.
 fn fetch(queue: &mut Queue<'_>, source: Option<*mut u8>, bytes: u64) -> Result<Staged, Failure> {
     let (from, to) = (queue.device(), Device::pinned(queue.device().id));
-    let mut block = queue.storage().alloc(to, bytes)?;
+    let mut block = queue.alloc(to, bytes)?;
     let start = block.as_mut_ptr();
     match source {
         // SAFETY: both ranges are kept until the stream has passed.
