@@ -10,7 +10,7 @@ use crate::{Device, Storage};
 
 /// Counts a device's operations that are enqueued and not done.
 #[derive(Default)]
-pub(crate) struct Flight {
+pub struct Flight {
     counts: Mutex<Counts>,
     ended: Condvar,
 }
@@ -26,11 +26,11 @@ impl Flight {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.counts().under_way += 1;
     }
 
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         let mut counts = self.counts();
         (counts.under_way, counts.ended) = (counts.under_way - 1, counts.ended + 1);
         self.ended.notify_all();
@@ -45,8 +45,9 @@ impl Flight {
 }
 
 /// See the module.
-pub(crate) struct StreamMemory {
-    pub flight: Arc<Flight>,
+#[derive(Default)]
+pub struct StreamMemory {
+    pub(crate) flight: Arc<Flight>,
     spare: Mutex<Spare>,
 }
 
@@ -59,6 +60,7 @@ struct Spare {
 }
 
 impl StreamMemory {
+    /// Of a stream of the device whose operations are counted there.
     pub fn new(flight: Arc<Flight>) -> StreamMemory {
         StreamMemory { flight, spare: Mutex::default() }
     }
@@ -68,7 +70,7 @@ impl StreamMemory {
     }
 
     /// Memory of the stream's device for what is enqueued from now on.
-    pub fn reuse(&self, storage: &Storage, device: Device, bytes: u64) -> Option<Block> {
+    pub(crate) fn reuse(&self, storage: &Storage, device: Device, bytes: u64) -> Option<Block> {
         let size = storage.size(device, bytes)?;
         let blocks = &mut self.spare().blocks;
         let at = blocks.iter().rposition(|(_, block)| block.capacity() as u64 == size)?;
@@ -76,7 +78,7 @@ impl StreamMemory {
     }
 
     /// Memory from a pool. If it is short, operations that are under way are waited for, as what they use comes back.
-    pub fn alloc(&self, storage: &Storage, device: Device, bytes: u64) -> Result<Block, AllocError> {
+    pub(crate) fn alloc(&self, storage: &Storage, device: Device, bytes: u64) -> Result<Block, AllocError> {
         loop {
             let seen = self.flight.counts().ended;
             let error = match storage.alloc(device, bytes) {
@@ -90,7 +92,7 @@ impl StreamMemory {
     }
 
     /// Ends the enqueuing of an operation, whose memory of the device the next ones may use; its number.
-    pub fn leave(&self, blocks: Vec<Block>) -> u64 {
+    pub(crate) fn leave(&self, blocks: Vec<Block>) -> u64 {
         let mut spare = self.spare();
         spare.operations += 1;
         let number = spare.operations;

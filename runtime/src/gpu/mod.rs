@@ -23,8 +23,8 @@ use crate::engine::Failure;
 #[cfg(feature = "cuda")]
 pub use cuda::CudaDriver;
 pub use host::HostDriver;
-pub(crate) use memory::{Flight, StreamMemory};
-pub use queue::{Kept, Queue};
+pub use memory::{Flight, StreamMemory};
+pub use queue::{Finished, Kept, Queue};
 
 /// A call of a driver failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -31,7 +31,7 @@ pub struct Queue<'a> {
 }
 
 /// An operation that is enqueued.
-pub(crate) struct Finished {
+pub struct Finished {
     pub end: Arc<dyn Event>,
     /// What must live until then.
     pub kept: Kept,
@@ -40,7 +40,7 @@ pub(crate) struct Finished {
 }
 
 impl<'a> Queue<'a> {
-    pub(crate) fn new(stream: &'a dyn LaunchStream, storage: &'a Storage, memory: &'a StreamMemory) -> Queue<'a> {
+    pub fn new(stream: &'a dyn LaunchStream, storage: &'a Storage, memory: &'a StreamMemory) -> Queue<'a> {
         Queue { stream, storage, memory, kept: Kept::default(), scratch: vec![] }
     }
 
@@ -152,7 +152,7 @@ impl<'a> Queue<'a> {
     }
 
     /// Ends the operation.
-    pub(crate) fn finish(self) -> Finished {
+    pub fn finish(self) -> Finished {
         Finished { end: self.stream.close(), kept: self.kept, number: self.memory.leave(self.scratch) }
     }
 }
