@@ -103,6 +103,8 @@ struct Expected {
     skipped: [Option<u8>; MAX_OPS],
     /// Operations that end with an error of their own.
     failed: u32,
+    /// Operations that end after they finished.
+    ended: u32,
     freed: [u8; MAX_VARS],
 }
 
@@ -182,6 +184,7 @@ impl Rules {
                 Phase::Reported if granted => {
                     let own = (self.fails[op] && met.is_none()).then_some(op as u8);
                     expected.failed |= u32::from(own.is_some()) << op;
+                    expected.ended |= 1 << op;
                     self.end(program, op, met.or(own), expected);
                 }
                 _ => {}
@@ -213,7 +216,7 @@ impl Pair {
 
     /// Does `event` on both sides and compares.
     fn step(&mut self, program: &[&OpSpec], event: Event, ready: &mut Ready<u8, u8>) {
-        let mut expected = Expected::default();
+        let (mut expected, mut over) = (Expected::default(), false);
         match event {
             Event::Push => {
                 let op = program.len() - 1;
@@ -236,10 +239,14 @@ impl Pair {
             }
             Event::Finish { op, fails } => {
                 (self.rules.phases[op], self.rules.fails[op]) = (Phase::Reported, fails);
-                self.machine.finish(self.ids[op], if fails { Err(op as u8) } else { Ok(()) }, ready);
+                over = self.machine.finish(self.ids[op], if fails { Err(op as u8) } else { Ok(()) }, ready);
             }
         }
         self.rules.settle(program, &mut expected);
+        if let Event::Finish { op, .. } = event {
+            assert_eq!(over, self.rules.phases[op] == Phase::Done);
+            expected.ended &= !(1 << op);
+        }
         self.compare_ready(&expected, ready);
         self.compare_state(program);
     }
@@ -259,6 +266,13 @@ impl Pair {
         assert_eq!(skipped, expected.skipped, "operations skipped, with the error they met");
         let failed = ready.failed.drain(..).fold(0, |bits, op| bits | 1 << op);
         assert_eq!(failed, expected.failed, "operations that failed, as bits");
+        // Numbers are used again, so the last one counts.
+        let number = |id: OpId| {
+            let is_it = |op: &usize| self.rules.phases[*op] != Phase::Unpushed && self.ids[*op] == id;
+            (0..MAX_OPS).rev().find(is_it).unwrap()
+        };
+        let ended = ready.ended.drain(..).fold(0, |bits, id| bits | 1 << number(id));
+        assert_eq!(ended, expected.ended, "operations that ended, as bits");
         let mut freed = [0; MAX_VARS];
         ready.freed.drain(..).for_each(|var| freed[var.0 as usize] += 1);
         assert_eq!(freed, expected.freed, "variables deleted");

@@ -27,6 +27,7 @@ pub(super) unsafe fn staged(
     outputs: Vec<Target>,
     body: impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>]) -> Result<(), Failure> + Send + 'static,
 ) -> Result<(), Failure> {
+    queue.keep((inputs.clone(), outputs.clone()));
     let device = queue.device();
     let mut staged_inputs = vec![];
     for source in &inputs {
@@ -52,7 +53,6 @@ pub(super) unsafe fn staged(
             }
         });
     }
-    queue.keep((inputs.clone(), outputs.clone()));
     let (written, staging) = (outputs.clone(), staged_outputs.clone());
     queue.stream().enqueue(Box::new(move || {
         // SAFETY: passed on from the caller; the stream has filled the staging memory, which is kept.

@@ -133,6 +133,8 @@ pub struct Sched {
     pub lanes: Vec<Lane>,
     pub doorbells: Vec<Arc<Doorbell>>,
     jobs: Jobs,
+    /// Of operations that finished before what they had run ahead of, by their numbers.
+    late: Vec<Option<Receipt>>,
     pub operators: Operators,
     pub failures: Failures,
     /// Counting operations that finished, and bytes that they no longer stage.
@@ -206,6 +208,7 @@ impl Shared {
             lanes: Vec::new(),
             doorbells: Vec::new(),
             jobs: Jobs::default(),
+            late: Vec::new(),
             operators: Operators::default(),
             failures: Failures::default(),
             finished: 0,
@@ -448,8 +451,15 @@ impl Sched {
     /// Ends an operation.
     #[inline]
     pub fn complete(&mut self, receipt: Receipt, outcome: Outcome, effects: &mut Effects) {
-        self.account(receipt, effects);
-        self.state.finish(receipt.op, outcome, &mut self.ready);
+        if self.state.finish(receipt.op, outcome, &mut self.ready) {
+            self.account(receipt, effects);
+        } else {
+            let at = receipt.op.0 as usize;
+            if at >= self.late.len() {
+                self.late.resize(at + 1, None);
+            }
+            self.late[at] = Some(receipt);
+        }
         self.settle(effects);
     }
 
@@ -509,6 +519,11 @@ impl Sched {
         }
         self.ready.run.clear();
         self.ready.failed.drain(..).for_each(|error| self.failures.record(error));
+        while let Some(op) = self.ready.ended.pop() {
+            if let Some(receipt) = self.late.get_mut(op.0 as usize).and_then(Option::take) {
+                self.account(receipt, effects);
+            }
+        }
     }
 
     /// Accounts an operation that is over already: only its number in the receipt is void.

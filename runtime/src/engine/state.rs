@@ -94,6 +94,8 @@ struct OpSlot<T, E> {
     began: bool,
     /// What came of it, while accesses are not granted.
     outcome: Option<Result<(), E>>,
+    /// That came before they were.
+    late: bool,
     /// Number of the push, or [`FINISHED`].
     serial: u64,
     payload: Option<T>,
@@ -109,13 +111,15 @@ pub struct Ready<T, E> {
     pub skipped: Vec<(T, E)>,
     /// Errors of operations that ended with one of their own, in the order in which they did.
     pub failed: Vec<E>,
+    /// Operations that were finished before they could end ([`State::finish`]) and have ended now.
+    pub ended: Vec<OpId>,
     /// Variables whose numbers may be used again.
     pub freed: Vec<VarId>,
 }
 
 impl<T, E> Ready<T, E> {
     pub fn new() -> Ready<T, E> {
-        Ready { run: Vec::new(), skipped: Vec::new(), failed: Vec::new(), freed: Vec::new() }
+        Ready { run: Vec::new(), skipped: Vec::new(), failed: Vec::new(), ended: Vec::new(), freed: Vec::new() }
     }
 }
 
@@ -259,17 +263,20 @@ impl<T, E: Clone> State<T, E> {
     }
 
     /// Ends an operation that was in [`Ready::run`], and releases its accesses; if some are not granted yet, as soon as
-    /// they are.
+    /// they are: then the result is false, and it comes to [`Ready::ended`].
     ///
     /// What it writes holds the error of `outcome` from now on, or none; or the error that it meets, if it ran ahead of
     /// that.
-    pub fn finish(&mut self, op: OpId, outcome: Result<(), E>, ready: &mut Ready<T, E>) {
+    pub fn finish(&mut self, op: OpId, outcome: Result<(), E>, ready: &mut Ready<T, E>) -> bool {
         let slot = &mut self.ops[op.0 as usize];
         slot.outcome = Some(outcome);
-        if slot.missing == 0 {
-            self.ending.push(op.0);
-            self.end_all(ready);
+        slot.late = slot.missing > 0;
+        if slot.late {
+            return false;
         }
+        self.ending.push(op.0);
+        self.end_all(ready);
+        true
     }
 
     /// Releases the operations that have run or met an error, and those that thereby meet it.
@@ -277,6 +284,9 @@ impl<T, E: Clone> State<T, E> {
         while let Some(op) = self.ending.pop() {
             let met = self.observed_error(op);
             let slot = &mut self.ops[op as usize];
+            if slot.late {
+                ready.ended.push(OpId(op));
+            }
             let error = match (slot.outcome.take(), met) {
                 (Some(_), Some(error)) => Some(error),
                 (Some(outcome), None) => {
@@ -524,16 +534,9 @@ impl<T, E: Clone> State<T, E> {
     }
 
     fn new_op(&mut self, payload: T) -> u32 {
-        let serial = self.pushed;
-        let new = OpSlot {
-            first: NIL,
-            missing: 0,
-            uncleared: 0,
-            began: false,
-            outcome: None,
-            serial,
-            payload: Some(payload),
-        };
+        let (serial, payload) = (self.pushed, Some(payload));
+        let (first, missing, uncleared) = (NIL, 0, 0);
+        let new = OpSlot { first, missing, uncleared, began: false, outcome: None, late: false, serial, payload };
         self.live += 1;
         if self.free_op == NIL {
             self.ops.push(new);
