@@ -12,7 +12,9 @@ use common::*;
 use tensorc_abi::{DType, Home, Plan};
 use tensorc_runtime::array::{Chunk, Extents, Launch, Run, Source, Space, Target, View, duplicate, read as fetch, run};
 use tensorc_runtime::engine::{EngineConfig, Name, Property};
-use tensorc_runtime::gpu::{Code, Driver, Entry, Function, HostDriver, HostFunction, HostKernel, Queue};
+use tensorc_runtime::gpu::{
+    Code, Driver, Entry, Finished, Function, HostDriver, HostFunction, HostKernel, Queue, StreamMemory,
+};
 use tensorc_runtime::plan::{DeviceBindings, DeviceTensor, Phase, SharedArena};
 use tensorc_runtime::storage::{PoolConfig, Pooling, StorageConfig};
 use tensorc_runtime::{
@@ -309,7 +311,8 @@ fn tensors_on_the_device_are_checked() {
     let mut context = Context::new(on_device(&driver, chain(N, false), N, vec![]), &pool).unwrap();
     let storage = Storage::with_driver(StorageConfig::default(), Some(driver.clone()));
     let stream = driver.stream().unwrap();
-    let mut queue = Queue::new(&*stream, &storage);
+    let memory = StreamMemory::default();
+    let mut queue = Queue::new(&*stream, &storage, &memory);
     let address = queue.scratch(4 * N).unwrap();
     let tensor = |address| DeviceTensor { dtype: DType::F32, dims: &[N], address };
     let mut refused = |inputs: &[DeviceTensor<'_>], phase| {
@@ -325,9 +328,12 @@ fn tensors_on_the_device_are_checked() {
     // SAFETY: as above.
     let error = unsafe { here.enqueue(None, &mut queue, bindings) }.unwrap_err();
     assert_eq!(error.to_string(), "plan `test` was not made for gpu:0");
-    let (ended, kept) = queue.finish();
-    ended.synchronize().unwrap();
+    let Finished { end, kept, number } = queue.finish();
+    end.synchronize().unwrap();
     drop(kept);
+    assert_eq!(storage.stats(GPU).in_use, storage.size(GPU, 4 * N).unwrap(), "for what follows on the stream");
+    memory.passed(number);
+    assert_eq!(storage.stats(GPU).in_use, 0);
 }
 
 #[test]

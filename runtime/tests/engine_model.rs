@@ -7,151 +7,22 @@
 //! These are enumerated, programs up to renaming of variables. A state that the same program was in
 //! before is not left again on the same ways.
 //!
-//! After each event the machine is compared with rules stated here independently: an operation runs
+//! After each event the machine is compared with rules stated independently (`engine_rules`): an operation runs
 //! exactly when no earlier unfinished one conflicts with it, and what a variable holds is what the
-//! operations in the order of pushing leave.
+//! operations in the order of pushing leave. Operations that are ordered on streams run when the earlier
+//! ones are issued, and change nothing of the rest.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "common/engine_rules.rs"]
+mod engine_rules;
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use engine_rules::{Expected, MAX_OPS, MAX_VARS, OpSpec, Phase, Rules};
 use tensorc_runtime::engine::state::{Access, AccessKind, OpId, Ready, State, VarId};
-
-const MAX_OPS: usize = 4;
-const MAX_VARS: usize = 3;
-
-/// An operation of the programs, with what the rules need to know about it.
-#[derive(Clone)]
-struct OpSpec {
-    list: Vec<Access>,
-    /// One access for each variable, in the order of the first mentions, in which errors are looked
-    /// for.
-    joined: Vec<Access>,
-    /// Variables accessed, and those accessed exclusively, as bits.
-    used: u32,
-    exclusive: u32,
-}
-
-fn is_exclusive(kind: AccessKind) -> bool {
-    kind != AccessKind::Read
-}
-
-/// What a list that mentions a variable several times means.
-fn join(kinds: &[AccessKind]) -> AccessKind {
-    let any = |kind| kinds.contains(&kind);
-    let all = |kind| kinds.iter().all(|&k| k == kind);
-    match () {
-        () if any(AccessKind::Delete) => AccessKind::Delete,
-        () if all(AccessKind::Read) => AccessKind::Read,
-        () if all(AccessKind::Write) => AccessKind::Write,
-        () if any(AccessKind::Write) || any(AccessKind::Update) => AccessKind::Update,
-        () => AccessKind::Barrier,
-    }
-}
-
-impl OpSpec {
-    fn new(list: Vec<Access>) -> OpSpec {
-        let mut order: Vec<VarId> = vec![];
-        for access in &list {
-            if !order.contains(&access.var) {
-                order.push(access.var);
-            }
-        }
-        let kinds = |var| list.iter().filter(|a| a.var == var).map(|a| a.kind).collect::<Vec<_>>();
-        let joined: Vec<Access> = order.iter().map(|&var| Access { var, kind: join(&kinds(var)) }).collect();
-        let bits = |keep: fn(AccessKind) -> bool| {
-            joined.iter().filter(|access| keep(access.kind)).fold(0, |bits, access| bits | 1 << access.var.0)
-        };
-        let (used, exclusive) = (bits(|_| true), bits(is_exclusive));
-        OpSpec { list, joined, used, exclusive }
-    }
-
-    fn conflicts(&self, other: &OpSpec) -> bool {
-        self.exclusive & other.used != 0 || self.used & other.exclusive != 0
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Phase {
-    Unpushed,
-    Waiting,
-    Granted,
-    Started,
-    Done,
-}
-
-/// The rules.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Rules {
-    phases: [Phase; MAX_OPS],
-    /// The operation whose error each variable holds.
-    errors: [Option<u8>; MAX_VARS],
-    versions: [u8; MAX_VARS],
-}
-
-/// What an event must cause.
-#[derive(Default)]
-struct Expected {
-    granted: u32,
-    skipped: [Option<u8>; MAX_OPS],
-    freed: [u8; MAX_VARS],
-}
-
-impl Rules {
-    fn new() -> Rules {
-        Rules { phases: [Phase::Unpushed; MAX_OPS], errors: [None; MAX_VARS], versions: [0; MAX_VARS] }
-    }
-
-    fn unfinished(&self, op: usize) -> bool {
-        !matches!(self.phases[op], Phase::Unpushed | Phase::Done)
-    }
-
-    /// Ends an operation: what it writes holds `error`.
-    fn end(&mut self, program: &[&OpSpec], op: usize, error: Option<u8>, expected: &mut Expected) {
-        self.phases[op] = Phase::Done;
-        for access in &program[op].joined {
-            let var = access.var.0 as usize;
-            match access.kind {
-                AccessKind::Read | AccessKind::Barrier => {}
-                AccessKind::Write | AccessKind::Update => {
-                    self.errors[var] = error;
-                    self.versions[var] += 1;
-                }
-                AccessKind::Delete => {
-                    (self.errors[var], self.versions[var]) = (None, 0);
-                    expected.freed[var] += 1;
-                }
-            }
-        }
-    }
-
-    /// Grants what can run, and ends what meets an error instead.
-    fn settle(&mut self, program: &[&OpSpec], expected: &mut Expected) {
-        // Only later operations depend on an ended one, so one pass reaches all.
-        for op in 0..program.len() {
-            let blocked = |earlier: usize| self.unfinished(earlier) && program[earlier].conflicts(program[op]);
-            if self.phases[op] != Phase::Waiting || (0..op).any(blocked) {
-                continue;
-            }
-            let observed = program[op]
-                .joined
-                .iter()
-                .filter(|access| matches!(access.kind, AccessKind::Read | AccessKind::Update | AccessKind::Barrier));
-            match observed.map(|access| self.errors[access.var.0 as usize]).find(Option::is_some).flatten() {
-                None => {
-                    self.phases[op] = Phase::Granted;
-                    expected.granted |= 1 << op;
-                }
-                Some(error) => {
-                    expected.skipped[op] = Some(error);
-                    self.end(program, op, Some(error), expected);
-                }
-            }
-        }
-    }
-}
 
 /// A machine and the rules, in step.
 #[derive(Clone, Hash)]
@@ -165,6 +36,7 @@ struct Pair {
 enum Event {
     Push,
     Start(usize),
+    Issue(usize),
     Finish { op: usize, fails: bool },
 }
 
@@ -175,7 +47,7 @@ impl Pair {
 
     /// Does `event` on both sides and compares.
     fn step(&mut self, program: &[&OpSpec], event: Event, ready: &mut Ready<u8, u8>) {
-        let mut expected = Expected::default();
+        let (mut expected, mut over) = (Expected::default(), false);
         match event {
             Event::Push => {
                 let op = program.len() - 1;
@@ -184,16 +56,28 @@ impl Pair {
                 self.ids[op] = self.machine.push(&program[op].list, op as u8, ready);
             }
             Event::Start(op) => {
-                self.rules.phases[op] = Phase::Started;
-                assert_eq!(self.machine.take(self.ids[op]), Some(op as u8));
+                // An error may have come since it was granted.
+                let recalled = self.rules.met(program, op).is_some();
+                self.rules.phases[op] = if recalled { Phase::Waiting } else { Phase::Started };
+                assert_eq!(self.machine.recall(self.ids[op], ready), recalled);
+                if !recalled {
+                    assert_eq!(self.machine.take(self.ids[op]), Some(op as u8));
+                }
+            }
+            Event::Issue(op) => {
+                self.rules.issued[op] = true;
+                self.machine.issue(self.ids[op], ready);
             }
             Event::Finish { op, fails } => {
-                let error = fails.then_some(op as u8);
-                self.rules.end(program, op, error, &mut expected);
-                self.machine.finish(self.ids[op], error.map_or(Ok(()), Err), ready);
+                (self.rules.phases[op], self.rules.fails[op]) = (Phase::Reported, fails);
+                over = self.machine.finish(self.ids[op], if fails { Err(op as u8) } else { Ok(()) }, ready);
             }
         }
         self.rules.settle(program, &mut expected);
+        if let Event::Finish { op, .. } = event {
+            assert_eq!(over, self.rules.phases[op] == Phase::Done);
+            expected.ended &= !(1 << op);
+        }
         self.compare_ready(&expected, ready);
         self.compare_state(program);
     }
@@ -211,6 +95,15 @@ impl Pair {
             assert_eq!(skipped[op as usize].replace(error), None, "skipped twice");
         }
         assert_eq!(skipped, expected.skipped, "operations skipped, with the error they met");
+        let failed = ready.failed.drain(..).fold(0, |bits, op| bits | 1 << op);
+        assert_eq!(failed, expected.failed, "operations that failed, as bits");
+        // Numbers are used again, so the last one counts.
+        let number = |id: OpId| {
+            let is_it = |op: &usize| self.rules.phases[*op] != Phase::Unpushed && self.ids[*op] == id;
+            (0..MAX_OPS).rev().find(is_it).unwrap()
+        };
+        let ended = ready.ended.drain(..).fold(0, |bits, id| bits | 1 << number(id));
+        assert_eq!(ended, expected.ended, "operations that ended, as bits");
         let mut freed = [0; MAX_VARS];
         ready.freed.drain(..).for_each(|var| freed[var.0 as usize] += 1);
         assert_eq!(freed, expected.freed, "variables deleted");
@@ -278,6 +171,8 @@ struct Bounds {
     mentions: usize,
     /// Lists may mention a variable twice; otherwise each list is in the order of the variables.
     duplicates: bool,
+    /// Variables that streams order, as bits; operations that use them are of both kinds.
+    streams: u32,
     /// Starting is an event of its own.
     starts: bool,
     /// States with different free slots and links are different, not only those in which different
@@ -302,14 +197,20 @@ impl Bounds {
                 for var in (first..self.vars).map(VarId) {
                     for &kind in self.kinds {
                         let mut list = lists[i].clone();
-                        list.push(Access { var, kind });
+                        list.push(Access::new(var, kind));
                         lists.push(list);
                     }
                 }
             }
             begin = end;
         }
-        lists.into_iter().skip(1).map(OpSpec::new).collect()
+        let on_streams = |list: &Vec<Access>| {
+            let ahead = |access: &Access| Access { ahead: self.streams >> access.var.0 & 1 == 1, ..*access };
+            let list: Vec<Access> = list.iter().map(ahead).collect();
+            list.iter().any(|access| access.ahead).then_some(list)
+        };
+        let others: Vec<Vec<Access>> = lists.iter().filter_map(on_streams).collect();
+        lists.into_iter().skip(1).chain(others).map(OpSpec::new).collect()
     }
 }
 
@@ -330,19 +231,27 @@ fn permutations(n: u32) -> Vec<Vec<u32>> {
 
 /// For every renaming of the variables, the number in the menu of each renamed operation.
 fn renamings(bounds: &Bounds, menu: &[OpSpec]) -> Vec<Vec<usize>> {
-    let numbers: std::collections::HashMap<Vec<(u32, AccessKind)>, usize> =
-        menu.iter().enumerate().map(|(i, op)| (op.list.iter().map(|a| (a.var.0, a.kind)).collect(), i)).collect();
+    type Key = Vec<(u32, AccessKind, bool)>;
+    let key = |op: &OpSpec, name: &dyn Fn(u32) -> u32| -> Key {
+        op.list.iter().map(|a| (name(a.var.0), a.kind, a.ahead)).collect()
+    };
+    let numbers: std::collections::HashMap<Key, usize> =
+        menu.iter().enumerate().map(|(i, op)| (key(op, &|var| var), i)).collect();
+    let keeps = |permutation: &Vec<u32>| {
+        let on_streams = |var: u32| bounds.streams >> var & 1;
+        permutation.iter().zip(0..).all(|(new, old)| on_streams(*new) == on_streams(old))
+    };
     let rename = |permutation: Vec<u32>| {
         let renamed = menu.iter().map(|op| {
-            let mut list: Vec<_> = op.list.iter().map(|a| (permutation[a.var.0 as usize], a.kind)).collect();
+            let mut list = key(op, &|var| permutation[var as usize]);
             if !bounds.duplicates {
-                list.sort_by_key(|(var, _)| *var);
+                list.sort_by_key(|(var, ..)| *var);
             }
             numbers[&list]
         });
         renamed.collect()
     };
-    permutations(bounds.vars).into_iter().map(rename).collect()
+    permutations(bounds.vars).into_iter().filter(keeps).map(rename).collect()
 }
 
 #[derive(Default)]
@@ -393,6 +302,9 @@ impl Search<'_> {
             for op in 0..program.len() {
                 let startable = if self.bounds.starts { Phase::Started } else { Phase::Granted };
                 let phase = states[next].rules.phases[op];
+                if phase == startable && program[op].ahead != 0 && !states[next].rules.issued[op] {
+                    self.arrive(states[next].clone(), &program, Event::Issue(op), &mut states);
+                }
                 if phase == startable {
                     let outcomes = if program[op].exclusive == 0 { &[false][..] } else { &[false, true] };
                     for &fails in outcomes {
@@ -469,33 +381,118 @@ fn explore(bounds: &Bounds) {
 #[test]
 fn four_operations_over_three_variables() {
     const KINDS: &[AccessKind] = &[AccessKind::Read, AccessKind::Write, AccessKind::Update];
-    explore(&Bounds { ops: 4, vars: 3, kinds: KINDS, mentions: 3, duplicates: false, starts: false, slots: false });
+    explore(&Bounds {
+        ops: 4,
+        vars: 3,
+        kinds: KINDS,
+        mentions: 3,
+        duplicates: false,
+        streams: 0,
+        starts: false,
+        slots: false,
+    });
 }
 
 /// With barriers and deletions, and variables that come to life again.
 #[test]
 fn four_operations_of_all_kinds_over_two_variables() {
-    explore(&Bounds { ops: 4, vars: 2, kinds: ALL_KINDS, mentions: 2, duplicates: false, starts: false, slots: false });
+    explore(&Bounds {
+        ops: 4,
+        vars: 2,
+        kinds: ALL_KINDS,
+        mentions: 2,
+        duplicates: false,
+        streams: 0,
+        starts: false,
+        slots: false,
+    });
 }
 
 #[test]
 fn three_operations_of_all_kinds_over_three_variables() {
-    explore(&Bounds { ops: 3, vars: 3, kinds: ALL_KINDS, mentions: 3, duplicates: false, starts: false, slots: false });
+    explore(&Bounds {
+        ops: 3,
+        vars: 3,
+        kinds: ALL_KINDS,
+        mentions: 3,
+        duplicates: false,
+        streams: 0,
+        starts: false,
+        slots: false,
+    });
 }
 
 /// Lists that mention a variable up to three times, in any order.
 #[test]
 fn two_operations_with_duplicates() {
-    explore(&Bounds { ops: 2, vars: 2, kinds: ALL_KINDS, mentions: 3, duplicates: true, starts: false, slots: true });
+    explore(&Bounds {
+        ops: 2,
+        vars: 2,
+        kinds: ALL_KINDS,
+        mentions: 3,
+        duplicates: true,
+        streams: 0,
+        starts: false,
+        slots: true,
+    });
 }
 
 #[test]
 fn three_operations_with_duplicates() {
-    explore(&Bounds { ops: 3, vars: 2, kinds: ALL_KINDS, mentions: 2, duplicates: true, starts: false, slots: true });
+    explore(&Bounds {
+        ops: 3,
+        vars: 2,
+        kinds: ALL_KINDS,
+        mentions: 2,
+        duplicates: true,
+        streams: 0,
+        starts: false,
+        slots: true,
+    });
 }
 
 /// Starting as an event of its own, at any time between grant and finish.
 #[test]
 fn operations_start_late() {
-    explore(&Bounds { ops: 3, vars: 2, kinds: ALL_KINDS, mentions: 2, duplicates: false, starts: true, slots: true });
+    explore(&Bounds {
+        ops: 3,
+        vars: 2,
+        kinds: ALL_KINDS,
+        mentions: 2,
+        duplicates: false,
+        streams: 0,
+        starts: true,
+        slots: true,
+    });
+}
+
+/// Operations on streams and others, over variables of both kinds.
+#[test]
+fn three_operations_over_variables_that_streams_order() {
+    use AccessKind::{Delete, Read, Update, Write};
+    for (streams, kinds) in [(0b01, &[Read, Update, Delete]), (0b11, &[Read, Write, Update])] {
+        let (ops, vars, mentions, duplicates) = (3, 2, 2, false);
+        explore(&Bounds { ops, vars, kinds, mentions, duplicates, streams, starts: false, slots: false });
+    }
+}
+
+#[test]
+fn four_operations_over_a_variable_that_streams_order() {
+    let (ops, vars, mentions, duplicates, streams) = (4, 1, 1, false, 1);
+    explore(&Bounds { ops, vars, kinds: ALL_KINDS, mentions, duplicates, streams, starts: false, slots: true });
+}
+
+#[test]
+fn four_reads_and_writes_over_variables_that_streams_order() {
+    let (ops, vars, mentions, duplicates, streams) = (4, 2, 2, false, 0b11);
+    let kinds = &[AccessKind::Read, AccessKind::Write];
+    explore(&Bounds { ops, vars, kinds, mentions, duplicates, streams, starts: false, slots: false });
+}
+
+/// Starting late, when an error may have come, and lists that mention a variable twice.
+#[test]
+fn operations_on_streams_start_late() {
+    let (ops, vars, mentions, duplicates, streams) = (3, 1, 2, true, 1);
+    let kinds = &[AccessKind::Read, AccessKind::Write, AccessKind::Update];
+    explore(&Bounds { ops, vars, kinds, mentions, duplicates, streams, starts: true, slots: true });
 }

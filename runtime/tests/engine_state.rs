@@ -9,7 +9,7 @@ type Machine = State<usize, u32>;
 type Log = Ready<usize, u32>;
 
 fn access(var: u32, kind: AccessKind) -> Access {
-    Access { var: VarId(var), kind }
+    Access::new(VarId(var), kind)
 }
 
 #[test]
@@ -20,7 +20,7 @@ fn a_trace_of_reads_and_writes_runs_in_batches() {
     let mut batches = Vec::new();
     while !ready.run.is_empty() {
         let batch = std::mem::take(&mut ready.run);
-        batch.iter().for_each(|&op| state.finish(op, Ok(()), &mut ready));
+        batch.iter().for_each(|&op| _ = state.finish(op, Ok(()), &mut ready));
         batches.push(batch);
     }
     assert_eq!(batches, [vec![ops[0]], vec![ops[1], ops[2]], vec![ops[3]], vec![ops[4]]]);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tensorc_abi::DType;
 use tensorc_ir::DenseType;
+use tensorc_ir::scalar::Scalar;
 use tensorc_runtime::array::{self, Source, Target, View};
 use tensorc_runtime::engine::Property;
 use tensorc_runtime::{Device, DeviceKind, Element, TensorRef};
@@ -259,10 +260,15 @@ impl NDArray {
     /// The engine does not run.
     pub fn fill(&self, value: f64) -> Result<(), Error> {
         tape::refuse_in_place("fill", [], [self])?;
+        self.fill_with(Scalar::from_f64(self.dtype(), value))
+    }
+
+    /// As [`NDArray::fill`], with a value of the array's type.
+    pub(super) fn fill_with(&self, value: Scalar) -> Result<(), Error> {
         self.settle()?;
         let mut element = [0u8; 8];
         let size = self.dtype().size();
-        tensorc_ir::scalar::Scalar::from_f64(self.dtype(), value).write(&mut element[..size]);
+        value.write(&mut element[..size]);
         let request = array::Launch {
             name: &self.rt.inner().common.fill,
             device: self.device(),

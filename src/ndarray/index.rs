@@ -14,6 +14,10 @@ use super::autograd::tape;
 use super::{NDArray, Operand};
 use crate::{Error, Tensor};
 
+/// Most copies of rows that a slice on a driver's device is worth; an operator, which is compiled for every slice, does the
+/// others.
+const PIECES: u64 = 64;
+
 /// Positions of one axis, as in Python: negative ones count from the end, and what is outside is
 /// left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,12 +119,14 @@ impl NDArray {
         if spans.is_empty() || (0..spans.len()).all(whole) {
             return Ok(self.clone());
         }
-        if tape::concerns([self]) {
+        let region = self.region(slices, &spans)?;
+        let driven = self.runtime().space().is_driven(self.device());
+        let pieces = if driven { region.pieces(PIECES) } else { None };
+        if tape::concerns([self]) || (driven && pieces.is_none()) {
             return self.slice_by_call(&spans)?.reshape(&kept);
         }
         let copy =
             self.runtime().empty(self.device(), self.dtype(), &spans.iter().map(|s| s.len).collect::<Vec<_>>())?;
-        let region = self.region(slices, &spans)?;
         self.settle()?;
         let request = array::Launch {
             name: &self.runtime().inner().common.slice,
@@ -130,10 +136,13 @@ impl NDArray {
             inputs: vec![Source::View(self.view().clone())],
             outputs: vec![Target::write(copy.view().clone())],
         };
-        array::launch(self.runtime().space(), request, move |inputs, outputs| {
-            region.load(inputs[0].data, outputs[0].data);
-            Ok(())
-        })?;
+        match pieces {
+            Some(pieces) => array::gather(self.runtime().space(), request, pieces)?,
+            None => array::launch(self.runtime().space(), request, move |inputs, outputs| {
+                region.load(inputs[0].data, outputs[0].data);
+                Ok(())
+            })?,
+        }
         copy.reshape(&kept)
     }
 
@@ -175,8 +184,8 @@ impl NDArray {
                 array.clone()
             }
             Operand::Array(array) => self.runtime().op("expand")?.arg(array).arg(&kept[..]).invoke()?,
-            Operand::Scalar(value) => self.number(Scalar::from_f64(self.dtype(), value))?,
-            Operand::Integer(value) => self.number(Scalar::from_i64(self.dtype(), value))?,
+            Operand::Scalar(value) => self.number(Scalar::from_f64(self.dtype(), value), &kept)?,
+            Operand::Integer(value) => self.number(Scalar::from_i64(self.dtype(), value), &kept)?,
             Operand::Tensor(tensor) => self.runtime().from_tensor(&tensor, self.device())?,
             Operand::Absent => return Err(self.outside(slices)),
         };
@@ -191,6 +200,9 @@ impl NDArray {
         let rt = self.runtime();
         rt.check("assign", [&value])?;
         tape::refuse_in_place("assign", [&value], [self])?;
+        if rt.space().is_driven(self.device()) {
+            return self.set_there(&spans, &region, &value);
+        }
         self.settle()?;
         value.settle()?;
         let request = array::Launch {
@@ -209,8 +221,65 @@ impl NDArray {
         Ok(())
     }
 
-    fn number(&self, value: Scalar) -> Result<NDArray, Error> {
-        self.runtime().from_tensor(&Tensor(TensorData::scalar(value)), self.device())
+    /// As [`NDArray::set`], on a driver's device, by copies of rows or, where those would be many, by an operator.
+    fn set_there(&self, spans: &[Span], region: &Region, value: &NDArray) -> Result<(), Error> {
+        let rt = self.runtime();
+        let dims: Vec<i64> = region.dims().iter().map(|d| *d as i64).collect();
+        if dims.contains(&0) {
+            return Ok(());
+        }
+        let value = match value.dims() == &region.dims()[..] {
+            true => value.clone(),
+            false if value.len() == dims.iter().product::<i64>() as u64 => value.reshape(&dims)?,
+            false => {
+                let single = value.reshape(&[])?;
+                rt.op("expand")?.arg(&single).arg(&dims[..]).invoke()?
+            }
+        };
+        let Some(pieces) = region.pieces(PIECES) else { return self.set_by_call(spans, value) };
+        self.settle()?;
+        value.settle()?;
+        let request = array::Launch {
+            name: &rt.inner().common.assign,
+            device: self.device(),
+            property: Property::Normal,
+            priority: 0,
+            inputs: vec![Source::View(value.view().clone())],
+            outputs: vec![Target::update(self.view().clone())],
+        };
+        array::scatter(rt.space(), request, pieces)?;
+        self.view().chunk().touch();
+        Ok(())
+    }
+
+    /// Writes a dense array of the spans' extents to the elements at them through an operator.
+    fn set_by_call(&self, spans: &[Span], value: NDArray) -> Result<(), Error> {
+        let rt = self.runtime();
+        let back: Vec<i64> = (0..spans.len()).filter(|axis| spans[*axis].step < 0).map(|axis| axis as i64).collect();
+        let value = match back.is_empty() {
+            true => value,
+            false => rt.op("flip")?.arg(&value).param("axis", back).invoke()?,
+        };
+        // Forwards, from the least position to the greatest.
+        let ends = |s: &Span| {
+            let (a, b) = (s.start as i64, s.start as i64 + s.step * (s.len as i64 - 1));
+            (a.min(b), a.max(b) + 1)
+        };
+        let by = |f: &dyn Fn(&Span) -> i64| spans.iter().map(f).collect::<Vec<i64>>();
+        let call = rt.op("mx_slice_assign")?.arg(self).arg(&value).param("begin", by(&|s| ends(s).0));
+        call.param("end", by(&|s| ends(s).1)).param("step", by(&|s| s.step.abs())).into(&[self])
+    }
+
+    /// A value: one element on the host, and on a driver's device an array, which is made there.
+    fn number(&self, value: Scalar, dims: &[i64]) -> Result<NDArray, Error> {
+        let rt = self.runtime();
+        if !rt.space().is_driven(self.device()) {
+            return rt.from_tensor(&Tensor(TensorData::scalar(value)), self.device());
+        }
+        let dims: Vec<u64> = dims.iter().map(|d| *d as u64).collect();
+        let made = rt.empty(self.device(), self.dtype(), &dims)?;
+        made.fill_with(value)?;
+        Ok(made)
     }
 
     fn region(&self, slices: &[Slice], spans: &[Span]) -> Result<Region, Error> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use tensorc::executor::{Executor, GradReq};
 use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions, Slice, autograd};
@@ -229,5 +230,133 @@ fn training_stays_on_the_device() {
             close(f, e, 1e-4);
         }
         assert_eq!(rt.memory(Device::cpu(0)).allocations, 0, "neither arrays nor arenas are on the host");
+    }
+}
+
+/// LeCun and others' network for digits, with few filters.
+fn lenet() -> Symbol {
+    let relu = |x: &Symbol| op("Activation").input(x).param("act_type", "relu").build().unwrap();
+    let mut x = Symbol::variable("data");
+    for (i, filters) in [3, 4].into_iter().enumerate() {
+        let conv = op("Convolution").input(&x).param("kernel", [5, 5]).param("num_filter", filters);
+        let pool = op("Pooling").input(&relu(&conv.name(&format!("conv{i}")).build().unwrap()));
+        x = pool.param("pool_type", "max").param("kernel", [2, 2]).param("stride", [2, 2]).build().unwrap();
+    }
+    let dense = |x: &Symbol, n: i64| op("FullyConnected").input(x).param("num_hidden", n).build().unwrap();
+    op("SoftmaxOutput").input(&dense(&relu(&dense(&x, 8)), 5)).name("softmax").build().unwrap()
+}
+
+/// Waits until so many operations are enqueued. Where none comes for a while, the host is let hear of the ends of those
+/// before: it returns how often.
+fn host_waits(counts: &Counts, operations: u64) -> usize {
+    let (mut waits, mut seen, mut since) = (0, 0, Instant::now());
+    loop {
+        match counts.operations.load(Ordering::SeqCst) {
+            now if now >= operations => return waits,
+            now if now != seen => (seen, since) = (now, Instant::now()),
+            _ if since.elapsed() > Duration::from_secs(1) => {
+                counts.hold();
+                (waits, since) = (waits + 1, Instant::now());
+                assert!(waits < 100, "{seen} of {operations} operations are enqueued");
+            }
+            _ => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+/// A batch goes to the device, forwards, backwards and through an update of each parameter, and results come back, while the host
+/// hears of no end.
+#[test]
+fn a_training_step_never_waits_for_the_host() {
+    let dims = [2, 1, 20, 20];
+    let run = |rt: &Runtime, counts: Option<&Counts>| {
+        let binder = Executor::simple_bind(rt, &lenet()).shape("data", &dims);
+        let binder = binder.grad_req_of("data", GradReq::Null).grad_req_of("softmax_label", GradReq::Null);
+        let mut executor = binder.build().unwrap();
+        for (i, (_, array)) in executor.arguments().iter().enumerate() {
+            let given: Vec<f32> = numbers(array.len() as usize, i as u64).iter().map(|x| x / 8.0).collect();
+            rt.array(array.dims(), &given).unwrap().copy_into(array).unwrap();
+        }
+        let label = executor.argument("softmax_label").unwrap().clone();
+        rt.array(&[2], &[1f32, 4.0]).unwrap().copy_into(&label).unwrap();
+        let mut outputs = vec![];
+        let mut step = |k: u64| {
+            let data = executor.argument("data").unwrap().clone();
+            rt.array(&dims, &numbers(800, 40 + k)).unwrap().copy_into(&data).unwrap();
+            executor.forward(true).unwrap();
+            executor.backward(&[]).unwrap();
+            for (name, gradient) in executor.gradients() {
+                let weight = executor.argument(name).unwrap();
+                let change = (gradient * 0.05).unwrap();
+                rt.op("sub").unwrap().arg(weight).arg(&change).into(&[weight]).unwrap();
+                outputs.push(weight.copy_to(Device::cpu(0)).unwrap());
+            }
+            outputs.push(executor.outputs()[0].copy_to(Device::cpu(0)).unwrap());
+        };
+        step(0);
+        rt.wait_all().unwrap();
+        let before = counts.map(|counts| counts.operations.load(Ordering::SeqCst));
+        step(1);
+        rt.wait_all().unwrap();
+        if let Some((counts, before)) = counts.zip(before) {
+            let now = counts.operations.load(Ordering::SeqCst);
+            counts.hold();
+            step(2);
+            let waits = host_waits(counts, now + (now - before));
+            counts.release();
+            assert_eq!(waits, 0, "times that {} operations of a step waited for the host", now - before);
+        } else {
+            step(2);
+        }
+        step(3);
+        outputs.iter().map(values).collect::<Vec<_>>()
+    };
+    let expected = run(&here(), None);
+    let (rt, counts) = on_gpu(11);
+    for (f, e) in run(&rt, Some(&counts)).iter().zip(&expected) {
+        close(f, e, 1e-4);
+    }
+}
+
+/// Strided parts of an array, read and written by copies of rows and by operators.
+#[test]
+fn slices_stay_on_the_device() {
+    let run = |rt: &Runtime, counts: Option<&Counts>| {
+        let x = rt.array(&[5, 4, 33], &numbers(660, 1)).unwrap();
+        let y = rt.array(&[4, 70], &(0..280).map(|i| i as f32).collect::<Vec<_>>()).unwrap();
+        let row = rt.array(&[33], &numbers(33, 2)).unwrap();
+        let one = rt.array(&[1], &[7.5f32]).unwrap();
+        rt.wait_all().unwrap();
+        let before = counts.map(|counts| counts.host_bytes.load(Ordering::Relaxed));
+        let (all, back) = (Slice::ALL, Slice::ALL.step(-1));
+        let mut found = vec![
+            x.slice(&[Slice::from(1..4).step(2), Slice::from(1..3), Slice::from(2..9)]).unwrap(),
+            x.slice(&[all, Slice::from(2)]).unwrap(),
+            x.slice(&[back, all, Slice::from(-3..)]).unwrap(),
+            // More pieces than copies are made for.
+            x.slice(&[back, all, back]).unwrap(),
+            y.slice(&[all, Slice::new(Some(60), None, -2)]).unwrap(),
+        ];
+        x.set(&[Slice::from(1), Slice::from(1..3)], &row).unwrap();
+        x.set(&[all, Slice::from(3), Slice::from(..8).step(3)], 2.5).unwrap();
+        x.set(&[Slice::from(4..), all, Slice::from(5..9)], &one).unwrap();
+        x.set(&[Slice::from(2..2)], 1.0).unwrap();
+        x.set(&[back, Slice::from(0), Slice::from(30..)], &x.slice(&[all, Slice::from(1), Slice::from(..3)]).unwrap())
+            .unwrap();
+        let part = y.slice(&[all, Slice::from(..35)]).unwrap();
+        y.set(&[all, Slice::new(None, None, -2)], &part).unwrap();
+        y.rows(1, 3).unwrap().set(&[all, Slice::new(Some(68), Some(1), -2)], -1.0).unwrap();
+        found.extend([x.copy().unwrap(), y.copy().unwrap()]);
+        rt.wait_all().unwrap();
+        if let Some((counts, before)) = counts.zip(before) {
+            let moved = counts.host_bytes.load(Ordering::Relaxed) - before;
+            assert_eq!(moved, 0, "bytes passed through the host");
+        }
+        found.iter().map(|array| (array.dims().to_vec(), values(array))).collect::<Vec<_>>()
+    };
+    let expected = run(&here(), None);
+    for seed in 0..3 {
+        let (rt, counts) = on_gpu(seed);
+        assert_eq!(run(&rt, Some(&counts)), expected);
     }
 }

@@ -1,10 +1,11 @@
 //! One allocation of one device, with the variable that orders its uses.
 
 use std::cell::UnsafeCell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::space::Space;
+use super::uses::Uses;
 use crate::Device;
 use crate::dlpack::Imported;
 use crate::engine::Var;
@@ -17,6 +18,8 @@ pub struct Chunk {
     bytes: u64,
     var: Var,
     memory: UnsafeCell<Memory>,
+    /// If the memory is a driver's.
+    uses: Option<Mutex<Uses>>,
     /// The address must not change: someone outside knows it.
     pinned: AtomicBool,
     mark: AtomicU64,
@@ -71,11 +74,13 @@ impl Chunk {
     }
 
     fn with_memory(space: &Space, device: Device, bytes: u64, memory: Memory) -> Arc<Chunk> {
+        let driven = space.is_driven(device);
         Arc::new(Chunk {
             storage: space.storage().clone(),
             device,
             bytes,
-            var: space.engine().new_var(),
+            var: if driven { space.engine().new_stream_var() } else { space.engine().new_var() },
+            uses: driven.then(Mutex::default),
             memory: UnsafeCell::new(memory),
             pinned: AtomicBool::new(false),
             mark: AtomicU64::new(0),
@@ -97,6 +102,11 @@ impl Chunk {
 
     pub fn var(&self) -> &Var {
         &self.var
+    }
+
+    /// What streams do with the memory, if it is a driver's.
+    pub(super) fn uses(&self) -> Option<&Mutex<Uses>> {
+        self.uses.as_ref()
     }
 
     /// Keeps the address as it is from now on.
@@ -134,10 +144,22 @@ impl Chunk {
     /// # Safety
     /// The caller is inside an operation that writes `var`.
     pub(super) unsafe fn allocate(&self) -> Result<(), AllocError> {
+        // SAFETY: passed on from the caller.
+        unsafe { self.allocate_by(|| self.storage.alloc(self.device, self.bytes)) }
+    }
+
+    /// As [`Chunk::allocate`], with memory that `make` makes.
+    ///
+    /// # Safety
+    /// As for [`Chunk::allocate`]; on a driver's device, what uses the memory is ordered with the operation's stream.
+    pub(super) unsafe fn allocate_by(
+        &self,
+        make: impl FnOnce() -> Result<Block, AllocError>,
+    ) -> Result<(), AllocError> {
         // SAFETY: writing `var` excludes every other access.
         let memory = unsafe { &mut *self.memory.get() };
         if let Memory::None = memory {
-            *memory = Memory::Block(self.storage.alloc(self.device, self.bytes)?);
+            *memory = Memory::Block(make()?);
         }
         Ok(())
     }

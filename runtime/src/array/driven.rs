@@ -1,13 +1,17 @@
 //! Operations on a driver's device: each is enqueued on a stream as a whole, and done when the stream has passed it.
+//!
+//! What depends on an operation may be enqueued as soon as it is itself, with events between streams: the host waits for
+//! the device only to learn that something is done.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use crate::device::stream::Event;
+use super::uses::{Enqueued, Touched};
 use crate::engine::{Completion, Failure, Property};
-use crate::gpu::{Driver, DriverError, Kept, LaunchStream, Queue};
+use crate::gpu::{Driver, DriverError, Flight, Kept, LaunchStream, Queue, StreamMemory};
 use crate::{Storage, TaskPanic};
 
 /// The streams of a device.
@@ -19,8 +23,11 @@ pub(super) struct Driven {
 
 /// A stream, and the thread that learns when operations on it are done.
 struct Lane {
+    /// Different for all streams of the process.
+    number: u64,
     /// Held while an operation is enqueued: its parts are not mixed with another's.
     stream: Mutex<Box<dyn LaunchStream>>,
+    memory: Arc<StreamMemory>,
     /// None once the lane is being dropped.
     ended: Option<Sender<Box<Ending>>>,
     thread: Option<JoinHandle<()>>,
@@ -28,8 +35,10 @@ struct Lane {
 
 /// An operation that was enqueued.
 struct Ending {
-    event: Arc<dyn Event>,
+    operation: Arc<Enqueued>,
     kept: Kept,
+    /// For its memory.
+    number: u64,
     /// What went wrong while it was enqueued.
     outcome: Result<(), Failure>,
     completion: Completion,
@@ -37,18 +46,21 @@ struct Ending {
 
 impl Driven {
     pub fn new(driver: &dyn Driver) -> Result<Driven, DriverError> {
+        let flight = Arc::<Flight>::default();
         Ok(Driven {
-            compute: Lane::new(driver, "compute")?,
-            copy_in: Lane::new(driver, "copy in")?,
-            copy_out: Lane::new(driver, "copy out")?,
+            compute: Lane::new(driver, &flight, "compute")?,
+            copy_in: Lane::new(driver, &flight, "copy in")?,
+            copy_out: Lane::new(driver, &flight, "copy out")?,
         })
     }
 
-    /// Enqueues an operation on the stream for its kind of work. `f` puts together what is enqueued.
+    /// Enqueues an operation on the stream for its kind of work, behind what uses the chunks. `f` puts together what is
+    /// enqueued.
     pub fn operate(
         &self,
         property: Property,
         storage: &Storage,
+        touched: &Touched,
         completion: Completion,
         f: impl FnOnce(&mut Queue<'_>) -> Result<(), Failure>,
     ) {
@@ -57,25 +69,39 @@ impl Driven {
             Property::CopyFromDevice => &self.copy_out,
             Property::Normal | Property::Prioritized => &self.compute,
         };
-        let stream = lane.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut queue = Queue::new(&**stream, storage);
-        // What was enqueued before a panic uses memory that the queue keeps.
-        let outcome = catch_unwind(AssertUnwindSafe(|| f(&mut queue)));
-        let outcome = outcome.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload).into()));
-        let (event, kept) = queue.finish();
-        let ending = Box::new(Ending { event, kept, outcome, completion });
-        let sent = lane.ended.as_ref().map(|ended| ended.send(ending));
+        let (finished, outcome) = {
+            let stream = lane.stream.lock().unwrap_or_else(PoisonError::into_inner);
+            touched.order(lane.number, &**stream);
+            let mut queue = Queue::new(&**stream, storage, &lane.memory);
+            // What was enqueued before a panic uses memory that the queue keeps.
+            let outcome = catch_unwind(AssertUnwindSafe(|| f(&mut queue)));
+            let outcome = outcome.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload).into()));
+            lane.memory.flight.begin();
+            (queue.finish(), outcome)
+        };
+        let operation = Enqueued { lane: lane.number, event: finished.end, done: AtomicBool::new(false) };
+        let operation = Arc::new(operation);
+        touched.note(&operation);
+        if outcome.is_ok() {
+            completion.issue();
+        }
+        let ending = Ending { operation, kept: finished.kept, number: finished.number, outcome, completion };
+        let sent = lane.ended.as_ref().map(|ended| ended.send(Box::new(ending)));
         debug_assert!(matches!(sent, Some(Ok(()))), "the thread ends after the sender is gone");
     }
 }
 
 impl Lane {
-    fn new(driver: &dyn Driver, name: &str) -> Result<Lane, DriverError> {
-        let (stream, device) = (driver.stream()?, driver.device());
+    fn new(driver: &dyn Driver, flight: &Arc<Flight>, name: &str) -> Result<Lane, DriverError> {
+        static LANES: AtomicU64 = AtomicU64::new(0);
+        let (stream, device) = (Mutex::new(driver.stream()?), driver.device());
+        let memory = Arc::new(StreamMemory::new(flight.clone()));
         let (ended, endings) = mpsc::channel();
-        let thread = thread::Builder::new().name(format!("{device} {name} done")).spawn(move || watch(&endings));
+        let of = memory.clone();
+        let thread = thread::Builder::new().name(format!("{device} {name} done")).spawn(move || watch(&endings, &of));
         let fail = |e| DriverError { device, message: format!("the thread of a stream cannot start: {e}") };
-        Ok(Lane { stream: Mutex::new(stream), ended: Some(ended), thread: Some(thread.map_err(fail)?) })
+        let (number, thread) = (LANES.fetch_add(1, Ordering::Relaxed), Some(thread.map_err(fail)?));
+        Ok(Lane { number, stream, memory, ended: Some(ended), thread })
     }
 }
 
@@ -91,12 +117,15 @@ impl Drop for Lane {
 }
 
 /// Completes operations in the order in which they were enqueued.
-fn watch(endings: &Receiver<Box<Ending>>) {
+fn watch(endings: &Receiver<Box<Ending>>, memory: &StreamMemory) {
     for ending in endings {
-        let Ending { event, kept, outcome, completion } = *ending;
-        let ended = event.synchronize();
-        // Before the next operation begins, so that it can have the same memory.
+        let Ending { operation, kept, number, outcome, completion } = *ending;
+        let ended = operation.event.synchronize();
+        operation.done.store(ended.is_ok() && outcome.is_ok(), Ordering::Release);
+        // Before anything that waits for the operation begins, so that it can have the same memory.
         drop(kept);
+        memory.passed(number);
+        memory.flight.end();
         completion.complete(outcome.and(ended.map_err(Failure::from)));
     }
 }

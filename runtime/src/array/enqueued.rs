@@ -59,7 +59,7 @@ pub(super) unsafe fn enqueued(
             Place::Direct(_) => {}
             // SAFETY: passed on from the caller.
             Place::Apart(block) if outcome.is_ok() => unsafe { commit(queue, target, block) }?,
-            Place::Apart(block) => queue.keep(block),
+            Place::Apart(block) => queue.give_up(block),
         }
     }
     outcome
@@ -121,7 +121,7 @@ pub(super) unsafe fn allocated(queue: &Queue<'_>, target: &Target) -> Result<*mu
     // SAFETY: passed on from the caller.
     unsafe {
         let unwritten = target.is_update() && chunk.address().is_none();
-        chunk.allocate()?;
+        chunk.allocate_by(|| queue.alloc(chunk.device(), chunk.bytes()))?;
         let start = chunk.data_mut().ok_or(ReadOnly)?;
         if unwritten {
             queue.stream().fill(start, chunk.bytes() as usize, &[0]);
@@ -143,7 +143,7 @@ unsafe fn place(queue: &mut Queue<'_>, target: &Target, inputs: &[Source]) -> Re
         // SAFETY: passed on from the caller; the view lies inside its chunk.
         return Ok(Place::Direct(unsafe { allocated(queue, target)?.add(offset) }));
     }
-    let block = queue.storage().alloc(view.device(), view.bytes())?;
+    let block = queue.alloc(view.device(), view.bytes())?;
     let (start, bytes) = (block.start().as_ptr(), view.bytes() as usize);
     if target.is_update() {
         // SAFETY: passed on from the caller; the block is used or kept by `enqueued`.
@@ -164,13 +164,13 @@ unsafe fn place(queue: &mut Queue<'_>, target: &Target, inputs: &[Source]) -> Re
 unsafe fn commit(queue: &mut Queue<'_>, target: &Target, block: Block) -> Result<(), Failure> {
     let view: &View = target.view();
     if view.is_whole() && !view.chunk().is_pinned() {
-        // SAFETY: passed on from the caller; what the device still reads is kept.
+        // SAFETY: passed on from the caller; what other streams do with the old memory goes before the operation.
         let old = unsafe { view.chunk().exchange(block) };
-        old.into_iter().for_each(|old| queue.keep(old));
+        old.into_iter().for_each(|old| queue.give_up(old));
         return Ok(());
     }
     let source = block.as_ptr();
-    queue.keep(block);
+    queue.give_up(block);
     // SAFETY: passed on from the caller; the view lies inside its chunk.
     unsafe {
         let start = allocated(queue, target)?;

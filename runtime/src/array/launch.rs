@@ -9,6 +9,7 @@ use super::enqueued::enqueued;
 use super::source::Source;
 use super::space::Space;
 use super::staged::{Staged, staged};
+use super::uses::Touched;
 use super::view::View;
 use crate::device::stream::{Stream, StreamError};
 use crate::engine::{EngineError, Failure, Name, Op, Property, Var, WaitError};
@@ -61,7 +62,7 @@ impl Target {
     }
 
     /// Whether nothing of the chunk's old contents remains.
-    fn overwrites(&self) -> bool {
+    pub(super) fn overwrites(&self) -> bool {
         !self.update && self.view.is_whole()
     }
 }
@@ -128,11 +129,11 @@ fn launch_with(
             })
         }),
         (Some(driven), _) => push(launch, done, |op, inputs, outputs| {
-            let storage = space.storage().clone();
-            space.engine().push_async(op, move |_, completion| {
+            let (storage, touched) = (space.storage().clone(), Touched::new(&inputs, &outputs));
+            space.engine().push_enqueued(op, move |_, completion| {
                 // SAFETY: as above, until the operation is complete.
                 let stage = |queue: &mut Queue<'_>| unsafe { staged(queue, inputs, outputs, body) };
-                driven.operate(property, &storage, completion, stage);
+                driven.operate(property, &storage, &touched, completion, stage);
             })
         }),
     }
@@ -155,11 +156,12 @@ pub fn enqueue(
     };
     let storage = space.storage().clone();
     push(launch, None, |op, inputs, outputs| {
-        space.engine().push_async(op, move |_, completion| {
+        let touched = Touched::new(&inputs, &outputs);
+        space.engine().push_enqueued(op, move |_, completion| {
             // SAFETY: called where the engine has given permission for every chunk of the lists, until the operation
             // is complete.
             let run = |queue: &mut Queue<'_>| unsafe { enqueued(queue, inputs, outputs, body) };
-            driven.operate(property, &storage, completion, run);
+            driven.operate(property, &storage, &touched, completion, run);
         })
     })
 }

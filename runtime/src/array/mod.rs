@@ -17,13 +17,14 @@ mod region;
 mod source;
 mod space;
 mod staged;
+mod uses;
 mod view;
 
 pub use chunk::Chunk;
 pub use launch::{Launch, LaunchError, ReadError, Target, enqueue, launch, read};
 pub use lend::{LendError, lend};
-pub use planned::{Run, duplicate, repeat, run};
-pub use region::{Region, Span};
+pub use planned::{Run, duplicate, gather, repeat, run, scatter};
+pub use region::{Piece, Region, Span};
 pub use source::{Inline, Source};
 pub use space::Space;
 pub use view::{Extents, View, ViewError, byte_len};

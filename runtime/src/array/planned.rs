@@ -3,9 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::launch::{Launch, LaunchError, enqueue};
+use super::region::Piece;
 use super::space::Space;
 use crate::Context;
 use crate::engine::Property;
+use crate::gpu::Rows;
 use crate::plan::{DeviceBindings, Phase};
 
 /// A run of a plan that was made for a device, or of one of its phases.
@@ -50,6 +52,60 @@ pub fn duplicate(space: &Space, launch: Launch<'_>) -> Result<(), LaunchError> {
             // SAFETY: `enqueue` gives addresses of tensors of these sizes that are apart, and keeps them.
             (a, b) if a == b => unsafe { queue.copy(from.address, to.address, a) },
             (a, b) => return Err(format!("a copy of {a} bytes to {b}").into()),
+        }
+        Ok(())
+    })
+}
+
+/// Pushes a copy of the pieces of the only input to the only output, a dense tensor of them; returns before it ran.
+///
+/// # Errors
+/// As [`enqueue`]; also if the pieces are none of these tensors.
+pub fn gather(space: &Space, launch: Launch<'_>, pieces: Vec<Piece>) -> Result<(), LaunchError> {
+    copy_pieces(space, launch, pieces, |piece, from, to| Rows {
+        source: from.wrapping_add(piece.at),
+        source_stride: piece.stride,
+        target: to.wrapping_add(piece.dense),
+        target_stride: piece.width,
+        width: piece.width,
+        count: piece.count,
+    })
+}
+
+/// Pushes a copy of the only input, a dense tensor of the pieces, to the pieces of the only output; returns before it ran.
+///
+/// # Errors
+/// As [`gather`].
+pub fn scatter(space: &Space, launch: Launch<'_>, pieces: Vec<Piece>) -> Result<(), LaunchError> {
+    copy_pieces(space, launch, pieces, |piece, from, to| Rows {
+        source: from.wrapping_add(piece.dense),
+        source_stride: piece.width,
+        target: to.wrapping_add(piece.at),
+        target_stride: piece.stride,
+        width: piece.width,
+        count: piece.count,
+    })
+}
+
+/// `rows` are those of a piece at the beginnings of the input and the output.
+fn copy_pieces(
+    space: &Space,
+    launch: Launch<'_>,
+    pieces: Vec<Piece>,
+    rows: impl Fn(&Piece, *const u8, *mut u8) -> Rows + Send + 'static,
+) -> Result<(), LaunchError> {
+    enqueue(space, launch, move |queue, inputs, outputs| {
+        let ([from], [to]) = (inputs, outputs) else { return Err("a copy of one tensor to another".into()) };
+        for piece in &pieces {
+            let rows = rows(piece, from.address, to.address);
+            let end = |start: usize, stride: usize| start + (rows.count - 1) * stride + rows.width;
+            let read = end(rows.source.addr() - from.address.addr(), rows.source_stride);
+            let written = end(rows.target.addr() - to.address.addr(), rows.target_stride);
+            if read > from.bytes() || written > to.bytes() {
+                return Err("a piece outside of its tensor".into());
+            }
+            // SAFETY: `enqueue` gives addresses of tensors that are apart, and keeps them; all rows lie inside.
+            unsafe { queue.copy_rows(rows) };
         }
         Ok(())
     })

@@ -1,6 +1,7 @@
 //! Copies between a dense tensor and a strided rectangular part of another.
 
 use super::view::Extents;
+use crate::gpu::Rows;
 
 /// Positions `start`, `start + step`, … of an axis, `len` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,6 +9,19 @@ pub struct Span {
     pub start: u64,
     pub step: i64,
     pub len: u64,
+}
+
+/// Rows of a part of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The first byte in the tensor, and in a dense tensor of the part.
+    pub at: usize,
+    pub dense: usize,
+    /// Bytes from one row to the next in the tensor.
+    pub stride: usize,
+    /// Bytes of a row.
+    pub width: usize,
+    pub count: usize,
 }
 
 /// A span of every axis of a tensor.
@@ -50,6 +64,40 @@ impl Region {
     /// Extents of the part.
     pub fn dims(&self) -> Extents {
         self.spans.iter().map(|span| span.len).collect()
+    }
+
+    /// The part as rows at equal distances, each contiguous in the tensor and in a dense tensor of the part's extents; none
+    /// if there would be more than `limit` pieces.
+    pub fn pieces(&self, limit: u64) -> Option<Vec<Piece>> {
+        if self.spans.iter().any(|span| span.len == 0) {
+            return Some(vec![]);
+        }
+        // Extents and strides from the inside out, without axes of one position.
+        let mut axes: Vec<(u64, i64)> = self.spans.iter().map(|s| s.len).zip(self.strides.iter().copied()).collect();
+        axes.retain(|(len, _)| *len > 1);
+        let mut width = self.element as u64;
+        while let Some((len, _)) = axes.pop_if(|(_, stride)| *stride == width as i64) {
+            width *= len;
+        }
+        let (mut count, mut stride) = (1, width as i64);
+        let takes = |stride: i64| (width as i64..=Rows::MAX_STRIDE as i64).contains(&stride);
+        if let Some((len, by)) = axes.pop_if(|(_, stride)| takes(*stride)) {
+            (count, stride) = (len, by);
+            while let Some((len, _)) = axes.pop_if(|(_, outer)| *outer == by * count as i64) {
+                count *= len;
+            }
+        }
+        let number = axes.iter().try_fold(1u64, |n, (len, _)| n.checked_mul(*len)).filter(|n| *n <= limit)?;
+        let piece = |index: u64| {
+            let (mut rest, mut at) = (index, self.base);
+            for (len, by) in axes.iter().rev() {
+                at += (rest % len) as i64 * by;
+                rest /= len;
+            }
+            let (at, dense) = (at as usize, (index * width * count) as usize);
+            Piece { at, dense, stride: stride as usize, width: width as usize, count: count as usize }
+        };
+        Some((0..number).map(piece).collect())
     }
 
     /// Writes a dense tensor of the part's extents, or one element for all, into the part of `into`.
@@ -124,6 +172,48 @@ mod tests {
         assert_eq!(back, [1, 2, 3, 4]);
         region.store(&mut into, &[9]);
         assert_eq!(into.iter().filter(|b| **b == 9).count(), 4);
+    }
+
+    /// What pieces cover, in the order of the dense tensor, is what rows are.
+    #[test]
+    fn pieces_are_the_part() {
+        let dims = [3, 4, 6];
+        let spans = |n: u64| {
+            let steps = [-3i64, -2, -1, 1, 2, 3];
+            let all = (0..n).flat_map(move |start| steps.map(|step| (start, step)));
+            let most = move |start: u64, step: i64| match step {
+                ..0 => start / step.unsigned_abs() + 1,
+                _ => (n - 1 - start) / step as u64 + 1,
+            };
+            all.flat_map(move |(start, step)| (1..=most(start, step)).map(move |len| span(start, step, len)))
+        };
+        let from: Vec<u8> = (0..144).collect();
+        let (mut seen, mut single) = (0, 0);
+        for a in spans(dims[0]) {
+            for b in spans(dims[1]).step_by(3) {
+                for c in spans(dims[2]).step_by(5) {
+                    let region = Region::new(&dims, 2, &[a, b, c]).unwrap();
+                    let pieces = region.pieces(u64::MAX).unwrap();
+                    let mut expected = vec![0; 2 * (a.len * b.len * c.len) as usize];
+                    region.load(&from, &mut expected);
+                    let mut found = vec![0xff; expected.len()];
+                    for Piece { at, dense, stride, width, count } in &pieces {
+                        assert!(stride >= width);
+                        for row in 0..*count {
+                            let (to, start) = (dense + row * width, at + row * stride);
+                            found[to..to + width].copy_from_slice(&from[start..start + width]);
+                        }
+                    }
+                    assert_eq!(found, expected, "{a:?} {b:?} {c:?}");
+                    assert_eq!(region.pieces(pieces.len() as u64 - 1), None);
+                    (seen, single) = (seen + 1, single + usize::from(pieces.len() == 1));
+                }
+            }
+        }
+        assert!(single > 1000 && seen > single + 1000, "{single} of {seen}");
+        assert_eq!(Region::new(&[2], 2, &[span(0, 1, 0)]).unwrap().pieces(0), Some(vec![]));
+        let far = Region::new(&[3, 1 << 32], 1, &[span(0, 1, 3), span(0, 1, 2)]).unwrap();
+        assert_eq!(far.pieces(64).unwrap().len(), 3, "rows too far apart");
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub(super) unsafe fn staged(
     outputs: Vec<Target>,
     body: impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>]) -> Result<(), Failure> + Send + 'static,
 ) -> Result<(), Failure> {
+    queue.keep((inputs.clone(), outputs.clone()));
     let device = queue.device();
     let mut staged_inputs = vec![];
     for source in &inputs {
@@ -52,7 +53,6 @@ pub(super) unsafe fn staged(
             }
         });
     }
-    queue.keep((inputs.clone(), outputs.clone()));
     let (written, staging) = (outputs.clone(), staged_outputs.clone());
     queue.stream().enqueue(Box::new(move || {
         // SAFETY: passed on from the caller; the stream has filled the staging memory, which is kept.
@@ -74,7 +74,7 @@ pub(super) unsafe fn staged(
 /// Page-locked memory into which bytes of the device are copied; zeros if there are none.
 fn fetch(queue: &mut Queue<'_>, source: Option<*mut u8>, bytes: u64) -> Result<Staged, Failure> {
     let (from, to) = (queue.device(), Device::pinned(queue.device().id));
-    let mut block = queue.storage().alloc(to, bytes)?;
+    let mut block = queue.alloc(to, bytes)?;
     let start = block.as_mut_ptr();
     match source {
         // SAFETY: both ranges are kept until the stream has passed.

@@ -54,9 +54,9 @@ impl Inbox {
         let Some(mut last) = self.batch.jobs.pop_back() else { return };
         let begin = self.batch.accesses.len() - last.accesses as usize;
         // Within one operation a variable that is read and written is updated.
-        let of_one = accesses.clone().map(|Access { var, kind }| {
+        let of_one = accesses.clone().map(|Access { var, kind, ahead }| {
             let both = accesses.clone().any(|other| other.var == var && other.kind != kind);
-            Access { var, kind: if both { AccessKind::Update } else { kind } }
+            Access { var, kind: if both { AccessKind::Update } else { kind }, ahead }
         });
         for access in of_one {
             self.join_access(begin, access);
@@ -103,7 +103,7 @@ mod tests {
         let mut inbox = Inbox { bulk_size: 8, ..Inbox::default() };
         let push = |inbox: &mut Inbox, list: &[(u32, AccessKind)]| {
             let job = Job { accesses: list.len() as u32, ..Job::internal(Body::Task(Task::new(|_, _| Some(Ok(()))))) };
-            let accesses = list.iter().map(|&(var, kind)| Access { var: VarId(var), kind });
+            let accesses = list.iter().map(|&(var, kind)| Access::new(VarId(var), kind));
             inbox.append_or_join(job, accesses, 1);
         };
         push(&mut inbox, &[(0, Write), (1, Read)]);

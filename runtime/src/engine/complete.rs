@@ -84,6 +84,12 @@ impl Completion {
         self.finish(result.map_err(Cause::Failed));
     }
 
+    /// The work is enqueued on a stream: operations that order themselves behind it there may begin
+    /// ([`super::Engine::push_enqueued`]).
+    pub fn issue(&self) {
+        self.shared.issue(self.receipt.op);
+    }
+
     fn finish(&self, result: Result<(), Cause>) {
         if let Some(trace) = self.trace {
             let error = result.as_ref().err();

@@ -11,6 +11,7 @@
 //! such a variable does not run and passes the error on. A pure overwrite runs, and clears it.
 //!
 //! - [`state`]: the rules, free of threads
+//! - `access`: what operations do with variables
 //! - `inbox`, `submit`: where pushing threads leave operations, and how
 //! - `sched`: the lock around the rules, and what happens under it
 //! - `lane`, `worker`, `run`: queues of ready operations, the threads that run them, and one run
@@ -20,6 +21,7 @@
 //! - `bulk`: joining short operations
 //! - `task`, `prefetch`: functions stored without allocation, memory asked for in advance
 
+mod access;
 mod bulk;
 mod complete;
 mod error;
@@ -105,7 +107,16 @@ impl Engine {
 
     pub fn new_var(&self) -> Var {
         let id = self.shared().lock_inbox().new_var();
-        Var { shared: self.shared().clone(), id, deleted: false }
+        Var { shared: self.shared().clone(), id, on_streams: false, deleted: false }
+    }
+
+    /// A variable of something that operations pushed by [`Engine::push_enqueued`] use on streams alone: they may begin
+    /// when those before them have enqueued their work ([`Completion::issue`]), and order theirs behind it on the streams.
+    /// Any other operation on it begins when those before are done, as always.
+    pub fn new_stream_var(&self) -> Var {
+        let mut var = self.new_var();
+        var.on_streams = true;
+        var
     }
 
     /// Pushes an operation; returns before it has run, except on [`EngineKind::Naive`].
@@ -120,7 +131,7 @@ impl Engine {
         op: Op<'_>,
         f: impl FnOnce(&RunContext<'_>) -> Result<(), Failure> + Send + 'static,
     ) -> Result<(), EngineError> {
-        self.shared().submit(&op, Body::Task(Task::new(move |context, _| Some(f(context)))))
+        self.shared().submit(&op, Body::Task(Task::new(move |context, _| Some(f(context)))), false)
     }
 
     /// Pushes an operation that is finished by its [`Completion`], on any thread.
@@ -132,13 +143,22 @@ impl Engine {
         op: Op<'_>,
         f: impl FnOnce(&RunContext<'_>, Completion) + Send + 'static,
     ) -> Result<(), EngineError> {
-        let task = Task::new(move |context, completion| {
-            if let Some(completion) = completion {
-                f(context, completion);
-            }
-            None
-        });
-        self.shared().submit(&op, Body::Async(task))
+        self.shared().submit(&op, asynchronous(f), false)
+    }
+
+    /// Pushes an operation that enqueues work on streams, and is finished as one of [`Engine::push_async`] when that is done.
+    ///
+    /// If an operation before it fails that had been issued when this one began, this one fails with that error when it
+    /// is completed, as if it had not run.
+    ///
+    /// # Errors
+    /// As [`Engine::push`].
+    pub fn push_enqueued(
+        &self,
+        op: Op<'_>,
+        f: impl FnOnce(&RunContext<'_>, Completion) + Send + 'static,
+    ) -> Result<(), EngineError> {
+        self.shared().submit(&op, asynchronous(f), true)
     }
 
     /// Makes an operator that can be pushed many times, always on the same variables.
@@ -153,7 +173,7 @@ impl Engine {
         let shared = self.shared();
         shared.check(&op)?;
         let lane = shared.lane(Queue::of(self.kind(), op.device, op.property))?.1;
-        let access = |kind| move |var: &&Var| Access { var: var.id, kind };
+        let access = |kind| move |var: &&Var| Access::new(var.id, kind);
         let writes = op.writes.iter().map(access(AccessKind::Write));
         let accesses = joined(writes.chain(op.reads.iter().map(access(AccessKind::Read))));
         let Op { device, priority, bytes, staged_bytes, .. } = op;
@@ -199,7 +219,7 @@ impl Engine {
         (job.lane, job.priority, job.accesses) = (lane, i32::MAX, 1);
         let parent = complete::current_age(shared);
         var.deleted = true;
-        let access = Access { var: var.id, kind: AccessKind::Delete };
+        let access = Access::new(var.id, AccessKind::Delete);
         shared.deliver(inbox, lane, |inbox| {
             inbox.batch.accesses.push(access);
             inbox.append(job, parent);
@@ -290,6 +310,16 @@ impl Engine {
         let pushed = self.shared().lock_inbox().pushed;
         EngineStats { pushed, finished: sched.finished, workers_started: u64::from(sched.streams) }
     }
+}
+
+/// The body of an operation that its completion finishes.
+fn asynchronous(f: impl FnOnce(&RunContext<'_>, Completion) + Send + 'static) -> Body {
+    Body::Async(Task::new(move |context, completion| {
+        if let Some(completion) = completion {
+            f(context, completion);
+        }
+        None
+    }))
 }
 
 impl std::fmt::Debug for Engine {

@@ -133,6 +133,8 @@ pub struct Sched {
     pub lanes: Vec<Lane>,
     pub doorbells: Vec<Arc<Doorbell>>,
     jobs: Jobs,
+    /// Of operations that finished before what they had run ahead of, by their numbers.
+    late: Vec<Option<Receipt>>,
     pub operators: Operators,
     pub failures: Failures,
     /// Counting operations that finished, and bytes that they no longer stage.
@@ -206,6 +208,7 @@ impl Shared {
             lanes: Vec::new(),
             doorbells: Vec::new(),
             jobs: Jobs::default(),
+            late: Vec::new(),
             operators: Operators::default(),
             failures: Failures::default(),
             finished: 0,
@@ -320,6 +323,14 @@ impl Shared {
         self.leave(sched, &mut effects);
     }
 
+    /// Issues an operation from a thread that holds no lock.
+    pub fn issue(&self, op: OpId) {
+        let mut effects = Effects::default();
+        let mut sched = self.lock();
+        sched.issue(op, &mut effects);
+        self.leave(sched, &mut effects);
+    }
+
     /// Releases the lock and does what has become necessary under it.
     #[inline]
     pub fn leave(&self, mut sched: MutexGuard<'_, Sched>, effects: &mut Effects) {
@@ -399,9 +410,13 @@ impl Sched {
         self.settle(effects);
     }
 
-    /// Takes out a ready operation to be run.
+    /// Takes out a ready operation to be run; none if it meets an error after all.
     #[inline]
-    pub fn take(&mut self, op: OpId) -> Option<(Receipt, Work)> {
+    pub fn take(&mut self, op: OpId, effects: &mut Effects) -> Option<(Receipt, Work)> {
+        if self.state.recall(op, &mut self.ready) {
+            self.settle(effects);
+            return None;
+        }
         let Admitted { source, age } = self.state.take(op)?;
         match source {
             Source::Operator(number) => {
@@ -427,14 +442,24 @@ impl Sched {
         }
     }
 
+    /// An operation has enqueued its work on a stream.
+    pub fn issue(&mut self, op: OpId, effects: &mut Effects) {
+        self.state.issue(op, &mut self.ready);
+        self.settle(effects);
+    }
+
     /// Ends an operation.
     #[inline]
     pub fn complete(&mut self, receipt: Receipt, outcome: Outcome, effects: &mut Effects) {
-        if let Err(error) = &outcome {
-            self.failures.record(error.clone());
+        if self.state.finish(receipt.op, outcome, &mut self.ready) {
+            self.account(receipt, effects);
+        } else {
+            let at = receipt.op.0 as usize;
+            if at >= self.late.len() {
+                self.late.resize(at + 1, None);
+            }
+            self.late[at] = Some(receipt);
         }
-        self.account(receipt, effects);
-        self.state.finish(receipt.op, outcome, &mut self.ready);
         self.settle(effects);
     }
 
@@ -493,6 +518,12 @@ impl Sched {
             }
         }
         self.ready.run.clear();
+        self.ready.failed.drain(..).for_each(|error| self.failures.record(error));
+        while let Some(op) = self.ready.ended.pop() {
+            if let Some(receipt) = self.late.get_mut(op.0 as usize).and_then(Option::take) {
+                self.account(receipt, effects);
+            }
+        }
     }
 
     /// Accounts an operation that is over already: only its number in the receipt is void.

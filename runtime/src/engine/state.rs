@@ -5,64 +5,22 @@
 //! one running exclusive access, and a first-in-first-out queue of accesses that wait. Completing an
 //! exclusive access grants the run of reads that follows, or the next exclusive access.
 //!
+//! An operation that enqueues work on a device's stream is *issued* when it has done so, and finished when the device
+//! has passed it. Accesses that are ordered on streams ([`Access::ahead`]) are *cleared* before they are granted: when
+//! those before them are such and issued. An operation runs when all its accesses are cleared; whatever it reports, it
+//! ends only when they are granted, so all else is as if it had run then.
+//!
 //! All records live in slabs whose free slots are reused last-in-first-out, and queues are links in
 //! the records, so that a machine that has reached its largest size allocates nothing.
+
+pub use super::access::{Access, AccessKind, VarId, joined};
 
 /// No slot.
 const NIL: u32 = u32::MAX;
 
-/// Number of a variable; numbers of deleted variables are used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct VarId(pub u32);
-
 /// Number of an operation that has not finished; numbers are used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub u32);
-
-/// What an operation does with a variable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AccessKind {
-    /// Shared with other reads. An operation that reads an error does not run.
-    Read,
-    /// Pure overwrite: runs whatever the variable held, and success clears an error.
-    Write,
-    /// Read-modify-write: as a read and a write.
-    Update,
-    /// Waits for all uses and changes nothing; meets the error of the variable as a read does.
-    Barrier,
-    /// Ends the variable, with or without an error.
-    Delete,
-}
-
-impl AccessKind {
-    #[inline]
-    fn exclusive(self) -> bool {
-        self != AccessKind::Read
-    }
-
-    /// Whether an error of the variable stops the operation.
-    #[inline]
-    fn observes(self) -> bool {
-        matches!(self, AccessKind::Read | AccessKind::Update | AccessKind::Barrier)
-    }
-
-    /// The one access that stands for two of the same operation to the same variable.
-    fn join(self, other: AccessKind) -> AccessKind {
-        match (self, other) {
-            (a, b) if a == b => a,
-            (AccessKind::Delete, _) | (_, AccessKind::Delete) => AccessKind::Delete,
-            (AccessKind::Barrier, AccessKind::Read) | (AccessKind::Read, AccessKind::Barrier) => AccessKind::Barrier,
-            _ => AccessKind::Update,
-        }
-    }
-}
-
-/// One entry of an operation's list of accesses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
-    pub var: VarId,
-    pub kind: AccessKind,
-}
 
 #[derive(Clone, Hash)]
 struct Node {
@@ -73,6 +31,11 @@ struct Node {
     /// Next access of the operation; next free slot.
     sibling: u32,
     kind: AccessKind,
+    /// See [`Access::ahead`].
+    ahead: bool,
+    cleared: bool,
+    granted: bool,
+    issued: bool,
 }
 
 #[derive(Clone, Hash)]
@@ -80,7 +43,12 @@ struct VarSlot<E> {
     /// Ends of the queue of waiting accesses.
     head: u32,
     tail: u32,
+    /// The first of them that is not cleared.
+    uncleared: u32,
     readers: u32,
+    /// Accesses that are cleared, and neither issued nor finished: shared and exclusive ones.
+    reading: u32,
+    writing: u32,
     /// Most recent access, and the number of the push it belongs to: to recognise a second one of
     /// the same operation.
     last: u32,
@@ -92,11 +60,20 @@ struct VarSlot<E> {
 }
 
 impl<E> VarSlot<E> {
+    /// Accesses of a kind that are cleared, and neither issued nor finished.
+    #[inline]
+    fn open(&mut self, kind: AccessKind) -> &mut u32 {
+        if kind.exclusive() { &mut self.writing } else { &mut self.reading }
+    }
+
     fn new() -> VarSlot<E> {
         VarSlot {
             head: NIL,
             tail: NIL,
+            uncleared: NIL,
             readers: 0,
+            reading: 0,
+            writing: 0,
             last: NIL,
             last_push: FINISHED,
             exclusive: false,
@@ -107,11 +84,18 @@ impl<E> VarSlot<E> {
 }
 
 #[derive(Clone, Hash)]
-struct OpSlot<T> {
+struct OpSlot<T, E> {
     /// First access; next free slot.
     first: u32,
-    /// Accesses not granted yet.
+    /// Accesses not granted yet, and those of them that are not cleared either.
     missing: u32,
+    uncleared: u32,
+    /// It was told to run.
+    began: bool,
+    /// What came of it, while accesses are not granted.
+    outcome: Option<Result<(), E>>,
+    /// That came before they were.
+    late: bool,
     /// Number of the push, or [`FINISHED`].
     serial: u64,
     payload: Option<T>,
@@ -121,17 +105,21 @@ const FINISHED: u64 = u64::MAX;
 
 /// What became possible. Entries are appended; the caller removes them.
 pub struct Ready<T, E> {
-    /// Operations whose accesses are all granted, in the order in which that happened.
+    /// Operations whose accesses are all cleared, in the order in which that happened.
     pub run: Vec<OpId>,
     /// Operations that met an error and are finished with it: they must not run.
     pub skipped: Vec<(T, E)>,
+    /// Errors of operations that ended with one of their own, in the order in which they did.
+    pub failed: Vec<E>,
+    /// Operations that were finished before they could end ([`State::finish`]) and have ended now.
+    pub ended: Vec<OpId>,
     /// Variables whose numbers may be used again.
     pub freed: Vec<VarId>,
 }
 
 impl<T, E> Ready<T, E> {
     pub fn new() -> Ready<T, E> {
-        Ready { run: Vec::new(), skipped: Vec::new(), freed: Vec::new() }
+        Ready { run: Vec::new(), skipped: Vec::new(), failed: Vec::new(), ended: Vec::new(), freed: Vec::new() }
     }
 }
 
@@ -145,7 +133,7 @@ impl<T, E> Default for Ready<T, E> {
 #[derive(Clone, Hash)]
 pub struct State<T, E> {
     vars: Vec<VarSlot<E>>,
-    ops: Vec<OpSlot<T>>,
+    ops: Vec<OpSlot<T, E>>,
     nodes: Vec<Node>,
     free_op: u32,
     free_node: u32,
@@ -155,8 +143,10 @@ pub struct State<T, E> {
     live: usize,
     /// Variables that hold an error.
     failed: usize,
-    /// Operations that met an error and whose accesses are still to be released.
-    skipping: Vec<(u32, E)>,
+    /// Operations that met an error or have run, whose accesses are granted and still to be released.
+    ending: Vec<u32>,
+    /// Operations whose accesses are all cleared, and were not all granted when they became so.
+    cleared: Vec<u32>,
 }
 
 impl<T, E: Clone> State<T, E> {
@@ -170,7 +160,8 @@ impl<T, E: Clone> State<T, E> {
             pushed: 0,
             live: 0,
             failed: 0,
-            skipping: Vec::new(),
+            ending: Vec::new(),
+            cleared: Vec::new(),
         }
     }
 
@@ -214,6 +205,21 @@ impl<T, E: Clone> State<T, E> {
         self.ops.get(op.0 as usize).and_then(|slot| slot.payload.as_ref())
     }
 
+    /// Whether an operation that was in [`Ready::run`] and has not been taken meets an error that came since. Then it must
+    /// not run, and ends by itself.
+    pub fn recall(&mut self, op: OpId, ready: &mut Ready<T, E>) -> bool {
+        if self.observed_error(op.0).is_none() {
+            return false;
+        }
+        let slot = &mut self.ops[op.0 as usize];
+        slot.began = false;
+        if slot.missing == 0 {
+            self.ending.push(op.0);
+            self.end_all(ready);
+        }
+        true
+    }
+
     /// Moves the payload out; the operation stays until [`State::finish`].
     pub fn take(&mut self, op: OpId) -> Option<T> {
         self.ops.get_mut(op.0 as usize).and_then(|slot| slot.payload.take())
@@ -231,28 +237,71 @@ impl<T, E: Clone> State<T, E> {
         }
         if self.ops[op as usize].missing == 0 {
             self.granted(op, ready);
-            self.skip_all(ready);
+            self.end_all(ready);
+        } else {
+            accesses.iter().filter(|access| access.ahead).for_each(|access| self.clear(access.var.0));
+            self.begin_cleared(ready);
         }
         self.pushed += 1;
         OpId(op)
     }
 
-    /// Ends an operation that was in [`Ready::run`], and releases its accesses.
-    ///
-    /// What it writes holds the error of `outcome` from now on, or none.
-    pub fn finish(&mut self, op: OpId, outcome: Result<(), E>, ready: &mut Ready<T, E>) {
-        self.release(op.0, outcome.err(), ready);
-        self.skip_all(ready);
+    /// An operation that was in [`Ready::run`] has enqueued its work: what streams order behind it may run.
+    pub fn issue(&mut self, op: OpId, ready: &mut Ready<T, E>) {
+        let mut next = self.ops[op.0 as usize].first;
+        while next != NIL {
+            let node = &mut self.nodes[next as usize];
+            let (index, kind, first) = (node.var, node.kind, node.ahead && !node.issued);
+            next = node.sibling;
+            if first {
+                node.issued = true;
+                *self.vars[index as usize].open(kind) -= 1;
+                self.clear(index);
+            }
+        }
+        self.begin_cleared(ready);
     }
 
-    /// Releases the operations that met an error, and those that thereby meet it.
-    fn skip_all(&mut self, ready: &mut Ready<T, E>) {
-        while let Some((op, error)) = self.skipping.pop() {
-            if let Some(payload) = self.ops[op as usize].payload.take() {
-                ready.skipped.push((payload, error.clone()));
-            }
-            self.release(op, Some(error), ready);
+    /// Ends an operation that was in [`Ready::run`], and releases its accesses; if some are not granted yet, as soon as
+    /// they are: then the result is false, and it comes to [`Ready::ended`].
+    ///
+    /// What it writes holds the error of `outcome` from now on, or none; or the error that it meets, if it ran ahead of
+    /// that.
+    pub fn finish(&mut self, op: OpId, outcome: Result<(), E>, ready: &mut Ready<T, E>) -> bool {
+        let slot = &mut self.ops[op.0 as usize];
+        slot.outcome = Some(outcome);
+        slot.late = slot.missing > 0;
+        if slot.late {
+            return false;
         }
+        self.ending.push(op.0);
+        self.end_all(ready);
+        true
+    }
+
+    /// Releases the operations that have run or met an error, and those that thereby meet it.
+    fn end_all(&mut self, ready: &mut Ready<T, E>) {
+        while let Some(op) = self.ending.pop() {
+            let met = self.observed_error(op);
+            let slot = &mut self.ops[op as usize];
+            if slot.late {
+                ready.ended.push(OpId(op));
+            }
+            let error = match (slot.outcome.take(), met) {
+                (Some(_), Some(error)) => Some(error),
+                (Some(outcome), None) => {
+                    let own = outcome.err();
+                    ready.failed.extend(own.clone());
+                    own
+                }
+                (None, met) => {
+                    ready.skipped.extend(slot.payload.take().zip(met.clone()));
+                    met
+                }
+            };
+            self.release(op, error, ready);
+        }
+        self.begin_cleared(ready);
     }
 
     /// Requests one access after `last`, the operation's access requested before.
@@ -275,11 +324,16 @@ impl<T, E: Clone> State<T, E> {
         (var.last, var.last_push) = (node, push);
         if var.head != NIL || var.exclusive || (access.kind.exclusive() && var.readers > 0) {
             self.enqueue(index, node, op);
-        } else if access.kind.exclusive() {
+            return node;
+        }
+        if access.kind.exclusive() {
             var.exclusive = true;
         } else {
             var.readers += 1;
         }
+        *var.open(access.kind) += 1;
+        let node_slot = &mut self.nodes[node as usize];
+        (node_slot.cleared, node_slot.granted) = (true, true);
         node
     }
 
@@ -290,7 +344,11 @@ impl<T, E: Clone> State<T, E> {
             tail => self.nodes[tail as usize].next = node,
         }
         var.tail = node;
-        self.ops[op as usize].missing += 1;
+        if var.uncleared == NIL {
+            var.uncleared = node;
+        }
+        let slot = &mut self.ops[op as usize];
+        (slot.missing, slot.uncleared) = (slot.missing + 1, slot.uncleared + 1);
     }
 
     /// Joins an access to the earlier one of the same operation to the same variable.
@@ -305,11 +363,14 @@ impl<T, E: Clone> State<T, E> {
             return;
         }
         // It was granted as a read, so nothing waits.
-        var.readers -= 1;
-        match var.readers {
-            0 => var.exclusive = true,
-            _ => self.enqueue(index, node, op),
+        (var.readers, var.reading) = (var.readers - 1, var.reading - 1);
+        if var.readers == 0 {
+            (var.exclusive, var.writing) = (true, var.writing + 1);
+            return;
         }
+        let node_slot = &mut self.nodes[node as usize];
+        (node_slot.cleared, node_slot.granted) = (false, false);
+        self.enqueue(index, node, op);
     }
 
     /// Ends an operation and grants what waits for its variables.
@@ -318,15 +379,17 @@ impl<T, E: Clone> State<T, E> {
         self.free_op(op);
         self.live -= 1;
         while node != NIL {
-            let Node { var: index, kind, sibling, .. } = self.nodes[node as usize];
+            let Node { var: index, kind, sibling, issued, .. } = self.nodes[node as usize];
             self.free_node(node);
             node = sibling;
             let var = &mut self.vars[index as usize];
+            *var.open(kind) -= u32::from(!issued);
             if !kind.exclusive() {
                 var.readers -= 1;
                 if var.readers == 0 && var.head != NIL {
                     self.grant(index, ready);
                 }
+                self.clear(index);
                 continue;
             }
             var.exclusive = false;
@@ -348,6 +411,7 @@ impl<T, E: Clone> State<T, E> {
             }
             if self.vars[index as usize].head != NIL {
                 self.grant(index, ready);
+                self.clear(index);
             }
         }
     }
@@ -361,7 +425,7 @@ impl<T, E: Clone> State<T, E> {
             if node == NIL {
                 return;
             }
-            let Node { op, next, kind, .. } = self.nodes[node as usize];
+            let Node { op, next, kind, cleared, .. } = self.nodes[node as usize];
             if kind.exclusive() {
                 if var.readers > 0 {
                     return;
@@ -374,10 +438,21 @@ impl<T, E: Clone> State<T, E> {
             if next == NIL {
                 var.tail = NIL;
             }
+            if !cleared {
+                // All before it are granted and so were cleared.
+                var.uncleared = next;
+                *var.open(kind) += 1;
+            }
             let slot = &mut self.ops[op as usize];
             slot.missing -= 1;
-            if slot.missing == 0 {
+            slot.uncleared -= u32::from(!cleared);
+            let (missing, uncleared) = (slot.missing, slot.uncleared);
+            let node = &mut self.nodes[node as usize];
+            (node.cleared, node.granted) = (true, true);
+            if missing == 0 {
                 self.granted(op, ready);
+            } else if uncleared == 0 && !cleared {
+                self.cleared.push(op);
             }
             if kind.exclusive() {
                 return;
@@ -385,15 +460,61 @@ impl<T, E: Clone> State<T, E> {
         }
     }
 
-    /// All accesses of an operation are granted: it runs, or meets an error.
-    fn granted(&mut self, op: u32, ready: &mut Ready<T, E>) {
-        match self.observed_error(op) {
-            None => ready.run.push(OpId(op)),
-            Some(error) => self.skipping.push((op, error)),
+    /// Clears the accesses of a variable, one after the other, that need wait no longer for those before them to be
+    /// issued.
+    #[inline]
+    fn clear(&mut self, index: u32) {
+        while self.vars[index as usize].uncleared != NIL {
+            let var = &mut self.vars[index as usize];
+            let node = &mut self.nodes[var.uncleared as usize];
+            if !node.ahead || var.writing > 0 || (node.kind.exclusive() && var.reading > 0) {
+                return;
+            }
+            node.cleared = true;
+            var.uncleared = node.next;
+            *var.open(node.kind) += 1;
+            let op = node.op;
+            let slot = &mut self.ops[op as usize];
+            slot.uncleared -= 1;
+            if slot.uncleared == 0 {
+                self.cleared.push(op);
+            }
         }
     }
 
-    /// The error of the first variable in the operation's list that holds one.
+    /// Operations whose accesses are all cleared run, unless there is an error that they will meet; when all that ends has
+    /// ended, so that the error is there.
+    #[inline]
+    fn begin_cleared(&mut self, ready: &mut Ready<T, E>) {
+        while let Some(op) = self.cleared.pop() {
+            let slot = &self.ops[op as usize];
+            // It may have been granted everything since, and even be over.
+            if !slot.began && slot.serial != FINISHED && self.observed_error(op).is_none() {
+                self.ops[op as usize].began = true;
+                ready.run.push(OpId(op));
+            }
+        }
+    }
+
+    /// All accesses of an operation are granted: it runs if it has not begun, or meets an error.
+    fn granted(&mut self, op: u32, ready: &mut Ready<T, E>) {
+        let slot = &mut self.ops[op as usize];
+        if slot.began {
+            if slot.outcome.is_some() {
+                self.ending.push(op);
+            }
+            return;
+        }
+        match self.observed_error(op) {
+            None => {
+                self.ops[op as usize].began = true;
+                ready.run.push(OpId(op));
+            }
+            Some(_) => self.ending.push(op),
+        }
+    }
+
+    /// The error of the first variable in the operation's list that holds one, of those whose accesses are granted.
     fn observed_error(&self, op: u32) -> Option<E> {
         if self.failed == 0 {
             return None;
@@ -401,7 +522,8 @@ impl<T, E: Clone> State<T, E> {
         let mut next = self.ops[op as usize].first;
         while next != NIL {
             let node = &self.nodes[next as usize];
-            if node.kind.observes()
+            if node.granted
+                && node.kind.observes()
                 && let Some(error) = &self.vars[node.var as usize].error
             {
                 return Some(error.clone());
@@ -412,7 +534,9 @@ impl<T, E: Clone> State<T, E> {
     }
 
     fn new_op(&mut self, payload: T) -> u32 {
-        let new = OpSlot { first: NIL, missing: 0, serial: self.pushed, payload: Some(payload) };
+        let (serial, payload) = (self.pushed, Some(payload));
+        let (first, missing, uncleared) = (NIL, 0, 0);
+        let new = OpSlot { first, missing, uncleared, began: false, outcome: None, late: false, serial, payload };
         self.live += 1;
         if self.free_op == NIL {
             self.ops.push(new);
@@ -434,7 +558,9 @@ impl<T, E: Clone> State<T, E> {
     }
 
     fn new_node(&mut self, access: Access, op: u32) -> u32 {
-        let node = Node { var: access.var.0, op, next: NIL, sibling: NIL, kind: access.kind };
+        let Access { var, kind, ahead } = access;
+        let (cleared, granted, issued) = (false, false, false);
+        let node = Node { var: var.0, op, next: NIL, sibling: NIL, kind, ahead, cleared, granted, issued };
         if self.free_node == NIL {
             self.nodes.push(node);
             return slot_number(self.nodes.len() - 1);
@@ -463,16 +589,4 @@ impl<T, E: Clone> Default for State<T, E> {
 #[inline]
 fn slot_number(index: usize) -> u32 {
     index as u32
-}
-
-/// The accesses with one for each variable, which mean the same.
-pub fn joined(accesses: impl Iterator<Item = Access>) -> Box<[Access]> {
-    let mut joined: Vec<Access> = Vec::new();
-    for access in accesses {
-        match joined.iter_mut().find(|earlier| earlier.var == access.var) {
-            Some(earlier) => earlier.kind = earlier.kind.join(access.kind),
-            None => joined.push(access),
-        }
-    }
-    joined.into()
 }

@@ -66,8 +66,8 @@ impl Shared {
         }
     }
 
-    /// Pushes an operation.
-    pub fn submit(self: &Arc<Shared>, op: &Op<'_>, body: Body) -> Result<(), EngineError> {
+    /// Pushes an operation, which may order itself on streams.
+    pub fn submit(self: &Arc<Shared>, op: &Op<'_>, body: Body, on_streams: bool) -> Result<(), EngineError> {
         self.check(op)?;
         let queue = Queue::of(self.config.kind, op.device, op.property);
         let (mut inbox, lane) = self.lane(queue)?;
@@ -85,7 +85,8 @@ impl Shared {
         inbox = self.room(inbox, job.staged_bytes, || (op.name.clone(), op.device))?;
         let parent = current_age(self);
         let append = |inbox: &mut Inbox| {
-            let access = |kind| move |var: &&super::Var| Access { var: var.id, kind };
+            let access =
+                |kind| move |var: &&super::Var| Access { var: var.id, kind, ahead: on_streams && var.on_streams };
             let writes = op.writes.iter().map(access(AccessKind::Write));
             let accesses = writes.chain(op.reads.iter().map(access(AccessKind::Read)));
             let joins = inbox.bulk_size > 1 && matches!(job.body, Body::Task(_)) && parent.is_none();

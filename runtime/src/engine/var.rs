@@ -13,6 +13,8 @@ use crate::device::Device;
 pub struct Var {
     pub(super) shared: Arc<Shared>,
     pub(super) id: VarId,
+    /// See [`super::Engine::new_stream_var`].
+    pub(super) on_streams: bool,
     /// Nothing is left to delete.
     pub(super) deleted: bool,
 }
@@ -20,7 +22,7 @@ pub struct Var {
 impl Drop for Var {
     fn drop(&mut self) {
         if !self.deleted {
-            self.shared.post(Body::Delete(None), &[Access { var: self.id, kind: AccessKind::Delete }]);
+            self.shared.post(Body::Delete(None), &[Access::new(self.id, AccessKind::Delete)]);
         }
     }
 }

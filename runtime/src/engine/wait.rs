@@ -65,7 +65,7 @@ impl Shared {
             return Err(WaitError::InsideOperation);
         }
         let ticket = Arc::new(Ticket::default());
-        let access = [Access { var: var.id, kind }];
+        let access = [Access::new(var.id, kind)];
         self.announce(Body::Wait(ticket.clone()), &access, |sched, effects| {
             let busy = match kind {
                 AccessKind::Read => sched.state.write_pending(var.id),

@@ -67,7 +67,7 @@ impl<'a> Worker<'a> {
     }
 
     fn run(&mut self, mut sched: MutexGuard<'a, Sched>, op: OpId) -> MutexGuard<'a, Sched> {
-        let Some((receipt, mut work)) = sched.take(op) else { return sched };
+        let Some((receipt, mut work)) = sched.take(op, &mut self.effects) else { return sched };
         self.nap = NAPS.0;
         self.change(&mut sched, Activity::Running);
         let lane = &mut sched.lanes[self.lane];
@@ -194,8 +194,8 @@ pub fn help(shared: &Arc<Shared>, mut done: impl FnMut(&Sched) -> bool) {
     loop {
         shared.take_in_all(&mut sched, &mut effects);
         let lane = sched.lanes.iter().position(|lane| !lane.ready.is_empty());
-        let op = lane.and_then(|lane| sched.lanes[lane].ready.pop());
-        if let Some((receipt, mut work)) = op.and_then(|op| sched.take(op)) {
+        if let Some(op) = lane.and_then(|lane| sched.lanes[lane].ready.pop()) {
+            let Some((receipt, mut work)) = sched.take(op, &mut effects) else { continue };
             shared.leave(sched, &mut effects);
             let outcome = run(shared, seat, receipt, &mut work);
             sched = shared.lock();

@@ -6,6 +6,7 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 mod host;
+mod memory;
 mod queue;
 mod simulated;
 
@@ -22,7 +23,8 @@ use crate::engine::Failure;
 #[cfg(feature = "cuda")]
 pub use cuda::CudaDriver;
 pub use host::HostDriver;
-pub use queue::{Kept, Queue};
+pub use memory::{Flight, StreamMemory};
+pub use queue::{Finished, Kept, Queue};
 
 /// A call of a driver failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -126,6 +128,24 @@ impl fmt::Debug for Graph {
     }
 }
 
+/// Rows of bytes at equal distances, to be copied inside a device's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows {
+    pub source: *const u8,
+    /// Bytes from one row to the next, not less than a row has, and at most [`Rows::MAX_STRIDE`].
+    pub source_stride: usize,
+    pub target: *mut u8,
+    pub target_stride: usize,
+    /// Bytes of a row.
+    pub width: usize,
+    pub count: usize,
+}
+
+impl Rows {
+    /// The greatest distance of rows that every device takes.
+    pub const MAX_STRIDE: usize = i32::MAX as usize;
+}
+
 /// A stream that launches kernels. Failures of its work name the kernel.
 pub trait LaunchStream: Stream {
     /// Launches a kernel after everything before it. A failure is one of the stream.
@@ -142,6 +162,12 @@ pub trait LaunchStream: Stream {
     /// `target` is an address in the device's memory, a multiple of the element's size and valid for the bytes until the
     /// stream has passed; nobody else uses them, other than work ordered with this stream.
     unsafe fn fill(&self, target: *mut u8, bytes: usize, element: &[u8]);
+
+    /// Copies rows inside the device's memory, after everything before it.
+    ///
+    /// # Safety
+    /// As for [`Stream::copy`], for all rows.
+    unsafe fn copy_rows(&self, rows: Rows);
 
     /// Begins to record: launches, copies inside the device and fills are kept instead of executed, until
     /// [`LaunchStream::end_capture`]. Nothing else may be asked of the stream until then.
@@ -161,6 +187,9 @@ pub trait LaunchStream: Stream {
     /// # Safety
     /// As for [`LaunchStream::launch`], for everything recorded. The graph lives until the stream has passed.
     unsafe fn replay(&self, graph: &Graph);
+
+    /// What follows runs after the event's point was passed, whatever failure it carries.
+    fn follow(&self, event: &Arc<dyn Event>);
 
     /// Ends an operation: the point after everything enqueued so far. The event carries the failure of the
     /// stream, which forgets it.

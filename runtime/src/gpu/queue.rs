@@ -4,8 +4,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::device::stream::{Event, Transfer};
-use crate::gpu::LaunchStream;
-use crate::storage::AllocError;
+use crate::gpu::{LaunchStream, Rows, StreamMemory};
+use crate::storage::{AllocError, Block};
 use crate::{Device, Storage};
 
 /// Things that live until work is done.
@@ -20,24 +20,32 @@ impl Drop for Kept {
     }
 }
 
-/// See the module. Whoever made it keeps [`Queue::finish`]'s second result until its first was waited for.
+/// See the module.
 pub struct Queue<'a> {
     stream: &'a dyn LaunchStream,
     storage: &'a Storage,
+    memory: &'a StreamMemory,
     kept: Kept,
+    /// Memory of the device that nobody needs behind this operation on the stream.
+    scratch: Vec<Block>,
+}
+
+/// An operation that is enqueued.
+pub struct Finished {
+    pub end: Arc<dyn Event>,
+    /// What must live until then.
+    pub kept: Kept,
+    /// Its number, for [`StreamMemory::passed`].
+    pub number: u64,
 }
 
 impl<'a> Queue<'a> {
-    pub fn new(stream: &'a dyn LaunchStream, storage: &'a Storage) -> Queue<'a> {
-        Queue { stream, storage, kept: Kept::default() }
+    pub fn new(stream: &'a dyn LaunchStream, storage: &'a Storage, memory: &'a StreamMemory) -> Queue<'a> {
+        Queue { stream, storage, memory, kept: Kept::default(), scratch: vec![] }
     }
 
     pub fn stream(&self) -> &'a dyn LaunchStream {
         self.stream
-    }
-
-    pub fn storage(&self) -> &'a Storage {
-        self.storage
     }
 
     pub fn device(&self) -> Device {
@@ -49,14 +57,31 @@ impl<'a> Queue<'a> {
         self.kept.0.push(Box::new(thing));
     }
 
+    /// Memory for what is enqueued from now on, with undefined contents.
+    ///
+    /// # Errors
+    /// Memory is short, also when everything under way on the device is done.
+    pub fn alloc(&self, device: Device, bytes: u64) -> Result<Block, AllocError> {
+        let reused = (device == self.device()).then(|| self.memory.reuse(self.storage, device, bytes)).flatten();
+        reused.map_or_else(|| self.memory.alloc(self.storage, device, bytes), Ok)
+    }
+
+    /// Takes a block that only this stream uses from now on, and nobody behind this operation.
+    pub fn give_up(&mut self, block: Block) {
+        match block.device() == self.device() {
+            true => self.scratch.push(block),
+            false => self.keep(block),
+        }
+    }
+
     /// Memory of the device for this operation, with undefined contents.
     ///
     /// # Errors
     /// Memory is short.
     pub fn scratch(&mut self, bytes: u64) -> Result<*mut u8, AllocError> {
-        let block = self.storage.alloc(self.device(), bytes)?;
+        let block = self.alloc(self.device(), bytes)?;
         let address = block.start().as_ptr();
-        self.keep(block);
+        self.give_up(block);
         Ok(address)
     }
 
@@ -69,7 +94,7 @@ impl<'a> Queue<'a> {
     /// `target` is memory of the device, valid for the bytes until the stream has passed, and ordered with it.
     pub unsafe fn upload(&mut self, data: &[u8], target: *mut u8) -> Result<(), AllocError> {
         let pinned = Device::pinned(self.device().id);
-        let mut staging = self.storage.alloc(pinned, data.len() as u64)?;
+        let mut staging = self.alloc(pinned, data.len() as u64)?;
         staging.as_mut_slice().copy_from_slice(data);
         let (source, to) = (staging.as_ptr(), self.device());
         self.keep(staging);
@@ -87,7 +112,7 @@ impl<'a> Queue<'a> {
     /// Both are valid for the bytes until the stream has passed, and ordered with it.
     pub unsafe fn download(&mut self, source: *mut u8, target: *mut u8, bytes: usize) -> Result<(), AllocError> {
         let pinned = Device::pinned(self.device().id);
-        let staging = self.storage.alloc(pinned, bytes as u64)?;
+        let staging = self.alloc(pinned, bytes as u64)?;
         let (staged, from) = (staging.start().as_ptr(), self.device());
         self.keep(staging);
         // SAFETY: the staging memory is kept; the source is the caller's promise.
@@ -112,8 +137,22 @@ impl<'a> Queue<'a> {
         unsafe { self.stream.copy(Transfer { source, from: device, target, to: device, bytes }) };
     }
 
-    /// Ends the operation: its end, and what must live until then.
-    pub fn finish(self) -> (Arc<dyn Event>, Kept) {
-        (self.stream.close(), self.kept)
+    /// Copies rows inside the device.
+    ///
+    /// # Safety
+    /// As for [`Queue::copy`].
+    pub unsafe fn copy_rows(&mut self, rows: Rows) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match rows.count {
+                1 => self.copy(rows.source, rows.target, rows.width),
+                _ => self.stream.copy_rows(rows),
+            }
+        }
+    }
+
+    /// Ends the operation.
+    pub fn finish(self) -> Finished {
+        Finished { end: self.stream.close(), kept: self.kept, number: self.memory.leave(self.scratch) }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 
-use super::{DriverError, Entry, Function, Graph, HostKernel, LaunchStream, Memory};
+use super::{DriverError, Entry, Function, Graph, HostKernel, LaunchStream, Memory, Rows};
 use crate::device::stream::{Callback, Event, Stream, StreamError, Transfer, Work};
 use crate::engine::Failure;
 use crate::{AlignedBuffer, Device, DeviceKind, TaskPanic};
@@ -35,7 +35,8 @@ enum Command {
     Step(Step),
     /// With whether the failure is taken out of the stream.
     Record(Arc<Mark>, bool),
-    Wait(Arc<dyn Event>),
+    /// With whether a failure of the event becomes the stream's.
+    Wait(Arc<dyn Event>, bool),
     Complete(Callback),
 }
 
@@ -88,7 +89,7 @@ impl State {
     /// The stream that goes on.
     fn choose(&mut self) -> Option<u64> {
         let ready = |queue: &Queue| match queue.commands.front() {
-            Some(Command::Wait(event)) => event.query(),
+            Some(Command::Wait(event, _)) => event.query(),
             other => other.is_some(),
         };
         let ready: Vec<u64> = self.queues.iter().filter(|(_, queue)| ready(queue)).map(|(id, _)| *id).collect();
@@ -267,7 +268,9 @@ impl Shared {
         match command {
             Command::Run(work) => (false, self.guard(move || if failed { Ok(()) } else { work() })),
             Command::Step(step) => (false, self.guard(|| if failed { Ok(()) } else { step() })),
-            Command::Wait(event) => (false, event.synchronize()),
+            Command::Wait(event, carries) => {
+                (false, event.synchronize().or_else(|e| if carries { Err(e) } else { Ok(()) }))
+            }
             Command::Record(mark, takes) => {
                 *lock(&mark.passed) = Some(outcome);
                 (takes, Ok(()))
@@ -430,7 +433,7 @@ impl Stream for SimulatedStream {
     }
 
     fn wait_event(&self, event: &Arc<dyn Event>) {
-        self.push(Command::Wait(event.clone()));
+        self.push(Command::Wait(event.clone(), true));
     }
 
     fn on_complete(&self, callback: Callback) {
@@ -479,6 +482,22 @@ impl LaunchStream for SimulatedStream {
         })));
     }
 
+    unsafe fn copy_rows(&self, rows: Rows) {
+        let Rows { source_stride, target_stride, width, count, .. } = rows;
+        let (source, target) = (rows.source.addr(), rows.target.addr());
+        self.push(Command::Step(self.step(move |shared| {
+            if source_stride.min(target_stride) < width || source_stride.max(target_stride) > Rows::MAX_STRIDE {
+                return Err(format!("rows of {width} bytes at distances of {source_stride} and {target_stride}").into());
+            }
+            let mut space = lock(&shared.memory);
+            for row in 0..count {
+                let data = space.at(source + row * source_stride, width)?.to_vec();
+                space.at(target + row * target_stride, width)?.copy_from_slice(&data);
+            }
+            Ok(())
+        })));
+    }
+
     fn begin_capture(&self) -> Result<(), DriverError> {
         self.queue(|queue| queue.recording = Some(Recording::default()));
         Ok(())
@@ -498,6 +517,10 @@ impl LaunchStream for SimulatedStream {
             Some(steps) => steps.iter().for_each(|step| self.push(Command::Step(step.clone()))),
             None => self.enqueue(Box::new(|| Err("a graph of another driver".into()))),
         }
+    }
+
+    fn follow(&self, event: &Arc<dyn Event>) {
+        self.push(Command::Wait(event.clone(), false));
     }
 
     fn close(&self) -> Arc<dyn Event> {

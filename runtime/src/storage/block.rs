@@ -31,6 +31,12 @@ impl Block {
         Block { memory: Raw::Host(AlignedBuffer::empty()), len: 0, device, pool: None }
     }
 
+    /// The same memory as a block of another length; none if it has not as many bytes.
+    pub fn of_len(mut self, bytes: u64) -> Option<Block> {
+        self.len = usize::try_from(bytes).ok().filter(|len| *len <= self.memory.len())?;
+        Some(self)
+    }
+
     pub fn device(&self) -> Device {
         self.device
     }

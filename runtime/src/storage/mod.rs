@@ -116,6 +116,11 @@ impl Storage {
         bytes
     }
 
+    /// Bytes that a block takes from a device; none for one that cannot be.
+    pub fn size(&self, device: Device, bytes: u64) -> Option<u64> {
+        self.config(device).pooling.round(bytes)
+    }
+
     /// The settings of a device's pool.
     pub fn config(&self, device: Device) -> &PoolConfig {
         self.shared.config.pool(device)

@@ -297,6 +297,39 @@ int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
   return imaginary_enqueue(stream, copies, &copy, sizeof copy);
 }
 
+typedef struct {
+  size_t x, y;
+  int type;
+  const void *host;
+  uint64_t device;
+  void *array;
+  size_t pitch;
+} Side;
+
+typedef struct {
+  Side from, to;
+  size_t width, height;
+} Rows;
+
+static int rows(void *argument) {
+  Rows *c = argument;
+  for (size_t i = 0; i < c->height; i++)
+    memmove((char *)(uintptr_t)c->to.device + i * c->to.pitch, (char *)(uintptr_t)c->from.device + i * c->from.pitch,
+            c->width);
+  return 0;
+}
+
+static int bad(Side *side, size_t width, size_t height) {
+  return side->x || side->y || side->type != 2 || side->pitch < width || side->pitch > 0x7fffffff ||
+         !imaginary_known((void *)(uintptr_t)side->device, (height - 1) * side->pitch + width);
+}
+
+int cuMemcpy2DAsync_v2(Rows *copy, void *stream) {
+  size_t width = copy->width, height = copy->height;
+  if (!width || !height || bad(&copy->from, width, height) || bad(&copy->to, width, height)) return INVALID_VALUE;
+  return imaginary_enqueue(stream, rows, copy, sizeof *copy);
+}
+
 static int fill(uint64_t to, uint32_t element, size_t bytes, size_t step, void *stream) {
   Copy copy = {(void *)(uintptr_t)to, NULL, bytes, step, element};
   if (!imaginary_known(copy.to, step > 4 ? bytes - 4 : bytes)) return INVALID_VALUE;

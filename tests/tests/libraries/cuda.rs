@@ -12,7 +12,9 @@ use std::sync::{Mutex, PoisonError};
 use tensorc::ir::graph::Graph;
 use tensorc::ir::interp::run_launch;
 use tensorc::ir::kir::Kernel;
+use tensorc::ndarray::{Runtime, RuntimeOptions, Slice};
 use tensorc::passes::{PassCx, Phase, Pipeline};
+use tensorc::runtime::Device;
 use tensorc::{Backend, Compiler, DType, GpuLibraries};
 use tensorc_codegen::lower::lower_with;
 use tensorc_codegen::target::entry_names;
@@ -168,6 +170,27 @@ fn kernels_are_launched_by_the_driver() {
         announce(&gpu, &graph);
         agrees(&gpu, body, &graph, [0, 0], tolerance(DType::BF16));
     }
+}
+
+/// Arrays, without a kernel: copies on three streams, ordered by events, of rows too.
+#[test]
+fn slices_of_arrays_are_copies_of_rows() {
+    if !imaginary("slices_of_arrays_are_copies_of_rows", (8, 0)) {
+        return;
+    }
+    connect();
+    let gpu = compiler(tensorc::gpu::cuda(0).unwrap(), GpuLibraries::default(), false);
+    let options = RuntimeOptions { device: Device::accelerator(0), ..RuntimeOptions::default() };
+    let rt = Runtime::with_compiler(gpu, options).unwrap();
+    let x = rt.array(&[4, 6], &(0..24).map(|i| i as f32).collect::<Vec<_>>()).unwrap();
+    let part = x.slice(&[Slice::from(1..4).step(2), Slice::from(2..5)]).unwrap();
+    x.set(&[Slice::ALL, Slice::from(1..).step(2)], -1.0).unwrap();
+    x.set(&[Slice::from(..2), Slice::from(..3)], &part).unwrap();
+    let there = part.copy_to(Device::cpu(0)).unwrap();
+    assert_eq!(there.to_vec::<f32>().unwrap(), [8.0, 9.0, 10.0, 20.0, 21.0, 22.0]);
+    let rows = [[8.0, 9.0, 10.0, -1.0, 4.0, -1.0], [20.0, 21.0, 22.0, -1.0, 10.0, -1.0]];
+    let rest = [[12.0, -1.0, 14.0, -1.0, 16.0, -1.0], [18.0, -1.0, 20.0, -1.0, 22.0, -1.0]];
+    assert_eq!(x.to_vec::<f32>().unwrap(), [rows, rest].concat().concat());
 }
 
 /// A driver without libraries: the error says which one is missing.

@@ -1,10 +1,14 @@
-//! A GPU made of the host that counts what is copied between its memory and the host's.
+//! A GPU made of the host that counts what is copied between its memory and the host's, and lets the host wait for the end of
+//! operations until it is told otherwise.
 
-use std::sync::Arc;
+use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 
 use tensorc::runtime::device::stream::{Callback, Event, Stream, StreamError, Transfer, Work};
-use tensorc::runtime::gpu::{Code, CodeForm, Driver, DriverError, Function, Graph, HostDriver, LaunchStream, Memory};
+use tensorc::runtime::gpu::{
+    Code, CodeForm, Driver, DriverError, Function, Graph, HostDriver, LaunchStream, Memory, Rows,
+};
 use tensorc::runtime::{Device, DeviceKind};
 
 /// Copies so far.
@@ -14,6 +18,25 @@ pub struct Counts {
     pub host_bytes: AtomicU64,
     /// Launches of recorded work.
     pub replays: AtomicU64,
+    /// Operations enqueued.
+    pub operations: AtomicU64,
+    /// While it is set, the host hears of no end but those of the first so many operations.
+    hold: Mutex<Option<u64>>,
+    released: Condvar,
+}
+
+impl Counts {
+    /// From now on the host hears of no end of what is enqueued later.
+    pub fn hold(&self) {
+        *self.hold.lock().unwrap() = Some(self.operations.load(Ordering::SeqCst));
+        self.released.notify_all();
+    }
+
+    /// The host hears of everything.
+    pub fn release(&self) {
+        *self.hold.lock().unwrap() = None;
+        self.released.notify_all();
+    }
 }
 
 /// See the module.
@@ -86,7 +109,7 @@ impl Stream for CountedStream {
     }
 
     fn wait_event(&self, event: &Arc<dyn Event>) {
-        self.inner.wait_event(event);
+        self.inner.wait_event(inner(event));
     }
 
     fn on_complete(&self, callback: Callback) {
@@ -113,6 +136,11 @@ impl LaunchStream for CountedStream {
         unsafe { self.inner.fill(target, bytes, element) };
     }
 
+    unsafe fn copy_rows(&self, rows: Rows) {
+        // SAFETY: passed on from the caller.
+        unsafe { self.inner.copy_rows(rows) };
+    }
+
     fn begin_capture(&self) -> Result<(), DriverError> {
         self.inner.begin_capture()
     }
@@ -127,7 +155,37 @@ impl LaunchStream for CountedStream {
         unsafe { self.inner.replay(graph) };
     }
 
-    fn close(&self) -> Arc<dyn Event> {
-        self.inner.close()
+    fn follow(&self, event: &Arc<dyn Event>) {
+        self.inner.follow(inner(event));
     }
+
+    fn close(&self) -> Arc<dyn Event> {
+        let number = self.counts.operations.fetch_add(1, Ordering::SeqCst);
+        Arc::new(End { inner: self.inner.close(), number, counts: self.counts.clone() })
+    }
+}
+
+/// The end of an operation.
+struct End {
+    inner: Arc<dyn Event>,
+    number: u64,
+    counts: Arc<Counts>,
+}
+
+impl Event for End {
+    fn query(&self) -> bool {
+        self.inner.query()
+    }
+
+    fn synchronize(&self) -> Result<(), StreamError> {
+        let held = |hold: &mut Option<u64>| hold.is_some_and(|first| self.number >= first);
+        drop(self.counts.released.wait_while(self.counts.hold.lock().unwrap(), held).unwrap());
+        self.inner.synchronize()
+    }
+}
+
+/// What streams of the device know an event by.
+fn inner(event: &Arc<dyn Event>) -> &Arc<dyn Event> {
+    let any: &dyn Any = &**event;
+    any.downcast_ref::<End>().map_or(event, |end| &end.inner)
 }

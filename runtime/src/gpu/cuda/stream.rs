@@ -12,7 +12,7 @@ use super::matrix::encode;
 use super::vendor::Call;
 use super::{Kernel, Shared, text};
 use crate::device::stream::{Callback, Event, Stream, StreamError, Transfer, Work};
-use crate::gpu::{DriverError, Entry, Function, Graph, LaunchStream};
+use crate::gpu::{DriverError, Entry, Function, Graph, LaunchStream, Rows};
 use crate::{Device, TaskPanic};
 
 /// A stream. Dropping it waits for its work.
@@ -30,15 +30,18 @@ unsafe impl Sync for CudaStream {}
 #[derive(Default)]
 struct State {
     failure: Option<StreamError>,
-    /// What a function of the host failed with while the stream passed it.
-    late: Option<StreamError>,
+    /// Where functions of the host leave what they failed with while the stream passed them, until the operation ends.
+    late: Arc<Late>,
     /// Kernels launched since the last operation ended.
     launched: Vec<Arc<Entry>>,
     /// Kernels recorded so far, while the stream records.
     recording: Option<Vec<Arc<Entry>>>,
 }
 
-fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
+/// What a function of the host failed with.
+type Late = Mutex<Option<StreamError>>;
+
+fn lock<T>(state: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -46,12 +49,14 @@ fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
 struct CudaEvent {
     shared: Arc<Shared>,
     handle: sys::CUevent,
+    /// The stream whose point it is, by its address.
+    stream: usize,
     /// What the stream failed with before.
     failure: Option<StreamError>,
     /// Kernels of the operation that ends here.
     launched: Vec<Arc<Entry>>,
     /// Where functions of the host leave their failure, which is known when the point is passed only.
-    late: Option<Arc<Mutex<State>>>,
+    late: Option<Arc<Late>>,
 }
 
 // SAFETY: as for `CudaStream`.
@@ -137,6 +142,18 @@ impl CudaStream {
         })
     }
 
+    /// Lets what follows wait for a point of another stream.
+    fn wait_for(&self, event: &CudaEvent) {
+        if event.handle.is_null() || event.stream == self.handle.addr() {
+            return;
+        }
+        self.call(&|| "waiting for an event".into(), || {
+            let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+            // SAFETY: both handles are alive; the driver keeps the event until the wait is over.
+            unsafe { result::stream::wait_event(self.handle, event.handle, flags) }.map_err(text)
+        });
+    }
+
     fn driver_error(&self, e: result::DriverError) -> DriverError {
         self.shared.error(text(e))
     }
@@ -146,10 +163,10 @@ impl CudaStream {
         &self,
         failure: Option<StreamError>,
         launched: Vec<Arc<Entry>>,
-        late: Option<Arc<Mutex<State>>>,
+        late: Option<Arc<Late>>,
     ) -> Arc<dyn Event> {
-        let mut event =
-            CudaEvent { shared: self.shared.clone(), handle: std::ptr::null_mut(), failure, launched, late };
+        let (shared, handle, stream) = (self.shared.clone(), std::ptr::null_mut(), self.handle.addr());
+        let mut event = CudaEvent { shared, handle, stream, failure, launched, late };
         let made = self.shared.enter().map_err(|e| e.message).and_then(|()| {
             // Threads that wait sleep.
             let flags =
@@ -187,15 +204,18 @@ impl Stream for CudaStream {
     }
 
     fn enqueue(&self, work: Work) {
-        let (state, device) = (self.state.clone(), self.shared.device);
+        let (late, device) = (lock(&self.state).late.clone(), self.shared.device);
+        if lock(&self.state).failure.is_some() {
+            return;
+        }
         let run = move || {
-            if lock(&state).late.is_some() {
+            if lock(&late).is_some() {
                 return;
             }
             let result = catch_unwind(AssertUnwindSafe(work));
             let result = result.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload).into()));
             if let Err(cause) = result {
-                lock(&state).late.get_or_insert(StreamError::Failed { device, cause: cause.into() });
+                lock(&late).get_or_insert(StreamError::Failed { device, cause: cause.into() });
             }
         };
         if let Err(error) = self.host(run) {
@@ -227,12 +247,7 @@ impl Stream for CudaStream {
         match any.downcast_ref::<CudaEvent>() {
             // Known already, so that the end of an operation that waits carries it.
             Some(CudaEvent { failure: Some(failure), .. }) => self.note(failure.clone()),
-            Some(own) if own.handle.is_null() => {}
-            Some(own) => self.call(&|| "waiting for an event".into(), || {
-                let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-                // SAFETY: both handles are alive; the driver keeps the event until the wait is over.
-                unsafe { result::stream::wait_event(self.handle, own.handle, flags) }.map_err(text)
-            }),
+            Some(own) => self.wait_for(own),
             None => {
                 let event = event.clone();
                 self.enqueue(Box::new(move || Ok(event.synchronize()?)));
@@ -243,11 +258,11 @@ impl Stream for CudaStream {
     fn on_complete(&self, callback: Callback) {
         let state = self.state.clone();
         let run = move || {
-            let failure = {
+            let (failure, late) = {
                 let mut state = lock(&state);
-                let late = state.late.take();
-                state.failure.take().or(late)
+                (state.failure.take(), state.late.clone())
             };
+            let failure = failure.or_else(|| lock(&late).take());
             callback(failure.map_or(Ok(()), Err));
         };
         // Without a driver nobody would be told.
@@ -310,6 +325,35 @@ impl LaunchStream for CudaStream {
         });
     }
 
+    unsafe fn copy_rows(&self, rows: Rows) {
+        let Rows { source, source_stride, target, target_stride, width, count } = rows;
+        if width == 0 || count == 0 {
+            return;
+        }
+        let there = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
+        let copy = sys::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: there,
+            srcHost: std::ptr::null(),
+            srcDevice: source as sys::CUdeviceptr,
+            srcArray: std::ptr::null_mut(),
+            srcPitch: source_stride,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: there,
+            dstHost: std::ptr::null_mut(),
+            dstDevice: target as sys::CUdeviceptr,
+            dstArray: std::ptr::null_mut(),
+            dstPitch: target_stride,
+            WidthInBytes: width,
+            Height: count,
+        };
+        let what = || format!("a copy of {count} rows of {width} bytes");
+        // SAFETY: the caller promised that all rows are valid; the driver copies the description.
+        self.call(&what, || unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, self.handle).result().map_err(text) });
+    }
+
     fn begin_capture(&self) -> Result<(), DriverError> {
         self.shared.enter()?;
         if let Some(failure) = &lock(&self.state).failure {
@@ -349,12 +393,27 @@ impl LaunchStream for CudaStream {
         lock(&self.state).launched.extend(graph.kernels.iter().cloned());
     }
 
+    fn follow(&self, event: &Arc<dyn Event>) {
+        let any: &dyn Any = &**event;
+        match any.downcast_ref::<CudaEvent>() {
+            Some(own) => self.wait_for(own),
+            None => {
+                let event = event.clone();
+                self.enqueue(Box::new(move || {
+                    // Whose failure it is is told of it elsewhere.
+                    let _ = event.synchronize();
+                    Ok(())
+                }));
+            }
+        }
+    }
+
     fn close(&self) -> Arc<dyn Event> {
-        let (failure, launched) = {
+        let (failure, launched, late) = {
             let mut state = lock(&self.state);
-            (state.failure.take(), std::mem::take(&mut state.launched))
+            (state.failure.take(), std::mem::take(&mut state.launched), std::mem::take(&mut state.late))
         };
-        self.event(failure, launched, Some(self.state.clone()))
+        self.event(failure, launched, Some(late))
     }
 }
 
@@ -385,7 +444,7 @@ impl Event for CudaEvent {
             let outcome = unsafe { result::event::synchronize(self.handle) };
             ended = outcome.map_err(|e| error(of(&self.launched, &text(e))));
         }
-        let late = self.late.as_ref().and_then(|state| lock(state).late.take());
+        let late = self.late.as_ref().and_then(|late| lock(late).clone());
         // What was refused at once is the cause of what followed; work before it has ended by now.
         self.failure.clone().or(late).map_or(ended, Err)
     }

@@ -1,0 +1,235 @@
+//! Random programs over arrays of a GPU made of the host, equal to running them one operation after the other.
+//!
+//! Operations are enqueued while those before them are not done, on streams of which any may go on, so an event that is
+//! missing or memory that is given back too early shows, and an error must reach what was enqueued behind it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "common/random_programs.rs"]
+mod random_programs;
+
+use std::sync::Arc;
+
+use random_programs::{Random, Watchdog, seeds};
+use tensorc_abi::DType;
+use tensorc_runtime::array::{self, Chunk, Launch, Source, Space, Target, View};
+use tensorc_runtime::engine::{EngineConfig, EngineKind, Name, Property, WaitError};
+use tensorc_runtime::gpu::{Code, Driver, Entry, Function, HostDriver, HostKernel};
+use tensorc_runtime::storage::{PoolConfig, StorageConfig};
+use tensorc_runtime::{Device, TensorMut, TensorRef};
+
+const GPU: Device = Device::accelerator(0);
+const HOST: Device = Device::cpu(0);
+static NAME: Name = Name::from_static("step");
+/// Elements of an array, and of the part of it that some operations write.
+const LEN: usize = 256;
+const PART: usize = 64;
+
+type Numbers = Vec<i32>;
+
+fn bytes(numbers: &[i32]) -> Vec<u8> {
+    numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+fn numbers(bytes: &[u8]) -> Numbers {
+    bytes.chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// What every operation computes, cheap and not commutative.
+fn mix(a: &[i32], b: &[i32]) -> Numbers {
+    a.iter().zip(b).map(|(a, b)| a.wrapping_mul(3).wrapping_add(b.wrapping_mul(5)).wrapping_add(1)).collect()
+}
+
+/// Kernels: `mix` of two arrays, of two parts, and one that fails.
+fn kernels(driver: &dyn Driver) -> Vec<Function> {
+    let kernel = |name: &str, len: usize, fails: bool| {
+        let run = move |buffers: &mut [Vec<u8>]| {
+            if fails {
+                return Err("it cannot".into());
+            }
+            buffers[2] = bytes(&mix(&numbers(&buffers[0]), &numbers(&buffers[1])));
+            Ok(())
+        };
+        let buffers = vec![(len * 4, false), (len * 4, false), (len * 4, true)];
+        let entry = Entry { name: name.into(), blocks: 1, threads: 32, ..Entry::default() };
+        (entry, HostKernel { buffers, run: Arc::new(run) })
+    };
+    let all = vec![kernel("mix", LEN, false), kernel("part", PART, false), kernel("fail", LEN, true)];
+    driver.load(Code::Host(all)).unwrap()
+}
+
+/// Arrays of the device, then of the host, and what a serial run leaves in each: none after an error.
+struct Program {
+    space: Space,
+    functions: Vec<Function>,
+    arrays: Vec<View>,
+    serial: Vec<Option<Numbers>>,
+    failures: usize,
+}
+
+/// An array of ones.
+fn array(space: &Space, device: Device) -> View {
+    let dims = [LEN as u64];
+    let view = View::whole(Chunk::new(space, device, 4 * LEN as u64), DType::I32, &dims).unwrap();
+    let given = Source::Host { dtype: DType::I32, dims: dims.into_iter().collect(), data: bytes(&[1; LEN]).into() };
+    let (property, outputs) = (Property::CopyToDevice, vec![Target::write(view.clone())]);
+    let request = Launch { name: &NAME, device: GPU, property, priority: 0, inputs: vec![given], outputs };
+    let body = |inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]| {
+        outputs[0].data.copy_from_slice(inputs[0].data);
+        Ok(())
+    };
+    array::launch(space, request, body).unwrap();
+    view
+}
+
+impl Program {
+    fn new(config: EngineConfig, seed: u64, limit: Option<u64>) -> Program {
+        let driver: Arc<dyn Driver> = Arc::new(HostDriver::with_seed(GPU, seed));
+        let functions = kernels(&*driver);
+        let pool = PoolConfig { limit, ..PoolConfig::default() };
+        let storage = StorageConfig { devices: [(GPU, pool)].into(), ..StorageConfig::default() };
+        let space = Space::with_driver(config, storage, Some(driver)).unwrap();
+        let on = |device| (0..5).map(|_| array(&space, device)).collect::<Vec<_>>();
+        let arrays = [on(GPU), on(HOST)].concat();
+        let serial = vec![Some(vec![1; LEN]); arrays.len()];
+        Program { space, functions, arrays, serial, failures: 0 }
+    }
+
+    fn request(&self, property: Property, inputs: Vec<Source>, output: Target) -> Launch<'static> {
+        Launch { name: &NAME, device: GPU, property, priority: 0, inputs, outputs: vec![output] }
+    }
+
+    fn view(&self, index: usize) -> Source {
+        Source::View(self.arrays[index].clone())
+    }
+
+    /// A kernel over two arrays of the device, the third of which is written.
+    fn kernel(&mut self, [a, b, out]: [usize; 3], fails: bool) {
+        let target = Target::write(self.arrays[out].clone());
+        let request = self.request(Property::Normal, vec![self.view(a), self.view(b)], target);
+        self.enqueue(request, if fails { 2 } else { 0 });
+        let whole = self.serial[a].as_ref().zip(self.serial[b].as_ref()).map(|(a, b)| mix(a, b));
+        self.failures += usize::from(fails && whole.is_some());
+        self.serial[out] = whole.filter(|_| !fails);
+    }
+
+    /// A kernel over the beginning of two arrays, which writes a part of the third.
+    fn part(&mut self, [a, b, out]: [usize; 3], at: usize) {
+        let rows = |view: &View, at: usize| view.rows(at as u64, (at + PART) as u64).unwrap();
+        let inputs = [a, b].map(|i| Source::View(rows(&self.arrays[i], 0))).to_vec();
+        let request = self.request(Property::Normal, inputs, Target::write(rows(&self.arrays[out], at)));
+        self.enqueue(request, 1);
+        let part = self.serial[a].as_ref().zip(self.serial[b].as_ref()).map(|(a, b)| mix(&a[..PART], &b[..PART]));
+        let old = self.serial[out].take();
+        self.serial[out] = part.zip(old).map(|(part, mut old)| {
+            old[at..at + PART].copy_from_slice(&part);
+            old
+        });
+    }
+
+    fn enqueue(&self, request: Launch<'_>, function: usize) {
+        let function = self.functions[function].clone();
+        let pushed = array::enqueue(&self.space, request, move |queue, reads, writes| {
+            let arguments = [reads[0].address, reads[1].address, writes[0].address];
+            // SAFETY: `enqueue` gives addresses of tensors of these sizes, and keeps them.
+            unsafe { queue.stream().launch(&function, &arguments) };
+            Ok(())
+        });
+        pushed.unwrap();
+    }
+
+    /// A function of the host over any two arrays.
+    fn host(&mut self, property: Property, [a, b, out]: [usize; 3]) {
+        let target = Target::write(self.arrays[out].clone());
+        let request = self.request(property, vec![self.view(a), self.view(b)], target);
+        let body = |inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]| {
+            outputs[0].data.copy_from_slice(&bytes(&mix(&numbers(inputs[0].data), &numbers(inputs[1].data))));
+            Ok(())
+        };
+        array::launch(&self.space, request, body).unwrap();
+        self.serial[out] = self.serial[a].as_ref().zip(self.serial[b].as_ref()).map(|(a, b)| mix(a, b));
+    }
+
+    /// One of so many kinds of steps.
+    fn step(&mut self, random: &mut Random, kinds: usize) {
+        let mut three = |count| [random.below(count), random.below(count), random.below(count)];
+        let (three, mixed) = (three(5), three(10));
+        match random.below(kinds) {
+            0..6 => self.kernel(three, false),
+            6 => self.kernel(three, random.one_in(4)),
+            7..9 => self.part(three, PART * random.below(LEN / PART)),
+            // Distances that suit no kernel: the operation works on copies.
+            9 => self.part(three, 1 + random.below(LEN - PART)),
+            10 => self.host(Property::Normal, mixed),
+            11..13 => self.host(Property::CopyToDevice, mixed),
+            13..15 => self.host(Property::CopyFromDevice, mixed),
+            _ => {
+                // The old memory goes when its last use is done.
+                let index = random.below(10);
+                self.arrays[index] = array(&self.space, if index < 5 { GPU } else { HOST });
+                self.serial[index] = Some(vec![1; LEN]);
+            }
+        }
+    }
+
+    /// Reads an array, which waits for it alone.
+    fn compare(&self, index: usize) {
+        let found = array::read(&self.space, &NAME, &self.arrays[index]);
+        match &self.serial[index] {
+            Some(expected) => assert!(numbers(&found.unwrap()) == *expected, "array {index}"),
+            None => {
+                let error = found.unwrap_err().to_string();
+                assert!(error.ends_with("kernel `fail`: it cannot"), "{error}");
+            }
+        }
+    }
+}
+
+fn check(seed: u64, config: EngineConfig, limit: Option<u64>) {
+    let steps = if cfg!(miri) { 40 } else { 400 };
+    let _watchdog = Watchdog::new(format!("the program of seed {seed} with {config:?}"));
+    let random = &mut Random(seed);
+    let mut program = Program::new(config, seed, limit);
+    for _ in 0..steps {
+        // Arrays that are made anew hold memory until operations far behind have run.
+        program.step(random, if limit.is_some() { 15 } else { 16 });
+        if random.one_in(50) {
+            program.compare(random.below(10));
+        }
+    }
+    match program.space.engine().wait_all() {
+        Ok(()) => assert_eq!(program.failures, 0),
+        Err(WaitError::Failures(found)) => {
+            assert_eq!(found.listed.len() + found.omitted as usize, program.failures, "{found}");
+        }
+        Err(other) => panic!("{other}"),
+    }
+    (0..10).for_each(|index| program.compare(index));
+    let in_use = program.space.storage().stats(GPU).in_use;
+    let size = program.space.storage().size(GPU, 4 * LEN as u64).unwrap();
+    assert!(in_use <= 5 * size, "{in_use} bytes in use");
+}
+
+#[test]
+fn programs_on_streams_equal_serial() {
+    for seed in seeds(20) {
+        check(seed, EngineConfig::default(), None);
+    }
+}
+
+#[test]
+fn other_engines_equal_serial_on_streams() {
+    for seed in seeds(5) {
+        for kind in [EngineKind::Naive, EngineKind::Pooled] {
+            check(100 + seed, EngineConfig { kind, ..EngineConfig::default() }, None);
+        }
+    }
+}
+
+/// Hardly more memory than the arrays need: what is enqueued waits for it.
+#[test]
+fn little_memory_slows_programs_down() {
+    for seed in seeds(5) {
+        check(200 + seed, EngineConfig::default(), Some(8 * 4 * LEN as u64));
+    }
+}
