@@ -28,7 +28,7 @@ use crate::support::compare::{data, tensor};
 use crate::support::launches::{Recorder, Repeated, entry, execute, unnoticed};
 
 /// Inputs and body of a graph, `T` for an element type, and whether groups of warps multiply.
-const PROGRAMS: [(&str, &str, &str, bool); 16] = [
+const PROGRAMS: [(&str, &str, &str, bool); 19] = [
     ("product", "%x: T[70, 136], %w: T[136, 72]", "%y = matmul(%x, %w)", true),
     (
         "layer",
@@ -68,8 +68,56 @@ const PROGRAMS: [(&str, &str, &str, bool); 16] = [
         true,
     ),
     ("one matrix for two", "%x: T[2, 3, 70, 64], %w: T[3, 64, 64]", "%y = matmul(%x, %w)", false),
-    ("terms of other batches", "%x: T[2, 70, 72], %w: T[2, 72, 64]", "%y = matmul(%x, %w)", false),
+    ("terms of other batches", "%x: T[2, 70, 72], %w: T[2, 72, 64]", "%y = matmul(%x, %w)", true),
+    ("a matrix for each batch", "%x: T[2, 3, 25, 72], %w: T[2, 1, 72, 80]", "%y = matmul(%x, %w)", true),
+    (
+        "heads side by side of many terms",
+        "%x: T[2, 65, 3, 72], %w: T[2, 80, 3, 72]",
+        "%t = transpose(%x) {perm = [0, 2, 1, 3]} %v = transpose(%w) {perm = [0, 2, 3, 1]} %y = matmul(%t, %v)",
+        true,
+    ),
+    (
+        "batches at odd distances",
+        "%x: T[3, 65, 70], %w: T[3, 80, 70]",
+        "%v = transpose(%w) {perm = [0, 2, 1]} %y = matmul(%x, %v)",
+        false,
+    ),
     ("short rows of a batch", "%x: T[2, 40, 64], %w: T[2, 64, 64]", "%y = matmul(%x, %w)", false),
+];
+
+/// The same of f32 that may be rounded to tf32.
+const ROUNDED_PROGRAMS: [(&str, &str, &str, bool); 6] = [
+    (
+        "layer of f32",
+        "%x: T[72, 104], %w: T[200, 104], %b: T[200]",
+        "%t = transpose(%w) {perm = [1, 0]} %p = matmul(%x, %t) %s = add(%p, %b) %y = gelu(%s)",
+        true,
+    ),
+    (
+        "layer of many rows",
+        "%x: T[2, 70, 64], %w: T[68, 64]",
+        "%t = transpose(%w) {perm = [1, 0]} %y = matmul(%x, %t)",
+        true,
+    ),
+    (
+        "heads of f32",
+        "%x: T[2, 65, 3, 68], %w: T[2, 70, 3, 68]",
+        "%t = transpose(%x) {perm = [0, 2, 1, 3]} %v = transpose(%w) {perm = [0, 2, 3, 1]} %y = matmul(%t, %v)",
+        true,
+    ),
+    ("columns of f32 side by side", "%x: T[70, 64], %w: T[64, 72]", "%y = matmul(%x, %w)", false),
+    (
+        "rows of f32 side by side",
+        "%x: T[64, 72], %w: T[72, 64]",
+        "%t = transpose(%x) {perm = [1, 0]} %v = transpose(%w) {perm = [1, 0]} %y = matmul(%t, %v)",
+        false,
+    ),
+    (
+        "short rows of f32",
+        "%x: T[70, 66], %w: T[72, 66]",
+        "%t = transpose(%w) {perm = [1, 0]} %y = matmul(%x, %t)",
+        false,
+    ),
 ];
 
 /// Instructions that order threads, the copy engine and matrix units.
@@ -91,15 +139,17 @@ fn graph(compiler: &Compiler, inputs: &str, body: &str, dtype: &str) -> Graph {
 }
 
 fn compiler() -> Compiler {
-    compiler_for(interpreted())
+    compiler_for(interpreted(), false)
 }
 
 fn interpreted() -> Arc<dyn Driver> {
     tensorc::gpu::interpreted_as(Device::accelerator(0), Capability::Sm90a)
 }
 
-fn compiler_for(gpu: Arc<dyn Driver>) -> Compiler {
-    Compiler::new(Options { gpu: Some(gpu), threads: Some(1), ..Options::default() }).unwrap()
+fn compiler_for(gpu: Arc<dyn Driver>, tf32: bool) -> Compiler {
+    let mut options = Options { gpu: Some(gpu), threads: Some(1), ..Options::default() };
+    options.passes.tf32 = tf32;
+    Compiler::new(options).unwrap()
 }
 
 /// The kernels of a graph as the compiler writes them for its GPU.
@@ -116,11 +166,16 @@ fn kernels(compiler: &Compiler, graph: &Graph) -> Vec<Kernel> {
 #[test]
 fn products_agree_with_the_interpreter() {
     let recorder = Recorder::new(interpreted());
-    let (gpu, reference) = (compiler_for(recorder.clone()), Compiler::new(Options::default()).unwrap());
-    for (i, (name, inputs, body, grouped)) in PROGRAMS.iter().enumerate() {
-        let (dtype, tolerance) = if i % 2 == 0 { (DType::BF16, 1.6e-2) } else { (DType::F16, 2e-3) };
-        let graph = graph(&gpu, inputs, body, dtype.name());
-        let kernels = kernels(&gpu, &graph);
+    let [half, rounding] = [false, true].map(|tf32| compiler_for(recorder.clone(), tf32));
+    let reference = Compiler::new(Options::default()).unwrap();
+    for (i, (name, inputs, body, grouped)) in PROGRAMS.iter().chain(&ROUNDED_PROGRAMS).enumerate() {
+        let (gpu, dtype, tolerance) = match i {
+            i if i >= PROGRAMS.len() => (&rounding, DType::F32, 1e-3),
+            i if i % 2 == 0 => (&half, DType::BF16, 1.6e-2),
+            _ => (&half, DType::F16, 2e-3),
+        };
+        let graph = graph(gpu, inputs, body, dtype.name());
+        let kernels = kernels(gpu, &graph);
         let by_groups = kernels.iter().any(|kernel| !kernel.tensor_maps().is_empty());
         assert_eq!(by_groups, *grouped, "{name}");
         let mut rng = Rng::new(i as u64);
@@ -160,7 +215,7 @@ fn order_that_is_left_out_is_found() {
         return;
     }
     let recorder = Recorder::new(interpreted());
-    let gpu = compiler_for(recorder.clone());
+    let gpu = compiler_for(recorder.clone(), false);
     let graph = graph(&gpu, "%x: T[64, 640], %w: T[640, 64]", "%y = matmul(%x, %w)", "bf16");
     let mut rng = Rng::new(2);
     let mut given = |name: &'static str| {
@@ -226,15 +281,19 @@ fn the_machine_code_multiplies_by_groups() {
         return;
     }
     let (Some(ptxas), Some(nvdisasm)) = (ptxas(), tool("nvdisasm", DISASSEMBLER)) else { return };
-    let compiler = compiler();
+    let (compiler, rounding) = (compiler(), compiler_for(interpreted(), true));
     let scratch = tempfile::tempdir().unwrap();
     let (source, code) = (scratch.path().join("k.ptx"), scratch.path().join("k.cubin"));
-    for (x, w) in [("x", "w"), ("x", "v"), ("t", "w"), ("t", "v")] {
-        let inputs = "%x: T[4096, 4096], %w: T[4096, 4096], %b: T[4096]";
+    let usual = "%x: T[4096, 4096], %w: T[4096, 4096], %b: T[4096]";
+    let heads = "%x: T[2, 8, 4096, 128], %w: T[2, 8, 128, 4096], %b: T[4096]";
+    let turned = [(usual, "x", "w"), (usual, "x", "v"), (usual, "t", "w"), (usual, "t", "v"), (heads, "x", "w")];
+    let all = turned.into_iter().map(|case| (case, "bf16")).chain([((usual, "x", "v"), "f32")]);
+    for ((inputs, x, w), dtype) in all {
+        let compiler = if dtype == "f32" { &rounding } else { &compiler };
         let t = if x == "t" { "%t = transpose(%x) {perm = [1, 0]}" } else { "" };
         let v = if w == "v" { "%v = transpose(%w) {perm = [1, 0]}" } else { "" };
         let body = format!("{t} {v} %p = matmul(%{x}, %{w}) %s = add(%p, %b) %y = gelu(%s)");
-        let kernels = kernels(&compiler, &graph(&compiler, inputs, &body, "bf16"));
+        let kernels = kernels(compiler, &graph(compiler, inputs, &body, dtype));
         fs::write(&source, tensorc::gpu::ptx(&kernels, Capability::Sm90a).unwrap()).unwrap();
         let output = Command::new(&ptxas).args(["-v", "-arch=sm_90a", "-o"]).arg(&code).arg(&source).output().unwrap();
         let report = String::from_utf8_lossy(&output.stderr);
@@ -245,12 +304,10 @@ fn the_machine_code_multiplies_by_groups() {
         let output = Command::new(&nvdisasm).arg(&code).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         let count = |word: &str| text.matches(word).count();
-        assert_eq!(
-            count("HGMMA.64x256x16.F32.BF16"),
-            8,
-            "the first step and one of the loop, four times 16 terms each"
-        );
-        assert!(count("UTMALDG.2D") >= 2, "both operands are fetched by the copy engine");
+        let products = if dtype == "f32" { "HGMMA.64x256x8.F32.TF32" } else { "HGMMA.64x256x16.F32.BF16" };
+        assert_eq!(count(products), 8, "the first step and one of the loop, four times 32 bytes of terms each");
+        let copies = if inputs == heads { "UTMALDG.3D" } else { "UTMALDG.2D" };
+        assert!(count(copies) >= 2, "both operands are fetched by the copy engine");
         assert_eq!(count("USETMAXREG"), 2, "registers go from one role to the other");
         assert_eq!((count("LDL"), count("STL")), (0, 0), "no memory of a thread's own");
     }

@@ -17,7 +17,8 @@ use tensorc_abi::DType;
 pub use build::{KernelBuilder, LoopRange};
 pub use gpu::{Launch, Mma, Place, WARP, warp_matrix};
 pub use group::{
-    GROUP, GROUP_ROWS, GroupMma, PANEL, Role, TILE_ALIGNMENT, TensorMap, TileCopy, TileOperand, group_acc, swizzled,
+    BatchAxis, GROUP, GROUP_ROWS, GroupMma, Role, TILE_ALIGNMENT, TensorMap, TileCopy, TileOperand, group_acc, panel,
+    swizzled, tf32,
 };
 
 use crate::index::Index;

@@ -8,7 +8,7 @@ use tensorc_abi::DType;
 
 use crate::diag::{Code, Diagnostic, Result};
 use crate::index::{Index, Interval};
-use crate::kir::{Buf, Kernel, LoopKind, Operand, Space, Stmt, Var};
+use crate::kir::{Buf, GroupMma, Kernel, LoopKind, Operand, Space, Stmt, Var};
 use crate::scalar::{Scalar, ScalarOp};
 
 use gpu::{Level, Spread};
@@ -313,12 +313,12 @@ impl Verifier<'_> {
             return Err(format!("`{}` is allocated in a vector loop", info.name));
         }
         let wanted = match info.space {
-            Space::Tile => info.dtype.size() == 2,
+            Space::Tile => GroupMma::takes(info.dtype),
             Space::Barrier => info.dtype == DType::I64,
             _ => true,
         };
         if !wanted {
-            return Err(format!("`{}`: tiles hold elements of 16 bits, barriers are i64", info.name));
+            return Err(format!("`{}`: tiles hold f16, bf16 or f32, barriers are i64", info.name));
         }
         if info.space.is_shared() != (self.level == Level::Grid) {
             return Err(format!("`{}`: exactly shared memory is allocated in the grid loop", info.name));

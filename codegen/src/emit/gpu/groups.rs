@@ -1,4 +1,4 @@
-//! Contractions of f16 and bf16 by groups of warps, for GPUs of compute capability 9.0a.
+//! Contractions of f16 and bf16, and of f32 that may be rounded to tf32, by groups of warps, for GPUs of compute capability 9.0a.
 //!
 //! One group of each block has the copy engine fetch tiles of both operands, some steps ahead; two others multiply them,
 //! half of the rows each, and compute what follows where their sums are. Barriers tell which tiles are there and
@@ -10,8 +10,8 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::NodeKind;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{
-    Buf, GROUP, GROUP_ROWS, GroupMma, LoopKind, Operand, PANEL, Place, Space as Memory, Stmt, TensorMap, TileCopy,
-    TileOperand, WARP,
+    BatchAxis, Buf, GROUP, GROUP_ROWS, GroupMma, LoopKind, Operand, Place, Space as Memory, Stmt, TensorMap, TileCopy,
+    TileOperand, WARP, panel,
 };
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 
@@ -26,8 +26,6 @@ const ROWS: u64 = GROUPS * GROUP_ROWS as u64;
 /// Groups that multiply, and one that fetches, with the registers of their threads.
 const THREADS: u64 = (GROUPS + 1) * GROUP as u64;
 const REGISTERS: (u32, u32) = (240, 24);
-/// Terms of a step.
-const DEPTH: u64 = PANEL as u64;
 /// Steps of which tiles are in shared memory.
 const STAGES: u64 = 4;
 /// Blocks that run at once: multiprocessors of an H100 or H200.
@@ -36,17 +34,21 @@ const BLOCKS: u64 = 132;
 const COLUMNS: [u64; 3] = [256, 128, 64];
 /// Rows of tiles that go together, so that what blocks read at a time stays near.
 const NEAR: u64 = 16;
-/// Elements in 16 bytes, at whose multiples rows of a matrix begin that the copy engine reads.
-const PIECE: i64 = 8;
+/// Bytes at whose multiples rows of a matrix begin that the copy engine reads.
+const PIECE: i64 = 16;
+/// Fewest rows, columns and terms that are worth it.
+const FEWEST: u64 = 64;
 
 /// One operand.
 #[derive(Clone, Debug)]
 struct Side {
-    /// As [`Matrix::steps`].
-    steps: Vec<[u64; 2]>,
     /// As the copy engine sees it, in boxes of one panel, or of a whole tile if terms lie side by side.
     map: TensorMap,
+    /// For each of its batch axes the position among those of the product.
+    batch: Vec<usize>,
     along_terms: bool,
+    /// Terms of a step: as many as a row of a panel has elements.
+    depth: u64,
     /// Rows or columns of the result in a tile.
     length: u64,
     tiles: Buf,
@@ -55,37 +57,36 @@ struct Side {
 impl Side {
     /// Elements of a tile.
     fn elements(&self) -> u64 {
-        self.length * DEPTH
+        self.length * self.depth
     }
 
     /// Tiles from element `at` on as an operand of a product.
     fn operand(&self, at: Index) -> TileOperand {
-        let panels = (!self.along_terms).then_some((PANEL as u64 * DEPTH) as u32);
+        let panels = (!self.along_terms).then_some((self.depth * self.depth) as u32);
         TileOperand { at: Place::new(self.tiles, at), panels }
     }
 }
 
-/// An operand as a matrix in memory: how far its rows lie apart, and whether they are rows of terms. The operands of all batches are
-/// parts of one matrix.
+/// An operand as matrices in memory: how far their rows lie apart, and whether they are rows of terms.
 #[derive(Clone)]
 pub struct Matrix {
     stride: u64,
     along_terms: bool,
-    /// Rows and columns of the whole.
-    extents: [u64; 2],
-    /// Rows and columns from one batch to the next, by groups of batch axes.
-    steps: Vec<[u64; 2]>,
+    rows: u64,
+    columns: u64,
+    /// The axes of the matrices of batches, those of near neighbours first, and their positions among the product's; an operand
+    /// that is the same along an axis does not have it.
+    batch: Vec<(BatchAxis, usize)>,
 }
 
 /// Both operands as matrices, if groups of warps can multiply them and it is worth it.
 pub fn matrices(cluster: &Cluster<'_>, product: &Product<'_>, uses: &Uses) -> Result<Option<[Matrix; 2]>> {
     let axes = &product.axes;
     let dtype = cluster.ty(product.operands[0])?.dtype;
-    // What a tile has beyond the terms of a batch is another batch's, not zeros.
-    let whole = axes.batch.is_empty() || total(&axes.terms).is_multiple_of(DEPTH);
-    let plain = whole && [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| g.len() == 1);
-    let large = [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| total(g) >= PANEL as u64);
-    if !plain || !large || !GroupMma::takes(dtype) || cluster.ty(product.operands[1])?.dtype != dtype {
+    let plain = [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| g.len() == 1);
+    let large = [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| total(g) >= FEWEST);
+    let taken = GroupMma::takes(dtype) && (dtype != DType::F32 || cluster.tf32);
+    if !plain || !large || !taken || cluster.ty(product.operands[1])?.dtype != dtype {
         return Ok(None);
     }
     match (matrix(cluster, product, 0, uses)?, matrix(cluster, product, 1, uses)?) {
@@ -117,23 +118,32 @@ fn matrix(cluster: &Cluster<'_>, product: &Product<'_>, operand: usize, uses: &U
         (1, stride) => (stride, own.extent, false),
         _ => return Ok(None),
     };
-    if stride < columns as i64 || stride % PIECE != 0 {
+    let dtype = cluster.ty(v)?.dtype;
+    // Matrix units take operands of 32 bits by terms alone.
+    if dtype.size() != 2 && !along_terms {
         return Ok(None);
     }
+    let apart = |stride: i64| stride > 0 && stride * dtype.size() as i64 % PIECE == 0;
     let rows = if along_terms { own.extent } else { term.extent };
-    let (stride, mut extents, mut steps) = (stride as u64, [rows, columns], vec![]);
-    for group in &product.axes.batch {
-        let Ok(apart) = u64::try_from(step(group.axis)) else { return Ok(None) };
-        let apart = [apart / stride, apart % stride];
-        (0..2).for_each(|i| extents[i] += (group.extent - 1) * apart[i]);
-        steps.push(apart);
+    let mut batch = vec![];
+    for (i, group) in product.axes.batch.iter().enumerate() {
+        match step(group.axis) {
+            0 => {}
+            stride if apart(stride) => batch.push((BatchAxis { extent: group.extent, stride: stride as u64 }, i)),
+            _ => return Ok(None),
+        }
     }
-    Ok((extents[1] <= stride).then_some(Matrix { stride, along_terms, extents, steps }))
+    batch.sort_by_key(|(axis, _)| axis.stride);
+    let fits = stride >= columns as i64 && apart(stride) && batch.len() <= TensorMap::MOST_BATCH;
+    Ok(fits.then_some(Matrix { stride: stride as u64, along_terms, rows, columns, batch }))
 }
 
 struct Tiles<'a> {
     product: &'a Product<'a>,
     sides: [Side; 2],
+    dtype: DType,
+    /// Terms of a step.
+    depth: u64,
     /// Which tiles are there, and which are free.
     full: Buf,
     empty: Buf,
@@ -164,25 +174,29 @@ pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, matrices: [Matrix; 2]) -
     let columns = COLUMNS.into_iter().find(busy).unwrap_or(COLUMNS[2]);
     let across = extents[1].div_ceil(columns);
     let lengths = [ROWS, columns];
+    let dtype = e.cluster.ty(product.operands[0])?.dtype;
+    let depth = panel(dtype) as u64;
     let mut maps = vec![];
     for (i, matrix) in matrices.iter().enumerate() {
         let buf = e.input(product.operands[i].node)?;
-        let box_rows = if matrix.along_terms { lengths[i] } else { DEPTH } as u32;
-        let [rows, columns] = matrix.extents;
-        maps.push(TensorMap { buf, rows, columns, stride: matrix.stride, box_rows });
+        let box_rows = if matrix.along_terms { lengths[i] } else { depth } as u32;
+        let Matrix { rows, columns, stride, .. } = *matrix;
+        let batch = matrix.batch.iter().map(|(axis, _)| *axis).collect();
+        maps.push(TensorMap { buf, rows, columns, stride, box_rows, batch });
     }
-    let dtype = e.cluster.ty(product.operands[0])?.dtype;
     let blocks = BLOCKS.min(batch * down * across);
     e.looped("b", range(blocks), LoopKind::Grid, |e, block| {
         let side = |e: &mut Inliner<'_>, i: usize| {
-            let tiles = e.alloc("tiles", dtype, STAGES * lengths[i] * DEPTH, Memory::Tile);
-            let Matrix { along_terms, ref steps, .. } = matrices[i];
-            Side { map: maps[i].clone(), along_terms, length: lengths[i], tiles, steps: steps.clone() }
+            let tiles = e.alloc("tiles", dtype, STAGES * lengths[i] * depth, Memory::Tile);
+            let batch = matrices[i].batch.iter().map(|(_, position)| *position).collect();
+            let along_terms = matrices[i].along_terms;
+            Side { map: maps[i].clone(), batch, along_terms, depth, length: lengths[i], tiles }
         };
         let sides = [side(e, 0), side(e, 1)];
         let full = e.alloc("full", DType::I64, STAGES, Memory::Barrier);
         let empty = e.alloc("empty", DType::I64, STAGES, Memory::Barrier);
-        let tiles = Tiles { product, sides, full, empty, batch, down, across, steps: terms.div_ceil(DEPTH) };
+        let steps = terms.div_ceil(depth);
+        let tiles = Tiles { product, sides, dtype, depth, full, empty, batch, down, across, steps };
         e.looped("t", range(THREADS), LoopKind::Threads, |e, thread| {
             let warps = |groups: u64| (groups * (GROUP / WARP) as u64) as u32;
             e.b.push(Stmt::InitBarriers { buf: full, arrivals: 1 });
@@ -256,7 +270,8 @@ impl Tiles<'_> {
                         barrier: Place::new(self.empty, slot.clone()),
                         phase: lap.offset(-1),
                     });
-                    let bytes = self.sides.iter().map(|s| s.elements() * 2).sum::<u64>() as u32;
+                    let elements: u64 = self.sides.iter().map(Side::elements).sum();
+                    let bytes = elements as u32 * self.dtype.size() as u32;
                     e.b.push(Stmt::Arrive { barrier: Place::new(self.full, slot.clone()), bytes });
                     (0..2).try_for_each(|i| self.fetch(e, i, &at, &k, &slot))
                 })
@@ -267,18 +282,14 @@ impl Tiles<'_> {
     /// Begins to fetch the tile of an operand for a step.
     fn fetch(&self, e: &mut Inliner<'_>, side: usize, at: &At, step: &Index, slot: &Index) -> Result<()> {
         let (first, side) = (&at.first[side], &self.sides[side]);
-        let batch = [0, 1].map(|i| {
-            let steps = at.batch.iter().zip(&side.steps).map(|(digit, step)| digit.scale(step[i] as i64));
-            steps.fold(Index::default(), |sum, step| sum.add(&step))
-        });
-        let (into, term) = (slot.scale(side.elements() as i64), step.scale(DEPTH as i64));
-        let copy = |into: Index, [row, column]: [Index; 2]| {
-            let at = [row.add(&batch[0]), column.add(&batch[1])];
+        let (into, term) = (slot.scale(side.elements() as i64), step.scale(self.depth as i64));
+        let copy = |into: Index, place: [Index; 2]| {
             let barrier = Place::new(self.full, slot.clone());
             Stmt::CopyTile(Box::new(TileCopy {
                 into: Place::new(side.tiles, into),
                 map: side.map.clone(),
-                at,
+                at: place,
+                batch: side.batch.iter().map(|i| at.batch[*i].clone()).collect(),
                 barrier,
             }))
         };
@@ -286,9 +297,10 @@ impl Tiles<'_> {
             e.b.push(copy(into, [first.clone(), term]));
             return Ok(());
         }
-        e.looped("p", range(side.length / PANEL as u64), LoopKind::Unroll, |e, p| {
-            let panel = p.scale(PANEL as i64);
-            e.b.push(copy(into.add(&panel.scale(DEPTH as i64)), [term, first.add(&panel)]));
+        // A panel has as many columns as a step has terms.
+        e.looped("p", range(side.length / self.depth), LoopKind::Unroll, |e, p| {
+            let panel = p.scale(self.depth as i64);
+            e.b.push(copy(into.add(&panel.scale(self.depth as i64)), [term, first.add(&panel)]));
             Ok(())
         })
     }
@@ -307,11 +319,11 @@ impl Tiles<'_> {
         let product = |e: &mut Inliner<'_>, step: &Index| {
             let [slot, lap] = self.slot(e, turn, step);
             e.b.push(Stmt::AwaitBarrier { barrier: Place::new(self.full, slot.clone()), phase: lap });
-            let half = group.scale((GROUP_ROWS as u64 * DEPTH) as i64);
+            let half = group.scale((GROUP_ROWS as u64 * self.depth) as i64);
             let [a, b] = [0, 1].map(|i| slot.scale(self.sides[i].elements() as i64));
             let (a, b) = (self.sides[0].operand(a.add(&half)), self.sides[1].operand(b));
             let acc = Place::new(sums, Index::default());
-            let mma = GroupMma { acc, a, b, columns: columns as u32, depth: DEPTH as u32 };
+            let mma = GroupMma { acc, a, b, columns: columns as u32, depth: self.depth as u32 };
             e.b.push(Stmt::GroupMma(Box::new(mma)));
         };
         let free = |e: &mut Inliner<'_>, step: &Index| {
