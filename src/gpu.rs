@@ -165,6 +165,8 @@ pub(crate) fn module(_: &[Kernel], _: &[Entry], _: &[bool], _: Capability) -> Re
 
 #[cfg(test)]
 mod tests {
+    use tensorc_ir::DType;
+
     use super::*;
 
     /// What the copy engine must know of a matrix goes with the kernel, once for all copies of one form.

@@ -314,7 +314,7 @@ impl Matrices<'_> {
             let (a, b) = (alloc("a", 0), alloc("b", 1));
             tiles[0].load(e, &own.lane, (&first[0], &term), (&a, counts[0]))?;
             tiles[1].load(e, &own.lane, (&first[1], &term), (&b, counts[1]))?;
-            multiply(e, (&a, counts[0]), (&b, counts[1]), sums, self.dtype)
+            multiply(e, (&a, counts[0]), (&b, counts[1]), &Place::new(sums, Index::default()), self.dtype)
         })
     }
 
