@@ -449,8 +449,7 @@ fn the_assembler_takes_every_kernel() {
     let Some(ptxas) = ptxas() else { return };
     let compiler = compiler(true, false);
     // Of the kernel that sorts, which an operator brings along, the assembler keeps 32 registers and spills a few bytes.
-    let cases: Vec<Case> =
-        cases(&compiler).into_iter().filter(|case| !case.name.starts_with("sorted rows")).collect();
+    let cases: Vec<Case> = cases(&compiler).into_iter().filter(|case| !case.name.starts_with("sorted rows")).collect();
     let all: Vec<Kernel> = cases.iter().flat_map(|case| kernels(&compiler, case)).collect();
     // Sums of heads of more than 128 elements take more.
     let wide = cases.iter().filter(|case| case.name.contains("very wide") || case.name.contains("different widths"));

@@ -28,7 +28,7 @@ use crate::support::compare::{data, tensor};
 use crate::support::launches::{Recorder, Repeated, entry, execute, unnoticed};
 
 /// Inputs and body of a graph, `T` for an element type, and whether groups of warps multiply.
-const PROGRAMS: [(&str, &str, &str, bool); 19] = [
+const PROGRAMS: [(&str, &str, &str, bool); 20] = [
     ("product", "%x: T[70, 136], %w: T[136, 72]", "%y = matmul(%x, %w)", true),
     (
         "layer",
@@ -67,7 +67,14 @@ const PROGRAMS: [(&str, &str, &str, bool); 19] = [
         "%t = transpose(%x) {perm = [0, 2, 1, 3]} %v = transpose(%w) {perm = [0, 2, 3, 1]} %y = matmul(%t, %v)",
         true,
     ),
-    ("one matrix for two", "%x: T[2, 3, 70, 64], %w: T[3, 64, 64]", "%y = matmul(%x, %w)", false),
+    ("one matrix for two", "%x: T[2, 3, 70, 64], %w: T[3, 64, 64]", "%y = matmul(%x, %w)", true),
+    (
+        "heads that share keys",
+        "%q: T[2, 65, 3, 2, 64], %k: T[2, 70, 3, 64]",
+        "%x = transpose(%q) {perm = [0, 2, 3, 1, 4]} %t = transpose(%k) {perm = [0, 2, 3, 1]} \
+         %i = const i64[5] [2, 3, 1, 64, 70] %w = reshape(%t, %i) %y = matmul(%x, %w)",
+        true,
+    ),
     ("terms of other batches", "%x: T[2, 70, 72], %w: T[2, 72, 64]", "%y = matmul(%x, %w)", true),
     ("a matrix for each batch", "%x: T[2, 3, 25, 72], %w: T[2, 1, 72, 80]", "%y = matmul(%x, %w)", true),
     (

@@ -155,7 +155,7 @@ impl Machine<'_> {
                     Some(at) => {
                         let size = map.element_bytes;
                         let bytes = self.memory.fetch(map.argument, at as usize, size, visit, &self.clocks)?;
-                        value.extend(map.converted(&bytes));
+                        value.extend(map.converted(bytes));
                     }
                     None => value.extend(vec![0; map.element_bytes]),
                 }

@@ -27,6 +27,7 @@ const THREADS: u64 = SIDE * SIDE;
 const SMALLEST: u64 = 64;
 
 /// Axes by the operands that have them.
+#[derive(Clone, Debug)]
 pub(super) struct Axes {
     pub batch: Vec<Group>,
     pub rows: Vec<Group>,
@@ -64,7 +65,7 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str, by_groups: bool) -
         return Ok(None);
     }
     let args = cluster.body.args(*node);
-    let product = Product {
+    let mut product = Product {
         space,
         contraction: c,
         value: Value { node: *node, port: 0 },
@@ -74,11 +75,18 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str, by_groups: bool) -
         stored,
     };
     let mut e = Inliner::new(cluster, name, &space.dims)?;
-    let matrices = if by_groups { groups::matrices(cluster, &product, &uses)? } else { None };
-    match matrices {
-        Some(matrices) => groups::emit(&mut e, &product, matrices)?,
-        None if matrix::multiplies(cluster, &product)? => matrix::emit(&mut e, &product, &uses)?,
-        None => product.emit(&mut e, &uses)?,
+    if by_groups {
+        let axes = groups::axes(&product.axes);
+        let own = std::mem::replace(&mut product.axes, axes);
+        if let Some(matrices) = groups::matrices(cluster, &product, &uses)? {
+            groups::emit(&mut e, &product, matrices)?;
+            return Ok(Some(Emitted { kernel: e.finish(), in_place: vec![] }));
+        }
+        product.axes = own;
+    }
+    match matrix::multiplies(cluster, &product)? {
+        true => matrix::emit(&mut e, &product, &uses)?,
+        false => product.emit(&mut e, &uses)?,
     }
     Ok(Some(Emitted { kernel: e.finish(), in_place: vec![] }))
 }

@@ -15,7 +15,7 @@ use tensorc_ir::kir::{
 };
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 
-use super::contract::{Product, total};
+use super::contract::{Axes, Product, total};
 use super::loops::set_groups;
 use crate::emit::cluster::{Cluster, Uses};
 use crate::emit::inline::Inliner;
@@ -77,6 +77,15 @@ pub struct Matrix {
     /// The axes of the matrices of batches, those of near neighbours first, and their positions among the product's; an operand
     /// that is the same along an axis does not have it.
     batch: Vec<(BatchAxis, usize)>,
+}
+
+/// The axes with one group each of rows and columns: outer ones, along which the other operand is the same, are batches.
+pub fn axes(of: &Axes) -> Axes {
+    let mut axes = of.clone();
+    for own in [&mut axes.rows, &mut axes.columns] {
+        axes.batch.extend(own.drain(..own.len().saturating_sub(1)));
+    }
+    axes
 }
 
 /// Both operands as matrices, if groups of warps can multiply them and it is worth it.
@@ -165,7 +174,7 @@ fn range(n: u64) -> (Index, Index, i64) {
     (Index::default(), Index::constant(n as i64), 1)
 }
 
-/// Emits the loops of a product of [`matrices`].
+/// Emits the loops of a product of [`axes`] and [`matrices`].
 pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, matrices: [Matrix; 2]) -> Result<()> {
     let extents = [total(&product.axes.rows), total(&product.axes.columns)];
     let terms = total(&product.axes.terms);
