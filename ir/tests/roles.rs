@@ -211,7 +211,8 @@ fn the_forms_of_roles_and_tiles_are_checked() {
     };
     let group = "await_products %sums pending 0";
     refused(&variant(group, "barrier"), "a barrier that some threads of a block may not reach");
-    refused(&variant(group, "%v0 = load %a_tiles[0]"), "threads do not access `a_tiles`");
+    refused(&variant(group, "%v0 = load %a_tiles[0]"), "threads do not read `a_tiles`");
+    refused(&variant("barrier\n", "store %a_tiles[0], 1.0 barrier\n"), "threads do not write `a_tiles` here");
     refused(&variant("warps 8..12", "warps 8..11"), "roles of 11 warps in a block of 384 threads");
     refused(&variant("registers 240", "registers 248"), "roles with 66560 registers");
     refused(&variant("registers 24 {", "registers 20 {"), "a role with 20 registers");
@@ -225,7 +226,7 @@ fn the_forms_of_roles_and_tiles_are_checked() {
     refused(&variant("mod(%k, 2)\n                       await", "mod(%t, 2) await"), "use different barriers");
     refused(&variant("if %first {", "%c = lt.i64 %t, 300 if %c {"), "that some threads of a warp may not reach");
     refused(&variant("alloc tile bf16[16384]", "alloc tile f64[16384]"), "tiles hold f16, bf16 or f32");
-    refused(&variant("alloc tile bf16[16384]", "alloc tile f32[16384]"), "a product of f32 and bf16 to f32");
+    refused(&variant("alloc tile bf16[16384]", "alloc tile f32[16384]"), "a product of 64 terms");
     let beside = |axes: &str| variant("box 128", &format!("box 128 {axes}"));
     refused(&beside("batch 1 stride 100 at 0"), "at distances that are no multiples of 16 bytes");
     refused(&beside("batch 2 stride 8 at 0"), "a matrix of 128×232 with rows 232 apart");

@@ -28,7 +28,7 @@ use crate::support::compare::{data, tensor};
 use crate::support::launches::{Recorder, Repeated, entry, execute, unnoticed};
 
 /// Inputs and body of a graph, `T` for an element type, and whether groups of warps multiply.
-const PROGRAMS: [(&str, &str, &str, bool); 20] = [
+const PROGRAMS: [(&str, &str, &str, bool); 23] = [
     ("product", "%x: T[70, 136], %w: T[136, 72]", "%y = matmul(%x, %w)", true),
     (
         "layer",
@@ -52,7 +52,15 @@ const PROGRAMS: [(&str, &str, &str, bool); 20] = [
         true,
     ),
     ("odd columns", "%x: T[65, 64], %w: T[73, 64]", "%t = transpose(%w) {perm = [1, 0]} %y = matmul(%x, %t)", true),
-    ("rows too close", "%x: T[70, 100], %w: T[100, 72]", "%y = matmul(%x, %w)", false),
+    ("rows too close", "%x: T[70, 100], %w: T[100, 72]", "%y = matmul(%x, %w)", true),
+    ("all rows too close", "%x: T[70, 100], %w: T[100, 73]", "%y = matmul(%x, %w)", false),
+    ("computed rows", "%x: T[70, 136], %w: T[136, 72]", "%r = relu(%x) %y = matmul(%r, %w)", true),
+    (
+        "computed columns",
+        "%x: T[2, 70, 136], %w: T[2, 136, 72], %s: T[136, 1]",
+        "%r = mul(%w, %s) %y = matmul(%x, %r)",
+        true,
+    ),
     ("few terms", "%x: T[128, 32], %w: T[32, 128]", "%y = matmul(%x, %w)", false),
     ("products", "%x: T[2, 70, 64], %w: T[2, 64, 72]", "%y = matmul(%x, %w)", true),
     (
@@ -112,12 +120,12 @@ const ROUNDED_PROGRAMS: [(&str, &str, &str, bool); 6] = [
         "%t = transpose(%x) {perm = [0, 2, 1, 3]} %v = transpose(%w) {perm = [0, 2, 3, 1]} %y = matmul(%t, %v)",
         true,
     ),
-    ("columns of f32 side by side", "%x: T[70, 64], %w: T[64, 72]", "%y = matmul(%x, %w)", false),
+    ("columns of f32 side by side", "%x: T[70, 72], %w: T[72, 200]", "%y = matmul(%x, %w)", true),
     (
         "rows of f32 side by side",
         "%x: T[64, 72], %w: T[72, 64]",
         "%t = transpose(%x) {perm = [1, 0]} %v = transpose(%w) {perm = [1, 0]} %y = matmul(%t, %v)",
-        false,
+        true,
     ),
     (
         "short rows of f32",
@@ -223,7 +231,9 @@ fn order_that_is_left_out_is_found() {
     }
     let recorder = Recorder::new(interpreted());
     let gpu = compiler_for(recorder.clone(), false);
-    let graph = graph(&gpu, "%x: T[64, 640], %w: T[640, 64]", "%y = matmul(%x, %w)", "bf16");
+    for computed in [false, true] {
+        let body = if computed { "%r = relu(%x) %y = matmul(%r, %w)" } else { "%y = matmul(%x, %w)" };
+        let graph = graph(&gpu, "%x: T[64, 640], %w: T[640, 64]", body, "bf16");
     let mut rng = Rng::new(2);
     let mut given = |name: &'static str| {
         let ty = DenseType::new(DType::BF16, if name == "x" { &[64, 640] } else { &[640, 64] });
@@ -235,6 +245,10 @@ fn order_that_is_left_out_is_found() {
     let (left, count) = unnoticed(&kernels, Capability::Sm90a, &launches[0], &ORDERING);
     let last = |line: &&String| line.contains("mbarrier.arrive.shared::cta");
     assert!(left.iter().filter(|line| !last(line)).count() == 0 && left.len() < count / 4, "{left:#?} of {count}");
+        // One fence is for barriers, which another covers.
+        let (left, count) = unnoticed(&kernels, Capability::Sm90a, &launches[0], &["fence.proxy.async"]);
+        assert_eq!((left.len(), count), (1, 1 + usize::from(computed)), "{left:#?}");
+    }
 }
 
 /// More tiles than blocks: each block computes some in turn, through barriers that go on counting.
@@ -295,11 +309,14 @@ fn the_machine_code_multiplies_by_groups() {
     let heads = "%x: T[2, 8, 4096, 128], %w: T[2, 8, 128, 4096], %b: T[4096]";
     let turned = [(usual, "x", "w"), (usual, "x", "v"), (usual, "t", "w"), (usual, "t", "v"), (heads, "x", "w")];
     let all = turned.into_iter().map(|case| (case, "bf16")).chain([((usual, "x", "v"), "f32")]);
-    for ((inputs, x, w), dtype) in all {
+    // One operand is computed: turned, or a function of an input.
+    let computed = [((usual, "x", "w"), "f32"), ((usual, "r", "w"), "bf16"), ((usual, "r", "v"), "f32")];
+    for ((inputs, x, w), dtype) in all.chain(computed) {
         let compiler = if dtype == "f32" { &rounding } else { &compiler };
         let t = if x == "t" { "%t = transpose(%x) {perm = [1, 0]}" } else { "" };
         let v = if w == "v" { "%v = transpose(%w) {perm = [1, 0]}" } else { "" };
-        let body = format!("{t} {v} %p = matmul(%{x}, %{w}) %s = add(%p, %b) %y = gelu(%s)");
+        let r = if x == "r" { "%r = relu(%x)" } else { "" };
+        let body = format!("{t} {v} {r} %p = matmul(%{x}, %{w}) %s = add(%p, %b) %y = gelu(%s)");
         let kernels = kernels(compiler, &graph(compiler, inputs, &body, dtype));
         fs::write(&source, tensorc::gpu::ptx(&kernels, Capability::Sm90a).unwrap()).unwrap();
         let output = Command::new(&ptxas).args(["-v", "-arch=sm_90a", "-o"]).arg(&code).arg(&source).output().unwrap();
@@ -314,7 +331,8 @@ fn the_machine_code_multiplies_by_groups() {
         let products = if dtype == "f32" { "HGMMA.64x256x8.F32.TF32" } else { "HGMMA.64x256x16.F32.BF16" };
         assert_eq!(count(products), 8, "the first step and one of the loop, four times 32 bytes of terms each");
         let copies = if inputs == heads { "UTMALDG.3D" } else { "UTMALDG.2D" };
-        assert!(count(copies) >= 2, "both operands are fetched by the copy engine");
+        let fetched = if computed.contains(&((inputs, x, w), dtype)) { 1 } else { 2 };
+        assert!(count(copies) >= fetched, "operands are fetched by the copy engine");
         assert_eq!(count("USETMAXREG"), 2, "registers go from one role to the other");
         assert_eq!((count("LDL"), count("STL")), (0, 0), "no memory of a thread's own");
     }

@@ -10,7 +10,7 @@ use inkwell::values::{InstructionOpcode as Op, PointerValue};
 use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, GroupMma, Place, Role, Stmt, TILE_ALIGNMENT, TileCopy, TileOperand, WARP, panel};
+use tensorc_ir::kir::{Buf, GroupMma, Place, Role, Space, Stmt, TILE_ALIGNMENT, TileCopy, TileOperand, WARP, panel};
 
 use super::ir::{Value, internal, unsupported};
 use super::kernel::Gen;
@@ -72,7 +72,8 @@ impl<'c> Gen<'c, '_, '_> {
             0 => "mbarrier.arrive.shared::cta.b64 _, [$0];".to_owned(),
             n => format!("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {n};"),
         };
-        let text = format!("{{\n.reg .pred p;\nbar.warp.sync -1;\nelect.sync _|p, -1;\n@p {arrive}\n}}");
+        let fence = if self.shows_tiles { "fence.proxy.async.shared::cta;\n" } else { "" };
+        let text = format!("{{\n.reg .pred p;\n{fence}bar.warp.sync -1;\nelect.sync _|p, -1;\n@p {arrive}\n}}");
         self.ir.assembly(&text, "r,~{memory}", None, &[at]).map(drop)
     }
 
@@ -178,6 +179,15 @@ impl<'c> Gen<'c, '_, '_> {
         Ok(())
     }
 
+    fn stores_tiles(&self, body: &[Stmt]) -> bool {
+        body.iter().any(|stmt| match stmt {
+            Stmt::Store { buf, .. } => self.kernel.buf(*buf).space == Space::Tile,
+            Stmt::For { body, .. } => self.stores_tiles(body),
+            Stmt::If { then, otherwise, .. } => self.stores_tiles(then) || self.stores_tiles(otherwise),
+            _ => false,
+        })
+    }
+
     /// Each role is a branch by the number of the thread. Registers go from those that fetch to those that multiply.
     fn roles(&mut self, roles: &[Role]) -> Result<()> {
         let threads = self.kernel.launch().map_or(1, |launch| launch.threads);
@@ -197,6 +207,7 @@ impl<'c> Gen<'c, '_, '_> {
                 let text = format!("setmaxnreg.{way}.sync.aligned.u32 {};", role.registers);
                 self.ir.assembly(&text, "~{memory}", None, &[])?;
             }
+            self.shows_tiles = self.stores_tiles(&role.body);
             self.block(&role.body)?;
             self.ir.jump(join)?;
             self.ir.b.position_at_end(rest);

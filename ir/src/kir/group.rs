@@ -2,7 +2,8 @@
 //!
 //! A tile is a matrix of f16, bf16 or f32 in [`Space::Tile`], in *panels*: rows of 128 bytes one behind the
 //! other. The pieces of 16 bytes of a row are permuted by its number ([`swizzled`]), so that neither rows nor columns of pieces
-//! lie in one group of banks. Threads do not access tiles; the copy engine writes them and matrix units read them.
+//! lie in one group of banks. The copy engine and stores of threads write them, which know nothing of the permutation, and matrix
+//! units read them.
 //!
 //! [`Space::Tile`]: super::Space::Tile
 

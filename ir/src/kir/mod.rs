@@ -205,8 +205,8 @@ pub enum Stmt {
         buf: Buf,
         arrivals: u32,
     },
-    /// Every warp that executes it arrives, once, after everything its threads did, and announces bytes that the copy engine
-    /// brings in this phase.
+    /// Every warp that executes it arrives, once, after everything its threads did, stores to tiles among them, and announces bytes
+    /// that the copy engine brings in this phase.
     Arrive {
         barrier: Place,
         bytes: u32,

@@ -247,7 +247,8 @@ impl Verifier<'_> {
     }
 }
 
-/// Whether threads may access a buffer.
-pub(super) fn is_opaque(kernel: &Kernel, buf: Buf) -> bool {
-    kernel.buffers.get(buf.0 as usize).is_some_and(|info| matches!(info.space, Space::Tile | Space::Barrier))
+/// Whether threads may not access a buffer: barriers, and tiles where those are hidden, too.
+pub(super) fn is_opaque(kernel: &Kernel, buf: Buf, tiles: bool) -> bool {
+    let space = kernel.buffers.get(buf.0 as usize).map(|info| info.space);
+    space == Some(Space::Barrier) || tiles && space == Some(Space::Tile)
 }
