@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tensorc_abi::{ExternFn, Plan};
+use tensorc_abi::{ExternFn, Plan, Weight};
 use tensorc_codegen::jit::compile_kernels;
 use tensorc_codegen::lower::{Choices, lower_with};
 use tensorc_ir::TensorData;
@@ -15,7 +15,7 @@ use tensorc_passes::pipeline::{Phase, Pipeline};
 use tensorc_passes::recompute::Recompute;
 use tensorc_runtime::gpu::{Driver, Function};
 use tensorc_runtime::profiler::Span;
-use tensorc_runtime::{Executable, WeightStorage, pack_weight};
+use tensorc_runtime::{Executable, WeightStorage};
 
 use crate::compiler::COMPILE;
 use crate::gpu::{self, vendor};
@@ -161,12 +161,16 @@ pub(crate) fn pack_weights(
     plan: &Plan,
     constants: &[TensorData],
 ) -> Result<Vec<WeightStorage>, Error> {
-    let slots: Vec<Mutex<Option<Result<WeightStorage, Error>>>> =
-        plan.weights.iter().map(|_| Mutex::default()).collect();
+    let weights = plan.weights.iter().map(|weight| (weight, &constants[weight.constant as usize]));
+    pack_each(compiler, &weights.collect::<Vec<_>>())
+}
+
+/// Brings constants into the layouts of weights, on all threads.
+pub(crate) fn pack_each(compiler: &Compiler, weights: &[(&Weight, &TensorData)]) -> Result<Vec<WeightStorage>, Error> {
+    let slots: Vec<Mutex<Option<Result<WeightStorage, Error>>>> = weights.iter().map(|_| Mutex::default()).collect();
     let pack = |i: usize| {
-        let weight = &plan.weights[i];
-        let data = &constants[weight.constant as usize];
-        let packed = pack_weight(&weight.packing, data.dtype(), data.bytes().clone());
+        let (weight, data) = weights[i];
+        let packed = compiler.weights().pack(&weight.packing, data.dtype(), data.bytes().clone());
         let packed = packed.map_err(|source| Error::Weight { name: weight.name.clone(), source });
         *slots[i].lock().unwrap_or_else(PoisonError::into_inner) = Some(packed);
     };

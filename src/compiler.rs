@@ -16,7 +16,7 @@ use tensorc_passes::{Device, Phase};
 use tensorc_runtime::gpu::Driver;
 use tensorc_runtime::profiler::Task;
 use tensorc_runtime::threads::resolve_threads;
-use tensorc_runtime::{Device as Place, Pool, Profiler};
+use tensorc_runtime::{Device as Place, Pool, Profiler, WeightCache};
 
 use crate::branches::Branches;
 use crate::code_cache::CodeFolder;
@@ -43,6 +43,9 @@ pub struct Options {
     /// What libraries of the GPU's maker compute, found where the model runs; by default nothing, so that a model needs no more
     /// than the driver and its code and results do not depend on versions of libraries.
     pub gpu_libraries: GpuLibraries,
+    /// Combinations of input shapes for which a [`Model`] keeps what it compiled, by default 64; one that has not been used
+    /// longest makes room.
+    pub sessions: Option<usize>,
     /// Called when a phase of compilation begins.
     pub progress: Option<fn(&str)>,
     /// While it is on, records what compiling and running take.
@@ -71,6 +74,7 @@ struct Shared {
     registry: Registry,
     kernels: KernelCache,
     code: Option<Arc<CodeFolder>>,
+    weights: WeightCache,
     pool: Pool,
 }
 
@@ -114,7 +118,7 @@ impl Compiler {
             Some(folder) => KernelCache::new().storing(folder.clone()),
             None => KernelCache::new(),
         };
-        let shared = Arc::new(Shared { registry, kernels, code, pool });
+        let shared = Arc::new(Shared { registry, kernels, code, weights: WeightCache::default(), pool });
         Ok(Compiler(Arc::new(Inner { shared, options, host: OnceLock::new() })))
     }
 
@@ -177,6 +181,16 @@ impl Compiler {
         let scales = has_scale && passes.device == Device::Cpu;
         let tf32 = passes.tf32 && passes.reassociate;
         Choices { joins, style, tf32, libraries: self.0.options.gpu_libraries, scales }
+    }
+
+    /// Bytes of memory in which weights lie as kernels take them, of everything compiled that is still there. Weights that
+    /// kernels take as they are in the model's file need none.
+    pub fn weight_bytes(&self) -> u64 {
+        self.weights().bytes()
+    }
+
+    pub(crate) fn weights(&self) -> &WeightCache {
+        &self.0.shared.weights
     }
 
     pub(crate) fn kernels(&self) -> &KernelCache {

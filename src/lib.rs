@@ -29,6 +29,7 @@ mod model;
 pub mod ndarray;
 pub mod op;
 mod session;
+mod sessions;
 pub mod symbol;
 mod tensor;
 pub mod train;

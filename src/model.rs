@@ -1,19 +1,19 @@
 //! A loaded model and the sessions compiled for the shapes it was run with.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::{DenseType, TensorData, TensorType};
 
 use crate::branches::Branches;
+use crate::sessions::{Key, Sessions};
 use crate::{Compiler, Error, Session, Tensor};
 
 /// Names and types of a model's inputs or outputs, in order.
 pub type Signature = Vec<(String, TensorType)>;
 
-/// What a session is compiled for: element types and extents of a run's inputs, and values that branches may depend on.
-type Key = (Vec<(u8, Vec<u64>)>, Vec<Vec<u8>>);
+/// Sessions kept compiled, unless options say otherwise ([`crate::Options::sessions`]).
+const SESSIONS: usize = 64;
 
 /// A model as imported, dimensions possibly symbolic.
 pub struct Model {
@@ -23,12 +23,13 @@ pub struct Model {
     unused: Vec<String>,
     /// The branches, and the names of the outputs, of a model of which the graph has the inputs alone.
     open: Option<(Branches, Vec<String>)>,
-    sessions: Mutex<BTreeMap<Key, Arc<Mutex<Session>>>>,
+    sessions: Sessions,
 }
 
 impl Model {
     pub(crate) fn new(compiler: Compiler, graph: Graph) -> Model {
-        Model { compiler, graph, unused: vec![], open: None, sessions: Mutex::default() }
+        let sessions = Sessions::new(compiler.options().sessions.unwrap_or(SESSIONS));
+        Model { compiler, graph, unused: vec![], open: None, sessions }
     }
 
     /// Takes what follows the inputs from a file, when it is known which branches are taken.
@@ -135,14 +136,20 @@ impl Model {
     }
 
     /// Runs on named inputs and returns every output by name, compiling at the first use of a
-    /// combination of shapes.
+    /// combination of shapes. What was compiled for the combinations used last is kept ([`crate::Options::sessions`]);
+    /// they share the weights.
     ///
     /// # Errors
     /// An input is missing, unknown, or of the wrong type; or compiling fails.
     pub fn run(&self, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>, Error> {
         let inputs = self.ordered(inputs)?;
-        let session = self.session(&inputs)?;
-        let mut session = session.lock().unwrap_or_else(PoisonError::into_inner);
+        let deciding = Branches::deciding(if self.has_branches() { &inputs } else { &[] });
+        let slot = self.sessions.slot(Key::new(&inputs, deciding.map(|(_, tensor)| tensor)));
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = match &mut *slot {
+            Some(session) => session,
+            empty => empty.insert(self.compile_for(&inputs)?),
+        };
         let outputs = session.run(&inputs)?;
         Ok(self.outputs().into_iter().map(|(name, _)| name).zip(outputs).collect())
     }
@@ -163,21 +170,5 @@ impl Model {
             found.ok_or_else(|| Error::MissingInput { name: name.clone(), expected: expected() })
         };
         signature.iter().map(|(name, _)| find(name)).collect()
-    }
-
-    fn session(&self, inputs: &[Tensor]) -> Result<Arc<Mutex<Session>>, Error> {
-        let shapes = inputs.iter().map(|t| (t.dtype() as u8, t.dims().to_vec())).collect();
-        let values = match self.has_branches() {
-            true => Branches::deciding(inputs).map(|(_, t)| t.bytes().to_vec()).collect(),
-            false => vec![],
-        };
-        let key: Key = (shapes, values);
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = sessions.get(&key) {
-            return Ok(found.clone());
-        }
-        let session = Arc::new(Mutex::new(self.compile_for(inputs)?));
-        sessions.insert(key, session.clone());
-        Ok(session)
     }
 }

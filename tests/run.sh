@@ -34,7 +34,7 @@ if has_llvm; then
   cargo test --release --workspace --features cuda \
     --test llvm --test ptx --test strips --test math_library --test random_kernels --test scalar_ops --test stored --test corpus
   cargo test --release --workspace --features cuda --test suite -- \
-    operators::chosen onnx:: mxnet_ops:: random:: shapes:: differential::attention aot:: code_cache:: gpu:: groups::
+    operators::chosen onnx:: mxnet_ops:: random:: shapes:: differential::attention aot:: code_cache:: gpu:: groups:: libraries::
   tests/cross.sh llvm
 else
   echo "SKIP: the back end of LLVM is not tested, LLVM 22 is not installed (${packages[*]})"

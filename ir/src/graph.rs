@@ -360,6 +360,17 @@ impl Graph {
         }
     }
 
+    /// Puts other data in the place of every constant, of the same type.
+    pub fn map_constants(&mut self, mut f: impl FnMut(&TensorData) -> TensorData) {
+        for node in self.g.node_weights_mut() {
+            if let NodeKind::Const(data) = &mut node.kind {
+                let new = f(data);
+                debug_assert_eq!(new.ty, data.ty, "the types of values stay");
+                *data = new;
+            }
+        }
+    }
+
     /// Every use of any output of `node`: (user, operand port, value), ordered.
     pub fn uses(&self, node: NodeId) -> Vec<(NodeId, u16, Value)> {
         let mut uses: Vec<_> = self

@@ -33,4 +33,4 @@ pub use storage::{Block, Storage, StorageConfig};
 pub use tensor::{Element, TensorMut, TensorRef};
 pub use tensorc_abi::DType;
 pub use threads::available_threads;
-pub use weights::{WeightError, WeightStorage, pack_weight};
+pub use weights::{WeightCache, WeightError, WeightStorage, pack_weight};

@@ -1,6 +1,10 @@
 //! Memory of constants: owned aligned buffers, or views of memory that something else keeps alive.
 
+mod cache;
+
 use std::sync::Arc;
+
+pub use cache::WeightCache;
 
 use bytes::Bytes;
 use tensorc_abi::{DType, Packing, Plan};

@@ -1,12 +1,13 @@
 //! Ahead of time: a model becomes an object file, a library or a program (`docs/aot.md`).
 //!
 //! A [`Request`] names the shapes; every combination of extents of the dynamic dimensions becomes a *variant*, a
-//! plan of its own. `variants` compiles them, `weights` lays their weights into one block, `image` writes their
+//! plan of its own. `variants` compiles them, `constants` has their constants in memory once, `weights` lays their weights into one block, `image` writes their
 //! plans as tables, and `tensorc_codegen::object` puts these beside the kernels; `gpu` makes the code of kernels that run on a
 //! GPU. `header`, `bindings` and `describe` describe the result, `link` makes libraries and programs with the linker of the
 //! C compiler.
 
 pub mod bindings;
+mod constants;
 mod describe;
 pub mod gpu;
 mod header;

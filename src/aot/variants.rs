@@ -13,6 +13,7 @@ use tensorc_passes::stage::split;
 use tensorc_runtime::plan::{LoadError, verify};
 
 use super::Request;
+use super::constants::Constants;
 use crate::compile::{Report, lowered};
 use crate::{Error, Model, binding};
 
@@ -45,13 +46,13 @@ pub fn compile(model: &Model, request: &Request) -> Result<Vec<Variant>, Error> 
             "the ranges have {count} combinations of extents; an artifact holds up to {MOST} plans"
         ));
     }
-    let all = combinations(request);
+    let (all, shared) = (combinations(request), Constants::default());
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let threads = model.compiler().pool().threads().min(all.len());
     let work = || {
         let mut found = vec![];
         while let Some(extents) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let result = variant(model, request, extents).map_err(|error| within(request, extents, error));
+            let result = variant(model, request, extents, &shared).map_err(|error| within(request, extents, error));
             let failed = result.is_err();
             found.push((extents, result));
             if failed {
@@ -93,7 +94,7 @@ fn within(request: &Request, extents: &[u64], error: Error) -> Error {
     }
 }
 
-fn variant(model: &Model, request: &Request, extents: &[u64]) -> Result<Variant, Error> {
+fn variant(model: &Model, request: &Request, extents: &[u64], shared: &Constants) -> Result<Variant, Error> {
     let compiler = model.compiler();
     let mut graph = model.graph().clone();
     let mut shapes: BTreeMap<String, Vec<u64>> = request.shapes.clone();
@@ -107,8 +108,10 @@ fn variant(model: &Model, request: &Request, extents: &[u64]) -> Result<Variant,
         return Err(Error::Staged { model: name });
     }
     let choices = compiler.choices_for(Some(request.target));
-    let (graph, lowered) = lowered(compiler, graph, choices, &mut Report::default())?;
+    let (mut graph, lowered) = lowered(compiler, graph, choices, &mut Report::default())?;
     let Lowered { plan, kernels, constants, .. } = lowered;
+    let constants = constants.iter().map(|data| shared.share(data)).collect();
+    graph.map_constants(|data| shared.share(data));
     verify(&plan).map_err(|error| LoadError::Plan { plan: plan.name.clone(), error })?;
     if !plan.states.is_empty() {
         return Err(Error::Artifact(format!("model `{name}` changes states, which an artifact does not")));

@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 
 use tensorc_abi::image::VERSION;
 use tensorc_abi::image::weights::{ALIGN, FIRST, HEADER_BYTES};
+use tensorc_abi::{Packing, Weight};
+use tensorc_ir::TensorData;
+use tensorc_runtime::WeightStorage;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::variants::Variant;
-use crate::compile::pack_weights;
+use crate::compile::pack_each;
 use crate::{Compiler, Error};
 
-/// Every weight once, whatever variants use it.
+/// Every weight once, whatever variants use it. A weight that another begins with is that one's beginning: embeddings
+/// of the first positions, for every number of them.
 pub struct Block {
     pub bytes: Vec<u8>,
     /// XXH3 of the bytes.
@@ -21,22 +25,25 @@ pub struct Block {
 
 impl Block {
     pub fn new(compiler: &Compiler, variants: &[Variant]) -> Result<Block, Error> {
-        let (mut bytes, mut offsets) = (vec![], vec![]);
-        let mut known: BTreeMap<(usize, u128), u64> = BTreeMap::new();
+        // Equal constants of variants have one address ([`super::constants`]).
+        let mut known: BTreeMap<(Packing, usize, usize), usize> = BTreeMap::new();
+        let mut distinct: Vec<(&Weight, &TensorData)> = vec![];
+        let mut numbers: Vec<Vec<usize>> = vec![];
         for variant in variants {
             let mut own = vec![];
-            for weight in pack_weights(compiler, &variant.plan, &variant.constants)? {
-                let data = weight.as_slice();
-                let key = (data.len(), xxh3_128(data));
-                own.push(*known.entry(key).or_insert_with(|| {
-                    bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
-                    bytes.extend_from_slice(data);
-                    (bytes.len() - data.len()) as u64
-                }));
+            for weight in &variant.plan.weights {
+                let data = &variant.constants[weight.constant as usize];
+                let source = (weight.packing, data.bytes().as_ptr() as usize, data.bytes().len());
+                own.push(*known.entry(source).or_insert(distinct.len()));
+                if own.last() == Some(&distinct.len()) {
+                    distinct.push((weight, data));
+                }
             }
-            offsets.push(own);
+            numbers.push(own);
         }
-        bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
+        let packed = pack_each(compiler, &distinct)?;
+        let (bytes, places) = lay(&packed);
+        let offsets = numbers.into_iter().map(|own| own.into_iter().map(|i| places[i]).collect()).collect();
         Ok(Block { hash: xxh3_128(&bytes), bytes, offsets })
     }
 
@@ -48,4 +55,34 @@ impl Block {
         file.extend_from_slice(&self.bytes);
         file
     }
+}
+
+/// The bytes of all weights, and where each begins.
+fn lay(weights: &[WeightStorage]) -> (Vec<u8>, Vec<u64>) {
+    let holders = holders(weights);
+    let held = || weights.iter().enumerate().filter(|(i, _)| holders[*i] == *i);
+    let size = held().map(|(_, weight)| weight.as_slice().len().next_multiple_of(ALIGN)).sum();
+    let (mut bytes, mut places) = (Vec::with_capacity(size), vec![0; weights.len()]);
+    for (i, weight) in held() {
+        bytes.resize(bytes.len().next_multiple_of(ALIGN), 0u8);
+        places[i] = bytes.len() as u64;
+        bytes.extend_from_slice(weight.as_slice());
+    }
+    bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
+    let places = holders.iter().map(|holder| places[*holder]).collect();
+    (bytes, places)
+}
+
+/// For each weight, one that begins with it: of those, one that no other begins with.
+fn holders(weights: &[WeightStorage]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..weights.len()).collect();
+    // A weight comes right before those that begin with it.
+    order.sort_by_key(|i| weights[*i].as_slice());
+    let mut holders: Vec<usize> = (0..weights.len()).collect();
+    for pair in order.windows(2).rev() {
+        if weights[pair[1]].as_slice().starts_with(weights[pair[0]].as_slice()) {
+            holders[pair[0]] = holders[pair[1]];
+        }
+    }
+    holders
 }

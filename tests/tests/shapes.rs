@@ -53,3 +53,34 @@ fn each_shape_is_planned_once() {
     run(5);
     assert_eq!(planned(), 3);
 }
+
+#[test]
+fn shapes_share_the_weights_and_the_last_ones_are_kept() {
+    let compiler = Compiler::new(Options { sessions: Some(2), ..Options::default() }).unwrap();
+    let w = (0..8 * 40).map(|i| (i / 40).to_string()).collect::<Vec<_>>().join(", ");
+    let text = format!(
+        "tensorc-ir 1
+graph @main(%x: f32[?rows, 8]) {{
+  %w = const f32[8, 40] [{w}]
+  %y = matmul(%x, %w)
+  return %y
+}}
+"
+    );
+    let model = compiler.model(parse_module(&text, compiler.registry()).unwrap().graphs.remove(0));
+    let run = |rows: u64| {
+        let x = TensorData::from_fn(DenseType::new(DType::F32, &[rows, 8]), |i| Scalar::f32((i % 8) as f32));
+        data(&model.run(&[("x", tensor(&x))]).unwrap()[0].1)
+    };
+    assert_eq!(compiler.weight_bytes(), 0);
+    run(17);
+    let once = compiler.weight_bytes();
+    assert!(once >= 8 * 40 * 4, "{once} bytes are no packed matrix");
+    for rows in [18, 64, 100, 17] {
+        let y = run(rows);
+        assert!(y.iter().all(|v| v.as_f32() == 140.0) && y.dims() == [rows, 40]);
+        assert_eq!(compiler.weight_bytes(), once, "{rows} rows have weights of their own");
+    }
+    drop(model);
+    assert_eq!(compiler.weight_bytes(), 0, "weights stay without a session");
+}

@@ -8,6 +8,7 @@ mod casts;
 mod contract;
 mod cse;
 mod joins;
+mod repeats;
 pub mod scalar;
 mod scalars;
 mod sink;
@@ -63,6 +64,7 @@ impl Pass for Simplify {
             changed |= views::run(graph)?;
             changed |= FoldConstants.run(graph, cx)?;
             changed |= cse::run(graph);
+            changed |= repeats::run(graph)?;
             changed |= joins::run(graph)?;
             changed |= contract::run(graph, cx.options.chooses_layouts())?;
             changed |= sink::run(graph)?;

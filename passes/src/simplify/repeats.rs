@@ -1,0 +1,83 @@
+//! Constants shrink along axes where they repeat, if a map reads them: it repeats axes of extent 1 itself.
+//!
+//! What folding makes of positions and token types holds a copy for every sample of the batch; plans for other batches
+//! share such a constant only without them.
+
+use std::collections::BTreeMap;
+
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{Graph, NodeId, Value};
+use tensorc_ir::prim::Prim;
+use tensorc_ir::{DenseType, TensorData};
+
+use super::prim_of;
+
+/// What became of constants without some of their axes' repetitions.
+type Shrunk = BTreeMap<(Value, Vec<usize>), Value>;
+
+pub fn run(graph: &mut Graph) -> Result<bool> {
+    let (mut changed, mut shrunk) = (false, Shrunk::new());
+    for node in graph.order() {
+        if matches!(prim_of(graph, node), Some(Prim::Map(_))) {
+            changed |= shrink(graph, node, &mut shrunk)?;
+        }
+    }
+    Ok(changed)
+}
+
+/// Shrinks the constant operands of a map, but along no axis that the result owes to them alone.
+fn shrink(graph: &mut Graph, map: NodeId, shrunk: &mut Shrunk) -> Result<bool> {
+    let mut changed = false;
+    for port in 0..graph.args(map).len() {
+        let args = graph.args(map);
+        let Some(data) = graph.constant(args[port]) else { continue };
+        let others = args.iter().enumerate().filter(|(i, _)| *i != port);
+        let others = others.map(|(_, arg)| graph.dense(*arg)).collect::<Result<Vec<_>>>()?;
+        let dims = &data.ty.dims;
+        let is_given = |axis: usize| others.iter().any(|other| extent_from_end(other, dims.len() - axis) == dims[axis]);
+        let axes: Vec<usize> =
+            (0..dims.len()).filter(|&axis| dims[axis] > 1 && is_given(axis) && repeats(data, axis)).collect();
+        if axes.is_empty() {
+            continue;
+        }
+        let key = (args[port], axes);
+        let value = match shrunk.get(&key) {
+            Some(value) => *value,
+            None => {
+                let small = key.1.iter().try_fold(data.clone(), |data, axis| first_along(&data, *axis));
+                let Some(small) = small else { continue };
+                let name = graph.node(args[port].node).name.clone();
+                *shrunk.entry(key).or_insert(graph.add_const(name, small))
+            }
+        };
+        graph.set_arg(map, port as u16, value);
+        changed = true;
+    }
+    Ok(changed)
+}
+
+/// The extent of an axis that is counted from the end, 1 for the last; 1 where there is none.
+fn extent_from_end(ty: &DenseType, axis: usize) -> u64 {
+    ty.dims.len().checked_sub(axis).map_or(1, |i| ty.dims[i])
+}
+
+/// The bytes of all elements that have the same coordinates before `axis`, and of those that also have the same there.
+fn runs(ty: &DenseType, axis: usize) -> (usize, usize) {
+    let inner = ty.dims[axis + 1..].iter().product::<u64>() as usize * ty.dtype.size();
+    (inner * ty.dims[axis] as usize, inner)
+}
+
+/// Whether the elements are the same at every coordinate of `axis`, bit for bit.
+fn repeats(data: &TensorData, axis: usize) -> bool {
+    let (outer, inner) = runs(&data.ty, axis);
+    !data.is_empty() && data.bytes().chunks_exact(outer).all(|run| run[inner..] == run[..outer - inner])
+}
+
+/// The elements at coordinate 0 of `axis`, whose extent becomes 1.
+fn first_along(data: &TensorData, axis: usize) -> Option<TensorData> {
+    let (outer, inner) = runs(&data.ty, axis);
+    let mut ty = data.ty.clone();
+    ty.dims[axis] = 1;
+    let bytes: Vec<u8> = data.bytes().chunks_exact(outer).flat_map(|run| &run[..inner]).copied().collect();
+    TensorData::new(ty, bytes.into())
+}

@@ -1,0 +1,123 @@
+//! Packed weights that are in use: plans for other shapes of the same model find theirs here.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use bytes::Bytes;
+use tensorc_abi::{DType, Packing};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::{WeightError, WeightStorage, pack_weight};
+use crate::arena::AlignedBuffer;
+
+/// Bytes of this number and XXH3 are taken to be the same.
+type Content = (usize, u128);
+
+/// Finds packed weights by what they are made of. It keeps none of them in memory: a weight goes with the last plan
+/// that has it.
+#[derive(Debug, Default)]
+pub struct WeightCache(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    sources: BTreeMap<(Packing, Content), Weak<AlignedBuffer>>,
+    /// A packing names what its kernel computes; some make the same of a constant.
+    packed: BTreeMap<Content, Weak<AlignedBuffer>>,
+}
+
+impl WeightCache {
+    /// [`pack_weight`], in memory shared with every equal weight that is in use. Plain weights are as there.
+    ///
+    /// # Errors
+    /// As for [`pack_weight`].
+    pub fn pack(&self, packing: &Packing, dtype: DType, source: Bytes) -> Result<WeightStorage, WeightError> {
+        if *packing == Packing::Plain || dtype != DType::F32 {
+            return pack_weight(packing, dtype, source);
+        }
+        let made_of = (*packing, content(&source));
+        if let Some(found) = self.known().sources.get(&made_of).and_then(Weak::upgrade) {
+            return Ok(WeightStorage::Owned(found));
+        }
+        let stored = pack_weight(packing, dtype, source)?;
+        let WeightStorage::Owned(mut buffer) = stored else { return Ok(stored) };
+        let packed = content(buffer.as_slice());
+        let mut known = self.known();
+        if let Some(found) = known.packed.get(&packed).and_then(Weak::upgrade) {
+            buffer = found;
+        }
+        known.sources.retain(|_, weight| weight.strong_count() > 0);
+        known.packed.retain(|_, weight| weight.strong_count() > 0);
+        known.sources.insert(made_of, Arc::downgrade(&buffer));
+        known.packed.insert(packed, Arc::downgrade(&buffer));
+        Ok(WeightStorage::Owned(buffer))
+    }
+
+    /// Bytes of the packed weights that are in use.
+    pub fn bytes(&self) -> u64 {
+        let known = self.known();
+        let used = known.packed.values().filter_map(Weak::upgrade).map(|weight| weight.as_slice().len() as u64);
+        used.sum()
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn content(bytes: &[u8]) -> Content {
+    (bytes.len(), xxh3_128(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
+
+    use super::*;
+
+    const PACKING: Packing = Packing::GemmB { k: 4, n: 3, offset: 0, row_stride: 3, col_stride: 1 };
+
+    fn address(weight: &WeightStorage) -> *const u8 {
+        weight.as_slice().as_ptr()
+    }
+
+    fn source(first: f32) -> Bytes {
+        (0..12).flat_map(|i| (first + i as f32).to_le_bytes()).collect::<Vec<u8>>().into()
+    }
+
+    #[test]
+    fn equal_weights_share_memory_while_one_is_in_use() {
+        let cache = WeightCache::default();
+        let pack = |first| cache.pack(&PACKING, DType::F32, source(first)).unwrap();
+        let (a, b, other) = (pack(0.0), pack(0.0), pack(1.0));
+        assert_eq!(address(&a), address(&b));
+        assert_ne!(address(&a), address(&other));
+        assert_eq!(cache.bytes(), 2 * a.as_slice().len() as u64);
+        assert_eq!(a.as_slice(), pack_weight(&PACKING, DType::F32, source(0.0)).unwrap().as_slice());
+        drop((a, b));
+        let again = pack(2.0);
+        assert_eq!(cache.known().packed.len(), 2, "what nobody uses is forgotten");
+        drop((again, other));
+        assert_eq!(cache.bytes(), 0);
+    }
+
+    #[test]
+    fn different_packings_with_one_result_share_memory() {
+        let cache = WeightCache::default();
+        let transposed = Packing::GemmB { k: 4, n: 3, offset: 0, row_stride: 1, col_stride: 4 };
+        let rows: Vec<u8> = (0..12).flat_map(|i| (i as f32).to_le_bytes()).collect();
+        let columns: Vec<u8> =
+            (0..3).flat_map(|c| (0..4).map(move |r| (r * 3 + c) as f32)).flat_map(f32::to_le_bytes).collect();
+        let a = cache.pack(&PACKING, DType::F32, rows.into()).unwrap();
+        let b = cache.pack(&transposed, DType::F32, columns.into()).unwrap();
+        assert_eq!(address(&a), address(&b));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_an_error_even_if_equal_bytes_are_known() {
+        let cache = WeightCache::default();
+        let kept = cache.pack(&PACKING, DType::F32, source(0.0)).unwrap();
+        assert!(matches!(cache.pack(&PACKING, DType::I32, source(0.0)), Err(WeightError::DType(DType::I32))));
+        assert!(cache.pack(&PACKING, DType::F32, source(0.0).slice(..8)).is_err());
+        drop(kept);
+    }
+}
