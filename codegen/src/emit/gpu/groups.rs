@@ -18,7 +18,7 @@ use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 
 use super::contract::{Axes, Product, total};
 use super::loops::set_groups;
-use crate::emit::cluster::{Cluster, Group, Uses};
+use crate::emit::cluster::{Cluster, Uses};
 use crate::emit::inline::Inliner;
 
 /// Groups that multiply, and rows of a tile of the result.
@@ -126,11 +126,14 @@ pub fn sources(cluster: &Cluster<'_>, product: &Product<'_>, uses: &Uses) -> Res
         return Ok(None);
     }
     let [a, b] = found;
-    let source = |matrix: Option<Matrix>, operand: usize, groups: &[Group]| match matrix {
+    let term = |flat: &Index| axes.terms.last().is_some_and(|g| flat.coefficient(g.axis as u32) == Some(1));
+    // No input but those of operands depends on terms.
+    let along = |operand: usize| uses.flats.iter().any(|(v, flat)| *v != product.operands[1 - operand] && term(flat));
+    let source = |matrix: Option<Matrix>, operand: usize| match matrix {
         Some(matrix) => Source::Matrix(matrix),
-        None => Source::Computed(product.contiguous(cluster, operand, uses, groups)),
+        None => Source::Computed(along(operand)),
     };
-    Ok(Some([source(a, 0, &axes.rows), source(b, 1, &axes.columns)]))
+    Ok(Some([source(a, 0), source(b, 1)]))
 }
 
 /// An operand as the copy engine can read it: an input, whole, whose rows begin at multiples of 16 bytes.
@@ -233,7 +236,8 @@ pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, sources: [Source; 2]) ->
     e.looped("b", range(blocks), LoopKind::Grid, |e, block| {
         let side = |e: &mut Inliner<'_>, i: usize| {
             let tiles = e.alloc("tiles", dtype, STAGES * lengths[i] * depth, Memory::Tile);
-            let along_terms = matches!(&sources[i], Source::Computed(_) | Source::Matrix(Matrix { along_terms: true, .. }));
+            let along_terms =
+                matches!(&sources[i], Source::Computed(_) | Source::Matrix(Matrix { along_terms: true, .. }));
             Side { from: from[i].clone(), along_terms, depth, length: lengths[i], tiles }
         };
         let sides = [side(e, 0), side(e, 1)];
