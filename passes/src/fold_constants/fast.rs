@@ -1,5 +1,5 @@
 //! Transformations that whole weights go through, at memory speed: conversions, reordering, joining, one arithmetic
-//! operation with an operand that broadcasts, products of f32 matrices.
+//! operation with an operand that broadcasts or a literal, products of f32 matrices.
 //!
 //! Each gives the bits the interpreter gives, except products, which are only computed here where they are too large
 //! for it: they add in f64 and round once.
@@ -15,7 +15,7 @@ use tensorc_ir::{DenseType, TensorData};
 const PRODUCT_LIMIT: u64 = 32 << 20;
 
 /// Fewest for which a product is computed here.
-const PRODUCT_LEAST: u64 = 1 << 20;
+const PRODUCT_LEAST: u64 = 1 << 16;
 
 /// Whether [`eval`] computes a primitive of operands of these types.
 pub(super) fn is_fast(prim: &Prim, inputs: &[&DenseType], outputs: &[&DenseType]) -> bool {
@@ -24,6 +24,7 @@ pub(super) fn is_fast(prim: &Prim, inputs: &[&DenseType], outputs: &[&DenseType]
         (Prim::View(view), [input]) => strides_of(view, input, output).is_some(),
         (Prim::Map(f), [input]) if widening(f).is_some() => input.dims == output.dims,
         (Prim::Map(f), [x, y]) => arithmetic(f).is_some() && x.dims == output.dims && row(x, y).is_some(),
+        (Prim::Map(f), [x]) => with_literal(f).is_some() && x.dims == output.dims,
         (Prim::Concat { .. }, _) => true,
         (Prim::Contract(c), [lhs, rhs]) => matrices(c, lhs, rhs).is_some(),
         _ => false,
@@ -35,8 +36,13 @@ pub(super) fn eval(prim: &Prim, inputs: &[&TensorData], outputs: &[DenseType]) -
     let [output] = outputs else { return None };
     match (prim, inputs) {
         (Prim::View(view), [input]) => eval_view(view, input, output),
-        (Prim::Map(f), [input]) if input.dims() == output.dims => widen(widening(f)?, input, output),
-        (Prim::Map(f), [x, y]) if x.dims() == output.dims => rows(arithmetic(f)?, x, y, output),
+        (Prim::Map(f), [x]) if x.dims() == output.dims => match widening(f) {
+            Some(from) => widen(from, x, output),
+            None => with_literal(f).and_then(|(op, y)| rows(op, x, &[y], x.len() as usize, output)),
+        },
+        (Prim::Map(f), [x, y]) if x.dims() == output.dims => {
+            rows(arithmetic(f)?, x, &y.to_f32s(), row(&x.ty, &y.ty)?.0, output)
+        }
         (Prim::Concat { axis }, _) => concat(*axis, inputs, output),
         (Prim::Contract(c), [lhs, rhs]) => product(c, lhs, rhs, output),
         _ => None,
@@ -124,9 +130,29 @@ enum Op {
 /// One operation of two f32 operands.
 fn arithmetic(f: &ScalarFn) -> Option<Op> {
     let [ScalarNode::Input(0), ScalarNode::Input(1), ScalarNode::Op(op, args)] = &f.nodes[..] else { return None };
-    let in_order = f.inputs == [DType::F32; 2] && args.iter().map(|a| a.0).eq([0, 1]) && f.outputs.len() == 1;
+    let in_order = f.inputs == [DType::F32; 2] && args.iter().map(|a| a.0).eq([0, 1]);
+    (in_order && is_result(f, 2)).then(|| operation(*op)).flatten()
+}
+
+/// One operation of an f32 operand and a number that the function states.
+fn with_literal(f: &ScalarFn) -> Option<(Op, f32)> {
+    let [first, second, ScalarNode::Op(op, args)] = &f.nodes[..] else { return None };
+    let (literal, order) = match (first, second) {
+        (ScalarNode::Input(0), ScalarNode::Const(literal)) => (literal, [0, 1]),
+        (ScalarNode::Const(literal), ScalarNode::Input(0)) => (literal, [1, 0]),
+        _ => return None,
+    };
+    let in_order = f.inputs == [DType::F32] && literal.dtype == DType::F32 && args.iter().map(|a| a.0).eq(order);
+    (in_order && is_result(f, 2)).then(|| operation(*op)).flatten().map(|op| (op, literal.as_f32()))
+}
+
+/// Whether the function has one result, that node.
+fn is_result(f: &ScalarFn, node: u32) -> bool {
+    f.outputs.iter().map(|o| o.0).eq([node])
+}
+
+fn operation(op: ScalarOp) -> Option<Op> {
     match op {
-        _ if !in_order || f.outputs[0].0 != 2 => None,
         ScalarOp::Add => Some(Op::Add),
         ScalarOp::Sub => Some(Op::Sub),
         ScalarOp::Mul => Some(Op::Mul),
@@ -146,12 +172,12 @@ fn row(x: &DenseType, y: &DenseType) -> Option<(usize, usize)> {
     all.then_some((inner as usize, y.len() as usize))
 }
 
-fn rows(op: Op, x: &TensorData, y: &TensorData, output: &DenseType) -> Option<TensorData> {
-    let (inner, count) = row(&x.ty, &y.ty)?;
+/// An operation of `x` and `ys`, each of which goes with `inner` elements that follow each other, in turn.
+fn rows(op: Op, x: &TensorData, ys: &[f32], inner: usize, output: &DenseType) -> Option<TensorData> {
+    let count = ys.len();
     if inner == 0 || count == 0 {
         return None;
     }
-    let ys: Vec<f32> = y.bytes().chunks_exact(4).map(f32_of).collect();
     let mut bytes = vec![0u8; x.bytes().len()];
     // Pieces of whole rows, one for each thread; every element is computed alone, so their number changes nothing.
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(4));
@@ -200,43 +226,125 @@ fn each(op: Op, to: &mut [u8], from: &[u8], y: impl Fn(usize) -> f32) {
     }
 }
 
-/// `[m, k] × [k, n]` with any strides, as (m, n, k); too small or too large ones are left to others.
-fn matrices(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<[usize; 3]> {
-    let &[m, n, k] = &c.extents[..] else { return None };
-    let whole = |map: &[Index], ty: &DenseType| {
-        let axis = |(i, d): (&Index, &u64)| i.as_var().is_some_and(|v| c.extents[v as usize] == *d);
-        map.iter().zip(&ty.dims).all(axis) && map.len() == 2 && map[0] != map[1]
-    };
-    let reads = |map: &[Index], v: u32| map.iter().any(|i| i.mentions(v));
-    let fits = c.out_rank == 2
-        && lhs.dtype == DType::F32
-        && rhs.dtype == DType::F32
-        && whole(&c.lhs, lhs)
-        && whole(&c.rhs, rhs)
-        && reads(&c.lhs, 0)
-        && reads(&c.rhs, 1)
-        && reads(&c.lhs, 2)
-        && reads(&c.rhs, 2);
-    let steps = m.saturating_mul(n).saturating_mul(k);
-    (fits && (PRODUCT_LEAST..=PRODUCT_LIMIT).contains(&steps)).then_some([m, n, k].map(|x| x as usize))
+/// `[m, k] × [k, n]`: for each axis its extent, and its strides in the operands that have it.
+struct Product {
+    m: (usize, usize),
+    n: (usize, usize),
+    k: (usize, usize, usize),
+}
+
+/// A contraction that is a product of two matrices, or of a matrix and a vector, with any strides; too small or too
+/// large ones are left to others.
+fn matrices(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Product> {
+    let inside = in_bounds(&c.lhs, &lhs.dims, &c.extents) && in_bounds(&c.rhs, &rhs.dims, &c.extents);
+    let steps = c.extents.iter().fold(1u64, |all, e| all.saturating_mul(*e));
+    let fits = inside && lhs.dtype == DType::F32 && rhs.dtype == DType::F32;
+    if !fits || !(PRODUCT_LEAST..=PRODUCT_LIMIT).contains(&steps) {
+        return None;
+    }
+    let (a, b) = (linearize(&c.lhs, &lhs.dims), linearize(&c.rhs, &rhs.dims));
+    let affine = a.is_affine() && b.is_affine() && a.constant == 0 && b.constant == 0;
+    let (mut m, mut n, mut k) = (None, None, None);
+    for (v, extent) in c.extents.iter().enumerate().filter(|(_, extent)| **extent > 1) {
+        let stride = |flat: &Index| flat.coefficient(v as u32).and_then(|s| usize::try_from(s).ok());
+        let (extent, in_a, in_b) = (*extent as usize, stride(&a)?, stride(&b)?);
+        // Rows come before columns in the result.
+        let taken = match (v < c.out_rank, in_a, in_b) {
+            (true, 1.., 0) if n.is_none() => m.replace((extent, in_a)).is_some(),
+            (true, 0, 1..) => n.replace((extent, in_b)).is_some(),
+            (false, 1.., 1..) => k.replace((extent, in_a, in_b)).is_some(),
+            _ => true,
+        };
+        if taken {
+            return None;
+        }
+    }
+    affine.then(|| Product { m: m.unwrap_or((1, 0)), n: n.unwrap_or((1, 0)), k: k.unwrap_or((1, 0, 0)) })
 }
 
 fn product(c: &Contraction, lhs: &TensorData, rhs: &TensorData, output: &DenseType) -> Option<TensorData> {
-    let [m, n, k] = matrices(c, &lhs.ty, &rhs.ty)?;
+    let Product { m: (m, a_row), n: (n, b_col), k: (k, a_col, b_row) } = matrices(c, &lhs.ty, &rhs.ty)?;
     let (a, b) = (lhs.to_f32s(), rhs.to_f32s());
-    let strides = |map: &[Index], ty: &DenseType, v: u32| linearize(map, &ty.dims).coefficient(v).map(|s| s as usize);
-    let (a_row, a_col) = (strides(&c.lhs, &lhs.ty, 0)?, strides(&c.lhs, &lhs.ty, 2)?);
-    let (b_row, b_col) = (strides(&c.rhs, &rhs.ty, 2)?, strides(&c.rhs, &rhs.ty, 1)?);
-    let wide: Vec<f64> = (0..k * n).map(|i| f64::from(b[i / n * b_row + i % n * b_col])).collect();
     let mut bytes: Vec<u8> = Vec::with_capacity(output.bytes() as usize);
     let mut sums = vec![0f64; n];
     for i in 0..m {
         sums.fill(0.0);
-        for (p, row) in wide.chunks_exact(n).enumerate() {
-            let x = f64::from(a[i * a_row + p * a_col]);
-            sums.iter_mut().zip(row).for_each(|(sum, y)| *sum += x * y);
+        for p in 0..k {
+            let (x, row) = (f64::from(a[i * a_row + p * a_col]), &b[p * b_row..]);
+            let add = |(sum, y): (&mut f64, &f32)| *sum += x * f64::from(*y);
+            match b_col {
+                1 => sums.iter_mut().zip(row).for_each(add),
+                _ => sums.iter_mut().zip(row.iter().step_by(b_col.max(1))).for_each(add),
+            }
         }
         bytes.extend(sums.iter().flat_map(|s| (*s as f32).to_le_bytes()));
     }
     TensorData::new(output.clone(), bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::expect_used, reason = "a failure is a failed test")]
+
+    use tensorc_ir::interp::eval_prim;
+    use tensorc_ir::prim::Method;
+    use tensorc_ir::scalar::Scalar;
+
+    use super::*;
+
+    fn ramp(dims: &[u64]) -> TensorData {
+        TensorData::from_fn(DenseType::new(DType::F32, dims), |i| Scalar::f32((i * 7 % 31) as f32 / 8.0 - 1.5))
+    }
+
+    fn vars(axes: &[u32]) -> Vec<Index> {
+        axes.iter().map(|a| Index::var(*a)).collect()
+    }
+
+    #[test]
+    fn products_have_the_values_of_the_interpreter() {
+        let registry = tensorc_ops::registry().expect("the operators agree with each other");
+        // Extents, axes of the result, and the axes of each operand.
+        let cases: [(&[u64], usize, &[u32], &[u32]); 5] = [
+            (&[1, 1, 300, 256], 3, &[3], &[3, 2]),
+            (&[1, 1, 300, 256], 3, &[3], &[2, 3]),
+            (&[40, 50, 60], 2, &[0, 2], &[2, 1]),
+            (&[40, 50, 60], 2, &[2, 0], &[1, 2]),
+            (&[300, 256], 1, &[0, 1], &[1]),
+        ];
+        for (extents, out_rank, lhs, rhs) in cases {
+            let of = |axes: &[u32]| ramp(&axes.iter().map(|a| extents[*a as usize]).collect::<Vec<_>>());
+            let (a, b) = (of(lhs), of(rhs));
+            let output = DenseType::new(DType::F32, &extents[..out_rank]);
+            let extents = extents.to_vec();
+            let prim = Prim::Contract(
+                Contraction { extents, out_rank, lhs: vars(lhs), rhs: vars(rhs), method: Method::Sum }.into(),
+            );
+            assert!(is_fast(&prim, &[&a.ty, &b.ty], &[&output]));
+            let fast = eval(&prim, &[&a, &b], &[output.clone()]).expect("it is fast");
+            let slow = eval_prim(&prim, &[&a, &b], &[output], registry.math()).expect("it is a value");
+            for (x, y) in fast.to_f32s().into_iter().zip(slow[0].to_f32s()) {
+                assert!((x - y).abs() <= 1e-5 * y.abs().max(1.0), "{x} {y}");
+            }
+        }
+    }
+
+    #[test]
+    fn products_that_read_outside_or_sum_over_more_are_left_alone() {
+        let outside = Contraction {
+            extents: vec![300, 256],
+            out_rank: 1,
+            lhs: vec![Index::var(0).offset(1), Index::var(1)],
+            rhs: vars(&[1]),
+            method: Method::Sum,
+        };
+        assert!(matrices(&outside, &ramp(&[300, 256]).ty, &ramp(&[256]).ty).is_none());
+        let batched = Contraction {
+            extents: vec![2, 40, 50, 60],
+            out_rank: 3,
+            lhs: vars(&[0, 1, 3]),
+            rhs: vars(&[0, 3, 2]),
+            method: Method::Sum,
+        };
+        assert!(matrices(&batched, &ramp(&[2, 40, 60]).ty, &ramp(&[2, 60, 50]).ty).is_none());
+    }
 }
