@@ -226,14 +226,7 @@ impl Parser<'_> {
                 let (rows, columns, stride) = (extent("rows")?, extent("columns")?, extent("stride")?);
                 self.expect_word("box")?;
                 let box_rows = self.number("a number of rows")?;
-                let (mut axes, mut batch) = (vec![], vec![]);
-                while self.eat_word("batch") {
-                    let extent = self.number("a number of matrices")?;
-                    self.expect_word("stride")?;
-                    axes.push(BatchAxis { extent, stride: self.number("a number of elements")? });
-                    self.expect_word("at")?;
-                    batch.push(self.kernel_index(s)?);
-                }
+                let (axes, batch) = self.batch_axes(s)?;
                 self.expect_word("at")?;
                 let row = self.kernel_index(s)?;
                 self.expect(',')?;
@@ -278,6 +271,19 @@ impl Parser<'_> {
             }
             _ => Err(pos.error(format!("`{word}` does not begin a statement"))),
         }
+    }
+
+    /// Axes along which there are more matrices, and which of them.
+    fn batch_axes(&mut self, s: &Scope) -> Result<(Vec<BatchAxis>, Vec<Index>)> {
+        let (mut axes, mut batch) = (vec![], vec![]);
+        while self.eat_word("batch") {
+            let extent = self.number("a number of matrices")?;
+            self.expect_word("stride")?;
+            axes.push(BatchAxis { extent, stride: self.number("a number of elements")? });
+            self.expect_word("at")?;
+            batch.push(self.kernel_index(s)?);
+        }
+        Ok((axes, batch))
     }
 
     fn tile_operand(&mut self, s: &Scope) -> Result<TileOperand> {

@@ -507,12 +507,9 @@ fn products_of_heads_run() {
         %y = matmul(%x, %w)\n  return %y\n}\n";
     let (model, driver, library) = grouped("heads", program);
     let (q, k) = ([2, 65, 3, 72], [2, 70, 3, 72]);
-    let bytes = |dims: [u64; 4], seed: u64| -> Vec<u8> {
-        (0..dims.iter().product())
-            .flat_map(|i: u64| (((i * 29 + seed) % 177) as f32 / 100.0 - 1.0).to_le_bytes())
-            .collect()
-    };
-    let (x, w) = (bytes(q, 1), bytes(k, 2));
+    let number = |i: u64| (((i * 29) % 177) as f32 / 100.0 - 1.0).to_le_bytes();
+    let bytes = |dims: [u64; 4], first: u64| (first..first + dims.iter().product::<u64>()).flat_map(number).collect();
+    let (x, w): (Vec<u8>, Vec<u8>) = (bytes(q, 1), bytes(k, 2));
     let given = [("q", q, &x), ("k", k, &w)];
     let given = given.map(|(name, dims, bytes)| (name, Tensor::from_bytes(DType::F32, &dims, bytes.clone()).unwrap()));
     let (expected, out) = (model.run(&given).unwrap(), [2, 3, 65, 70]);

@@ -115,7 +115,7 @@ impl Joined<'_> {
     }
 
     fn value(&self, b: &mut KernelBuilder, shift: Option<Operand>) -> Result<Operand> {
-        let [sum, total] = ["sum", "total"].map(|name| b.alloc(name, DType::F32, 1, Memory::Register));
+        let [sum, total] = ["weighted", "total"].map(|name| b.alloc(name, DType::F32, 1, Memory::Register));
         [sum, total].into_iter().for_each(|buf| b.store(buf, Index::default(), single(0.0)));
         b.for_loop("part", self.parts(), LoopKind::Serial, |b, part| -> Result<()> {
             let row = b.let_index("row", self.first.add(&part));

@@ -278,7 +278,7 @@ impl<'a> Flash<'a> {
         if self.parts.count() == 1 {
             return [Index::default(), all];
         }
-        let first = e.b.let_index("tile", part.scale(each as i64));
+        let first = e.b.let_index("from", part.scale(each as i64));
         let end = first.offset(each as i64);
         let end = if tiles.is_multiple_of(each) { end } else { end.minimum(&all, &unbounded) };
         [first, e.b.let_index("end", end)]
