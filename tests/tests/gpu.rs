@@ -173,7 +173,7 @@ const FLOAT_PROGRAMS: [(&str, &str, &str); 27] = [
     ),
     (
         "attention with parts of the keys left out",
-        "%q: T[2, 17, 16], %k: T[2, 16, 1100], %v: T[2, 1100, 20]",
+        "%q: T[2, 17, 64], %k: T[2, 64, 1100], %v: T[2, 1100, 64]",
         "%s = matmul(%q, %k) %a = const i64[] [0] %b = const i64[] [1100] %c = const i64[] [1] %r = range(%a, %b, %c) \
          %f = const i64[] [700] %l = less(%r, %f) %i = const T[] [-inf] %w = const T[] [0.125] %g = mul(%s, %w) %d = where(%l, %i, %g) %p = softmax(%d) \
          %y = matmul(%p, %v)",
