@@ -15,7 +15,7 @@ use tensorc_passes::pipeline::{Phase, Pipeline};
 use tensorc_passes::recompute::Recompute;
 use tensorc_runtime::gpu::{Driver, Function};
 use tensorc_runtime::profiler::Span;
-use tensorc_runtime::{Executable, WeightStorage};
+use tensorc_runtime::{Executable, WeightCache, WeightStorage};
 
 use crate::compiler::COMPILE;
 use crate::gpu::{self, vendor};
@@ -135,7 +135,7 @@ fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Com
         compiler.progress("generate code");
         let executable = report.timed(compiler, "codegen", || {
             let (kernels, calls) = (gpu::load(driver, &plan, &kernels)?, vendor::load(driver, &plan)?);
-            link_device(driver, plan, [&kernels, &calls], weights)
+            link_device(driver, plan, [&kernels, &calls], weights, compiler.weights())
         })?;
         return Ok(Compiled { executable: Arc::new(executable), report });
     }
@@ -189,10 +189,11 @@ fn link_device(
     plan: Plan,
     functions: [&[Function]; 2],
     weights: Vec<WeightStorage>,
+    cache: &WeightCache,
 ) -> Result<Executable, Error> {
     // SAFETY: the functions are the kernels and calls the plan was lowered with; lowering bounds every access by the buffers'
     // sizes.
-    unsafe { Executable::on_device(plan, driver.clone(), functions, weights) }.map_err(Error::from)
+    unsafe { Executable::on_device(plan, driver.clone(), functions, weights, cache) }.map_err(Error::from)
 }
 
 #[allow(unsafe_code, reason = "joining generated code with the run time is the one unsafe act of this crate")]

@@ -114,18 +114,28 @@ pub(crate) struct Made {
 /// Compiled kernels by content: equal kernels are compiled once by a back end, whatever their names.
 ///
 /// All calls with one cache must resolve library functions to the same addresses. The code of a
-/// kernel lives as long as the cache or a [`JitModule`] that uses it.
+/// kernel lives as long as a [`JitModule`] that uses it, and in the cache until that has too many kernels: shapes that
+/// keep changing bring ever new ones.
 pub struct KernelCache {
     entries: Mutex<HashMap<Key, Entry>>,
+    most: usize,
     verify: bool,
     store: Option<Arc<dyn CodeStore>>,
 }
 
 type Key = (Backend, Kernel);
 
+/// Kernels in a cache beyond which those that nothing uses are forgotten.
+const MOST: usize = 4096;
+
 impl KernelCache {
     pub fn new() -> KernelCache {
-        KernelCache { entries: Mutex::default(), verify: cfg!(debug_assertions), store: None }
+        KernelCache { entries: Mutex::default(), most: MOST, verify: cfg!(debug_assertions), store: None }
+    }
+
+    /// A cache that forgets kernels that nothing uses when there are more than so many.
+    pub fn of_at_most(most: usize) -> KernelCache {
+        KernelCache { most, ..KernelCache::new() }
     }
 
     /// A cache whose kernels pass the verifier of their back end, for tests.
@@ -196,7 +206,7 @@ pub fn compile_kernels(
 ) -> Result<JitModule> {
     backend.check()?;
     let keys: Vec<Key> = kernels.iter().map(|k| (backend.of(k), k.canonical())).collect();
-    let missing = missing(&keys, cache);
+    let (mut entries, missing) = look_up(&keys, cache);
     let stand_ins = stand_ins().into_iter().filter_map(|name| resolve(&name).map(|address| (name, address as usize)));
     let mut addresses: BTreeMap<String, usize> = stand_ins.collect();
     for &i in &missing {
@@ -214,9 +224,23 @@ pub fn compile_kernels(
     for (i, entry) in missing.into_iter().zip(made) {
         known.entry(keys[i].clone()).or_insert(entry);
     }
-    let entries: Option<Vec<Entry>> = keys.iter().map(|k| known.get(k).cloned()).collect();
+    for (entry, key) in entries.iter_mut().zip(&keys).filter(|(entry, _)| entry.is_none()) {
+        *entry = known.get(key).cloned();
+    }
+    if known.len() > cache.most {
+        forget_unused(&mut known);
+    }
+    let entries: Option<Vec<Entry>> = entries.into_iter().collect();
     let lost = || Diagnostic::new(Code::Internal, "a compiled kernel was lost");
     entries.map(|entries| JitModule { entries }).ok_or_else(lost)
+}
+
+/// Removes the kernels whose code nothing but the cache keeps in memory.
+fn forget_unused(known: &mut HashMap<Key, Entry>) {
+    let address = |entry: &Entry| Arc::as_ptr(&entry.code).cast::<()>() as usize;
+    let mut cached: BTreeMap<usize, usize> = BTreeMap::new();
+    known.values().for_each(|entry| *cached.entry(address(entry)).or_default() += 1);
+    known.retain(|_, entry| cached.get(&address(entry)).is_none_or(|n| Arc::strong_count(&entry.code) > *n));
 }
 
 /// Does work in up to `threads` pieces side by side; the results are in the order of the items. Fails with the first
@@ -247,11 +271,13 @@ fn stand_ins() -> Vec<String> {
     cranelift.collect()
 }
 
-/// The first of each kernel that the cache does not hold.
-fn missing(keys: &[Key], cache: &KernelCache) -> Vec<usize> {
+/// What the cache holds of each kernel, and the first of each kernel that it does not hold.
+fn look_up(keys: &[Key], cache: &KernelCache) -> (Vec<Option<Entry>>, Vec<usize>) {
     let known = cache.entries.lock().unwrap_or_else(PoisonError::into_inner);
     let mut seen = std::collections::HashSet::new();
-    (0..keys.len()).filter(|&i| !known.contains_key(&keys[i]) && seen.insert(&keys[i])).collect()
+    let entries: Vec<Option<Entry>> = keys.iter().map(|key| known.get(key).cloned()).collect();
+    let missing = (0..keys.len()).filter(|&i| entries[i].is_none() && seen.insert(&keys[i])).collect();
+    (entries, missing)
 }
 
 struct Work<'a> {

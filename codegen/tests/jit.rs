@@ -56,6 +56,25 @@ fn equal_kernels_are_compiled_once() {
 }
 
 #[test]
+fn kernels_that_nothing_uses_are_forgotten_when_there_are_many() {
+    let list =
+        |from: i32| (from..from + 3).map(|c| map("k", DType::F32, ScalarOp::Add, f64::from(c))).collect::<Vec<_>>();
+    let cache = KernelCache::of_at_most(5);
+    let compile = |from| compile_kernels(&list(from), Backend::Cranelift, 1, &cache, &|_| None).unwrap();
+    let used = compile(0);
+    drop(compile(10));
+    assert_eq!(cache.len(), 6, "all were in use");
+    let later = compile(20);
+    assert_eq!(cache.len(), 6, "the second list is not");
+    drop(later);
+    let again = compile(0);
+    assert_eq!((cache.len(), again.entry(1)), (3, used.entry(1)));
+    let mut buffers = [bytes(&[0.5; 64]), bytes(&[0.0; 64])];
+    common::call(&again, 2, &mut buffers, &[0, 8]);
+    assert_eq!(buffers[1], bytes(&[2.5; 64]));
+}
+
+#[test]
 fn kernels_run_on_many_threads() {
     let kernels: Vec<Kernel> = (0..40).map(|c| map("k", DType::F32, ScalarOp::Mul, f64::from(c))).collect();
     let module = compile_kernels(&kernels, Backend::Cranelift, 4, &KernelCache::new(), &|_| None).unwrap();

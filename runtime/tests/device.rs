@@ -16,7 +16,7 @@ use tensorc_runtime::gpu::{Code, Driver, Entry, Function, HostDriver, HostFuncti
 use tensorc_runtime::plan::{DeviceBindings, DeviceTensor, Phase, SharedArena};
 use tensorc_runtime::storage::{PoolConfig, Pooling, StorageConfig};
 use tensorc_runtime::{
-    Bindings, Context, Device, Executable, Pool, RunError, Storage, TensorMut, TensorRef, WeightStorage,
+    Bindings, Context, Device, Executable, Pool, RunError, Storage, TensorMut, TensorRef, WeightCache, WeightStorage,
 };
 
 const GPU: Device = Device::accelerator(0);
@@ -64,8 +64,9 @@ fn functions(driver: &dyn Driver, n: u64) -> Vec<Function> {
 
 fn on_device(driver: &Arc<dyn Driver>, plan: Plan, n: u64, weights: Vec<WeightStorage>) -> Arc<Executable> {
     let functions = functions(&**driver, n);
+    let cache = WeightCache::default();
     // SAFETY: the functions above stay inside the buffers of these plans.
-    Arc::new(unsafe { Executable::on_device(plan, driver.clone(), [&functions, &[]], weights) }.unwrap())
+    Arc::new(unsafe { Executable::on_device(plan, driver.clone(), [&functions, &[]], weights, &cache) }.unwrap())
 }
 
 /// What `chain` computes.
@@ -342,4 +343,41 @@ fn pools_give_memory_of_the_driver() {
     assert_eq!(storage.alloc(GPU, 1010).unwrap().as_ptr(), address, "of the same class");
     assert_eq!(storage.stats(GPU).reuses, 1);
     assert_eq!(storage.alloc(Device::accelerator(1), 8).unwrap().as_slice().len(), 8, "another device has no driver");
+}
+
+#[test]
+fn weights_lie_on_a_device_once() {
+    let cache = WeightCache::default();
+    let drivers: [Arc<dyn Driver>; 2] =
+        [0, 1].map(|seed| Arc::new(HostDriver::with_seed(GPU, seed)) as Arc<dyn Driver>);
+    let weight = |first: f32| WeightStorage::Shared(Bytes::from(bytes_of(&[first, 2.0, 3.0])));
+    // Equal weights of different plans are in the host's memory twice.
+    let (a, b) = ([weight(1.0), weight(4.0), weight(1.0)], [weight(4.0), weight(5.0)]);
+    let first = cache.load(&drivers[0], &a).unwrap();
+    let second = cache.load(&drivers[0], &b).unwrap();
+    let addresses = |there: &[Arc<dyn tensorc_runtime::gpu::Memory>]| -> Vec<_> {
+        there.iter().map(|memory| memory.address()).collect()
+    };
+    let (at, other) = (addresses(&first), addresses(&second));
+    assert!(at[0] == at[2] && at[1] == other[0]);
+    assert!(at[0] != at[1] && other[0] != other[1]);
+    let elsewhere = cache.load(&drivers[1], &a).unwrap();
+    assert!(!Arc::ptr_eq(&elsewhere[0], &first[0]), "another driver has memory of its own");
+
+    // What is loaded again after it went is copied again.
+    drop((first, second));
+    let again = cache.load(&drivers[0], &b).unwrap();
+    let stream = drivers[0].stream().unwrap();
+    let mut found = vec![0u8; 12];
+    let transfer = tensorc_runtime::device::stream::Transfer {
+        source: again[1].address(),
+        from: GPU,
+        target: found.as_mut_ptr(),
+        to: Device::cpu(0),
+        bytes: 12,
+    };
+    // SAFETY: both ranges live until the stream is done.
+    unsafe { stream.copy(transfer) };
+    stream.synchronize().unwrap();
+    assert_eq!(found, bytes_of(&[5.0, 2.0, 3.0]));
 }

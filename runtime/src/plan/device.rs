@@ -1,6 +1,6 @@
 //! Plans whose steps are launches on a GPU.
 //!
-//! Weights lie in the device's memory with the executable, the arena with the context. A run enqueues its launches on one
+//! Weights lie in the device's memory with the executables that share them, the arena with the context. A run enqueues its launches on one
 //! stream; when a third run finds everything at the same addresses, its launches are recorded, and from then on
 //! replayed as one graph. Tensors of the host are copied on streams of their own ([`Lanes`]).
 
@@ -13,7 +13,7 @@ use super::executable::{Call, Executable, Prepared};
 use super::lanes::Lanes;
 use crate::device::stream::{StreamError, Transfer};
 use crate::gpu::{Driver, DriverError, Function, Graph, LaunchStream, Memory};
-use crate::{Device, WeightStorage};
+use crate::{WeightCache, WeightStorage};
 
 /// Runs at the same addresses before one is recorded.
 const RUNS: u32 = 2;
@@ -30,29 +30,17 @@ pub(super) struct Launch {
 /// What an executable on a device has there.
 pub(super) struct DeviceProgram {
     pub driver: Arc<dyn Driver>,
-    weights: Vec<Box<dyn Memory>>,
+    weights: Vec<Arc<dyn Memory>>,
 }
 
 impl DeviceProgram {
-    /// Copies the weights to the device.
-    pub fn new(driver: Arc<dyn Driver>, weights: &[WeightStorage]) -> Result<DeviceProgram, LoadError> {
-        let stream = driver.stream()?;
-        let mut there = Vec::with_capacity(weights.len());
-        for weight in weights {
-            let data = weight.as_slice();
-            let memory = driver.alloc(data.len() as u64)?;
-            let transfer = Transfer {
-                source: data.as_ptr(),
-                from: Device::cpu(0),
-                target: memory.address(),
-                to: driver.device(),
-                bytes: data.len(),
-            };
-            // SAFETY: both ranges live until the stream is done, which is waited for below.
-            unsafe { stream.copy(transfer) };
-            there.push(memory);
-        }
-        stream.synchronize().map_err(|e| DriverError { device: driver.device(), message: e.to_string() })?;
+    /// Copies the weights to the device, as far as they are not there.
+    pub fn new(
+        driver: Arc<dyn Driver>,
+        weights: &[WeightStorage],
+        cache: &WeightCache,
+    ) -> Result<DeviceProgram, LoadError> {
+        let there = cache.load(&driver, weights)?;
         Ok(DeviceProgram { driver, weights: there })
     }
 }

@@ -17,7 +17,7 @@ use super::trace::StepNames;
 use super::verify::{PlanReport, verify};
 use crate::gpu::{Driver, Function};
 use crate::profiler::Name;
-use crate::{Device, WeightStorage};
+use crate::{Device, WeightCache, WeightStorage};
 
 /// Work below this estimate stays on the calling thread: ten times the price of waking a sleeping
 /// worker, as the `overhead` example shows it; one that still spins costs a tenth of that.
@@ -133,7 +133,7 @@ impl Executable {
     }
 
     /// A plan whose steps are launches on a GPU: `kernels[i]` is `plan.kernels[i]` as the driver loaded it, `calls[i]` the call
-    /// of the i-th step of [`StepOp::Vendor`].
+    /// of the i-th step of [`StepOp::Vendor`]. Weights that the cache finds on the device are used there.
     ///
     /// # Errors
     /// As [`Executable::new`]; a step is no launch, no copy and no such call; the device's memory is used up.
@@ -146,6 +146,7 @@ impl Executable {
         driver: Arc<dyn Driver>,
         [kernels, calls]: [&[Function]; 2],
         weights: Vec<WeightStorage>,
+        cache: &WeightCache,
     ) -> Result<Executable, LoadError> {
         for step in &plan.steps {
             let what = match step.op {
@@ -156,7 +157,7 @@ impl Executable {
             return Err(LoadError::NoLaunch { step: step.name.clone(), what });
         }
         let mut executable = Executable::linked(plan, Arc::new(()), weights, &Linked::There { kernels, calls })?;
-        executable.device = Some(DeviceProgram::new(driver, &executable.weights)?);
+        executable.device = Some(DeviceProgram::new(driver, &executable.weights, cache)?);
         Ok(executable)
     }
 

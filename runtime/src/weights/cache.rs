@@ -1,4 +1,4 @@
-//! Packed weights that are in use: plans for other shapes of the same model find theirs here.
+//! Weights that are in use, packed ones and those on devices: plans for other shapes of the same model find theirs here.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -8,13 +8,16 @@ use tensorc_abi::{DType, Packing};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{WeightError, WeightStorage, pack_weight};
+use crate::Device;
 use crate::arena::AlignedBuffer;
+use crate::device::stream::Transfer;
+use crate::gpu::{Driver, DriverError, Memory};
 
 /// Bytes of this number and XXH3 are taken to be the same.
 type Content = (usize, u128);
 
-/// Finds packed weights by what they are made of. It keeps none of them in memory: a weight goes with the last plan
-/// that has it.
+/// Finds packed weights by what they are made of, and weights on devices by what they hold. It keeps none of them in
+/// memory: a weight goes with the last plan that has it.
 #[derive(Debug, Default)]
 pub struct WeightCache(Mutex<Known>);
 
@@ -23,6 +26,8 @@ struct Known {
     sources: BTreeMap<(Packing, Content), Weak<AlignedBuffer>>,
     /// A packing names what its kernel computes; some make the same of a constant.
     packed: BTreeMap<Content, Weak<AlignedBuffer>>,
+    /// By the address of the driver, which lives as long as what is in its memory.
+    there: BTreeMap<(usize, Content), Weak<dyn Memory>>,
 }
 
 impl WeightCache {
@@ -50,6 +55,44 @@ impl WeightCache {
         known.sources.insert(made_of, Arc::downgrade(&buffer));
         known.packed.insert(packed, Arc::downgrade(&buffer));
         Ok(WeightStorage::Owned(buffer))
+    }
+
+    /// Weights in the memory of a driver's device, each once; those that are not there yet are copied. What loads them
+    /// must keep the driver.
+    ///
+    /// # Errors
+    /// The device's memory is used up, or the driver fails.
+    pub fn load(
+        &self,
+        driver: &Arc<dyn Driver>,
+        weights: &[WeightStorage],
+    ) -> Result<Vec<Arc<dyn Memory>>, DriverError> {
+        let owner = Arc::as_ptr(driver).cast::<()>() as usize;
+        let keys: Vec<_> = weights.iter().map(|weight| (owner, content(weight.as_slice()))).collect();
+        let mut there: BTreeMap<_, Arc<dyn Memory>> = {
+            let known = self.known();
+            keys.iter().filter_map(|key| Some((*key, known.there.get(key)?.upgrade()?))).collect()
+        };
+        let stream = driver.stream()?;
+        for (key, weight) in keys.iter().zip(weights) {
+            let std::collections::btree_map::Entry::Vacant(vacant) = there.entry(*key) else { continue };
+            let data = weight.as_slice();
+            let memory = vacant.insert(driver.alloc(data.len() as u64)?.into());
+            let transfer = Transfer {
+                source: data.as_ptr(),
+                from: Device::cpu(0),
+                target: memory.address(),
+                to: driver.device(),
+                bytes: data.len(),
+            };
+            // SAFETY: both ranges live until the stream is done, which is waited for below.
+            unsafe { stream.copy(transfer) };
+        }
+        stream.synchronize().map_err(|e| DriverError { device: driver.device(), message: e.to_string() })?;
+        let mut known = self.known();
+        known.there.retain(|_, memory| memory.strong_count() > 0);
+        known.there.extend(there.iter().map(|(key, memory)| (*key, Arc::downgrade(memory))));
+        Ok(keys.iter().filter_map(|key| there.get(key).cloned()).collect())
     }
 
     /// Bytes of the packed weights that are in use.
