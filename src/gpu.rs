@@ -7,7 +7,6 @@ use std::sync::Arc;
 use tensorc_abi::{BufferId, Home, Plan, StepOp};
 use tensorc_codegen::emit::Style;
 use tensorc_codegen::target::{Capability, entry_names};
-use tensorc_ir::DType;
 use tensorc_ir::diag::{Code as ErrorCode, Diagnostic};
 use tensorc_ir::interp::run_launch;
 use tensorc_ir::kir::{Kernel, TensorMap};
@@ -98,9 +97,9 @@ pub(crate) fn entry(kernel: &Kernel, name: String) -> Result<Entry, Error> {
 }
 
 fn matrix(kernel: &Kernel, map: &TensorMap) -> Matrix {
-    let TensorMap { buf, rows, columns, stride, box_rows } = *map;
-    let bf16 = kernel.buf(buf).dtype == DType::BF16;
-    Matrix { argument: buf.0, bf16, rows, columns, stride, box_rows }
+    let TensorMap { buf, rows, columns, stride, box_rows, ref batch } = *map;
+    let batch = batch.iter().map(|axis| (axis.extent, axis.stride)).collect();
+    Matrix { argument: buf.0, dtype: kernel.buf(buf).dtype, rows, columns, stride, box_rows, batch }
 }
 
 fn host_kernel(kernel: &Kernel) -> HostKernel {
@@ -166,16 +165,20 @@ pub(crate) fn module(_: &[Kernel], _: &[Entry], _: &[bool], _: Capability) -> Re
 
 #[cfg(test)]
 mod tests {
+    use tensorc_ir::DType;
+
     use super::*;
 
     /// What the copy engine must know of a matrix goes with the kernel, once for all copies of one form.
     #[test]
     fn entries_tell_of_matrices() {
         let copy = |at: u32| {
-            format!("copy_tile %a[{at}], %w rows 120 columns 160 stride 168 box 64 at %b * 64, 0 signals %full[0]")
+            format!(
+                "copy_tile %a[{at}], %w rows 120 columns 160 stride 168 box 64 batch 2 stride 20160 at %b at 0, 0 signals %full[0]"
+            )
         };
         let text = format!(
-            "kernel @k(%x: bf16[8], %w: f16[20160]) {{ grid %b in 0..2 {{
+            "kernel @k(%x: bf16[8], %w: f16[40320]) {{ grid %b in 0..2 {{
                %a = alloc tile f16[8192]  %full = alloc barrier i64[1]
                threads %t in 0..128 {{
                  init_barriers %full arrivals 1
@@ -189,7 +192,16 @@ mod tests {
         let kernels = tensorc_ir::text::parse_module(&text, &registry).unwrap().kernels;
         verify_kernel(&kernels[0]).unwrap();
         let entry = entries(&kernels).unwrap().swap_remove(0);
-        let matrix = Matrix { argument: 1, bf16: false, rows: 120, columns: 160, stride: 168, box_rows: 64 };
+        let matrix = Matrix {
+            argument: 1,
+            dtype: DType::F16,
+            rows: 120,
+            columns: 160,
+            stride: 168,
+            box_rows: 64,
+            batch: vec![(2, 20160)],
+        };
+        assert_eq!(matrix.axes(), [(120, 168, 64), (2, 20160, 1)]);
         assert_eq!((entry.matrices, entry.threads, entry.shared_bytes), (vec![matrix], 128, 16400));
     }
 }

@@ -11,7 +11,7 @@
 /// First word of every image.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
 /// Version of the layout. Readers accept their own major version with any minor version up to their own.
-pub const VERSION: Version = Version { major: 1, minor: 2 };
+pub const VERSION: Version = Version { major: 1, minor: 3 };
 /// Most dimensions of a tensor in an image.
 pub const MAX_RANK: usize = 16;
 
@@ -78,16 +78,18 @@ pub mod gpu {
     pub const WORDS: usize = 9;
     /// Behind the record since version 1.2: number of [`super::matrix`] records, and their offset.
     pub const MATRICES: usize = WORDS;
+    /// Behind those since version 1.3: number of [`super::batch`] records, and their offset.
+    pub const BATCHES: usize = MATRICES + 2;
 }
 
-/// Positions in the record of a matrix of 16-bit elements that the copy engine is told of when a kernel is launched: a parameter
-/// behind the addresses, in the order of the records. Rows of its boxes have 64 elements, in pieces of 16 bytes permuted by row.
+/// Positions in the record of a matrix that the copy engine is told of when a kernel is launched: a parameter
+/// behind the addresses, in the order of the records. Rows of its boxes have 128 bytes, in pieces of 16 bytes permuted by row.
 pub mod matrix {
     pub const KERNEL: usize = 0;
     /// Which of the kernel's parameters it lies in.
     pub const ARGUMENT: usize = 1;
-    /// 1 if elements are bf16, 0 if they are f16.
-    pub const BF16: usize = 2;
+    /// 0 if elements are f16, 1 if they are bf16; since version 1.3 also 2, for f32 that is rounded to 10 bits of fraction.
+    pub const ELEMENT: usize = 2;
     pub const ROWS: usize = 3;
     pub const COLUMNS: usize = 4;
     /// Elements from one row to the next.
@@ -97,6 +99,20 @@ pub mod matrix {
     pub const WORDS: usize = 7;
     /// Most of a kernel.
     pub const MOST: usize = 4;
+}
+
+/// Positions in the record of an axis along which a matrix lies beside others: an axis more of what the copy engine is told, of
+/// which a box has one position. Those of a matrix are in the order of their distances, and nearer ones come before rows.
+pub mod batch {
+    /// The number of the [`super::matrix`] record.
+    pub const MATRIX: usize = 0;
+    /// How many matrices.
+    pub const EXTENT: usize = 1;
+    /// Elements from one to the next.
+    pub const STRIDE: usize = 2;
+    pub const WORDS: usize = 3;
+    /// Most of a matrix.
+    pub const MOST: usize = 3;
 }
 
 /// Positions in the record of how a kernel is launched. Its parameters are addresses.

@@ -93,8 +93,32 @@ fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|x| bf16::from_f32(*x).to_bits().to_le_bytes()).collect()
 }
 
+/// The same of f32, the left operand of which lies beside others: twice as many steps of half as many terms.
+fn product_of_f32() -> String {
+    let changes = [
+        ("bf16", "f32"),
+        ("[16384]", "[8192]"),
+        ("[12288]", "[6144]"),
+        ("* 8192", "* 4096"),
+        ("* 6144", "* 3072"),
+        ("%group * 4096", "%group * 2048"),
+        ("0..4 {", "0..8 {"),
+        ("%k * 64", "%k * 32"),
+        ("depth 64", "depth 32"),
+        ("box 128", "box 128 batch 1 stride 8 at 0 batch 1 stride 29696 at 0"),
+    ];
+    changes.into_iter().fold(product(false), |text, (from, to)| {
+        assert!(text.contains(from), "{from}");
+        text.replace(from, to)
+    })
+}
+
 /// Runs a variant of the product on small numbers: what it did, and whether the result is right.
 fn run(text: &str, transposed: bool) -> Result<(Counts, bool), String> {
+    let bytes = |values: &[f32]| match text.contains("bf16") {
+        true => bytes(values),
+        false => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+    };
     let mut rng = Rng::new(5);
     let mut small = |n: usize| (0..n).map(|_| (rng.below(17) as f32 - 8.0) / 4.0).collect::<Vec<f32>>();
     let (x, w) = (small(ROWS * TERMS), small(COLUMNS * TERMS));
@@ -124,6 +148,16 @@ fn groups_of_warps_multiply_what_another_fetches() {
         let of_w = if transposed { (8, 2 * (TERMS * COLUMNS) as u64) } else { (4, 2 * (TERMS * COLUMNS) as u64) };
         assert_eq!(copies, [(4, 2 * (TERMS * ROWS) as u64), of_w], "every element once, zeros beyond");
     }
+}
+
+/// Numbers of f32 come with 10 bits of fraction, which is all of these.
+#[test]
+fn groups_of_warps_multiply_tf32() {
+    let (counts, right) = run(&product_of_f32(), false).unwrap();
+    assert!(right);
+    assert_eq!(counts.group_products, 16, "of each of two groups, eight");
+    let elsewhere = product_of_f32().replace("stride 29696 at 0", "stride 29696 at 1");
+    assert!(!run(&elsewhere, false).unwrap().1, "zeros, where there is no matrix");
 }
 
 /// What is wrong with a variant of the product.
@@ -177,7 +211,8 @@ fn the_forms_of_roles_and_tiles_are_checked() {
     };
     let group = "await_products %sums pending 0";
     refused(&variant(group, "barrier"), "a barrier that some threads of a block may not reach");
-    refused(&variant(group, "%v0 = load %a_tiles[0]"), "threads do not access `a_tiles`");
+    refused(&variant(group, "%v0 = load %a_tiles[0]"), "threads do not read `a_tiles`");
+    refused(&variant("barrier\n", "store %a_tiles[0], 1.0 barrier\n"), "threads do not write `a_tiles` here");
     refused(&variant("warps 8..12", "warps 8..11"), "roles of 11 warps in a block of 384 threads");
     refused(&variant("registers 240", "registers 248"), "roles with 66560 registers");
     refused(&variant("registers 24 {", "registers 20 {"), "a role with 20 registers");
@@ -190,7 +225,16 @@ fn the_forms_of_roles_and_tiles_are_checked() {
     refused(&variant("%slot * 6144]", "%slot * 6144 + mod(%t, 2)]"), "warps of a group multiply different tiles");
     refused(&variant("mod(%k, 2)\n                       await", "mod(%t, 2) await"), "use different barriers");
     refused(&variant("if %first {", "%c = lt.i64 %t, 300 if %c {"), "that some threads of a warp may not reach");
-    refused(&variant("alloc tile bf16[16384]", "alloc tile f32[16384]"), "tiles hold elements of 16 bits");
+    refused(&variant("alloc tile bf16[16384]", "alloc tile f64[16384]"), "tiles hold f16, bf16 or f32");
+    refused(&variant("alloc tile bf16[16384]", "alloc tile f32[16384]"), "a product of 64 terms");
+    let beside = |axes: &str| variant("box 128", &format!("box 128 {axes}"));
+    refused(&beside("batch 1 stride 100 at 0"), "at distances that are no multiples of 16 bytes");
+    refused(&beside("batch 2 stride 8 at 0"), "a matrix of 128×232 with rows 232 apart");
+    refused(&beside("batch 1 stride 80 at 0 batch 1 stride 16 at 0"), "far apart before those nearby");
+    refused(&beside(&"batch 1 stride 16 at 0 ".repeat(4)), "4 coordinates along 4 axes");
+    let turned = product_of_f32()
+        .replace("%a_tiles[%slot * 4096 + %group * 2048]", "%a_tiles[%slot * 4096] transposed panels 1024");
+    refused(&turned, "a product of f32 whose neighbours are no terms");
     let parted = "kernel @k(%y: mut f32[4]) { grid %b in 0..1 { threads %t in 0..128 {
         roles { warps 0..4 registers 32 { } } barrier } } }";
     refused(parted, "warps that parted do not meet again");

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tensorc_abi::image::{LIBRARIES, MAGIC, VERSION, checksum, gpu, header, matrix, slot, step};
-use tensorc_abi::{Buffer, BufferId, Epilogue, Home, Plan, Step, StepOp};
+use tensorc_abi::image::{LIBRARIES, MAGIC, VERSION, batch, checksum, gpu, header, matrix, slot, step};
+use tensorc_abi::{Buffer, BufferId, DType, Epilogue, Home, Plan, Step, StepOp};
 use tensorc_kernels::{ConvWay, conv_way};
 use tensorc_runtime::gpu::{Entry, Matrix};
 use tensorc_runtime::plan::division;
@@ -133,14 +133,25 @@ impl Writer {
         record[gpu::PTX..].copy_from_slice(&code.hashes());
         let each = |(kernel, entry): (usize, &Entry)| {
             let of = move |m: &Matrix| {
-                [kernel as u64, m.argument.into(), m.bf16.into(), m.rows, m.columns, m.stride, m.box_rows.into()]
+                let element = match m.dtype {
+                    DType::BF16 => 1,
+                    DType::F32 => 2,
+                    _ => 0,
+                };
+                [kernel as u64, m.argument.into(), element, m.rows, m.columns, m.stride, m.box_rows.into()]
             };
             entry.matrices.iter().flat_map(of).collect::<Vec<u64>>()
         };
         let matrices: Vec<u64> = code.entries.iter().enumerate().flat_map(each).collect();
-        let at = self.put(&matrices);
+        let all = code.entries.iter().flat_map(|entry| &entry.matrices).enumerate();
+        let beside = |(i, m): (usize, &Matrix)| {
+            m.batch.iter().flat_map(|(extent, stride)| [i as u64, *extent, *stride]).collect::<Vec<u64>>()
+        };
+        let batches: Vec<u64> = all.flat_map(beside).collect();
+        let (matrices_at, batches_at) = (self.put(&matrices), self.put(&batches));
         let record = self.put(&record);
-        self.put(&[(matrices.len() / matrix::WORDS) as u64, at]);
+        self.put(&[(matrices.len() / matrix::WORDS) as u64, matrices_at]);
+        self.put(&[(batches.len() / batch::WORDS) as u64, batches_at]);
         record
     }
 

@@ -28,7 +28,7 @@ use crate::support::compare::{data, tensor};
 use crate::support::launches::{Recorder, Repeated, entry, execute, unnoticed};
 
 /// Inputs and body of a graph, `T` for an element type, and whether groups of warps multiply.
-const PROGRAMS: [(&str, &str, &str, bool); 16] = [
+const PROGRAMS: [(&str, &str, &str, bool); 21] = [
     ("product", "%x: T[70, 136], %w: T[136, 72]", "%y = matmul(%x, %w)", true),
     (
         "layer",
@@ -52,7 +52,8 @@ const PROGRAMS: [(&str, &str, &str, bool); 16] = [
         true,
     ),
     ("odd columns", "%x: T[65, 64], %w: T[73, 64]", "%t = transpose(%w) {perm = [1, 0]} %y = matmul(%x, %t)", true),
-    ("rows too close", "%x: T[70, 100], %w: T[100, 72]", "%y = matmul(%x, %w)", false),
+    ("rows too close", "%x: T[70, 100], %w: T[100, 72]", "%y = matmul(%x, %w)", true),
+    ("all rows too close", "%x: T[70, 100], %w: T[100, 73]", "%y = matmul(%x, %w)", false),
     ("few terms", "%x: T[128, 32], %w: T[32, 128]", "%y = matmul(%x, %w)", false),
     ("products", "%x: T[2, 70, 64], %w: T[2, 64, 72]", "%y = matmul(%x, %w)", true),
     (
@@ -67,9 +68,64 @@ const PROGRAMS: [(&str, &str, &str, bool); 16] = [
         "%t = transpose(%x) {perm = [0, 2, 1, 3]} %v = transpose(%w) {perm = [0, 2, 3, 1]} %y = matmul(%t, %v)",
         true,
     ),
-    ("one matrix for two", "%x: T[2, 3, 70, 64], %w: T[3, 64, 64]", "%y = matmul(%x, %w)", false),
-    ("terms of other batches", "%x: T[2, 70, 72], %w: T[2, 72, 64]", "%y = matmul(%x, %w)", false),
+    ("one matrix for two", "%x: T[2, 3, 70, 64], %w: T[3, 64, 64]", "%y = matmul(%x, %w)", true),
+    (
+        "heads that share keys",
+        "%q: T[2, 65, 3, 2, 64], %k: T[2, 70, 3, 64]",
+        "%x = transpose(%q) {perm = [0, 2, 3, 1, 4]} %t = transpose(%k) {perm = [0, 2, 3, 1]} \
+         %i = const i64[5] [2, 3, 1, 64, 70] %w = reshape(%t, %i) %y = matmul(%x, %w)",
+        true,
+    ),
+    ("terms of other batches", "%x: T[2, 70, 72], %w: T[2, 72, 64]", "%y = matmul(%x, %w)", true),
+    ("a matrix for each batch", "%x: T[2, 3, 25, 72], %w: T[2, 1, 72, 80]", "%y = matmul(%x, %w)", true),
+    (
+        "heads side by side of many terms",
+        "%x: T[2, 65, 3, 72], %w: T[2, 80, 3, 72]",
+        "%t = transpose(%x) {perm = [0, 2, 1, 3]} %v = transpose(%w) {perm = [0, 2, 3, 1]} %y = matmul(%t, %v)",
+        true,
+    ),
+    (
+        "batches at odd distances",
+        "%x: T[3, 65, 70], %w: T[3, 80, 70]",
+        "%v = transpose(%w) {perm = [0, 2, 1]} %y = matmul(%x, %v)",
+        false,
+    ),
     ("short rows of a batch", "%x: T[2, 40, 64], %w: T[2, 64, 64]", "%y = matmul(%x, %w)", false),
+];
+
+/// The same of f32 that may be rounded to tf32.
+const ROUNDED_PROGRAMS: [(&str, &str, &str, bool); 6] = [
+    (
+        "layer of f32",
+        "%x: T[72, 104], %w: T[200, 104], %b: T[200]",
+        "%t = transpose(%w) {perm = [1, 0]} %p = matmul(%x, %t) %s = add(%p, %b) %y = gelu(%s)",
+        true,
+    ),
+    (
+        "layer of many rows",
+        "%x: T[2, 70, 64], %w: T[68, 64]",
+        "%t = transpose(%w) {perm = [1, 0]} %y = matmul(%x, %t)",
+        true,
+    ),
+    (
+        "heads of f32",
+        "%x: T[2, 65, 3, 68], %w: T[2, 70, 3, 68]",
+        "%t = transpose(%x) {perm = [0, 2, 1, 3]} %v = transpose(%w) {perm = [0, 2, 3, 1]} %y = matmul(%t, %v)",
+        true,
+    ),
+    ("columns of f32 side by side", "%x: T[70, 72], %w: T[72, 200]", "%y = matmul(%x, %w)", true),
+    (
+        "rows of f32 side by side",
+        "%x: T[64, 72], %w: T[72, 64]",
+        "%t = transpose(%x) {perm = [1, 0]} %v = transpose(%w) {perm = [1, 0]} %y = matmul(%t, %v)",
+        true,
+    ),
+    (
+        "short rows of f32",
+        "%x: T[70, 66], %w: T[72, 66]",
+        "%t = transpose(%w) {perm = [1, 0]} %y = matmul(%x, %t)",
+        false,
+    ),
 ];
 
 /// Instructions that order threads, the copy engine and matrix units.
@@ -91,15 +147,17 @@ fn graph(compiler: &Compiler, inputs: &str, body: &str, dtype: &str) -> Graph {
 }
 
 fn compiler() -> Compiler {
-    compiler_for(interpreted())
+    compiler_for(interpreted(), false)
 }
 
 fn interpreted() -> Arc<dyn Driver> {
     tensorc::gpu::interpreted_as(Device::accelerator(0), Capability::Sm90a)
 }
 
-fn compiler_for(gpu: Arc<dyn Driver>) -> Compiler {
-    Compiler::new(Options { gpu: Some(gpu), threads: Some(1), ..Options::default() }).unwrap()
+fn compiler_for(gpu: Arc<dyn Driver>, tf32: bool) -> Compiler {
+    let mut options = Options { gpu: Some(gpu), threads: Some(1), ..Options::default() };
+    options.passes.tf32 = tf32;
+    Compiler::new(options).unwrap()
 }
 
 /// The kernels of a graph as the compiler writes them for its GPU.
@@ -116,11 +174,16 @@ fn kernels(compiler: &Compiler, graph: &Graph) -> Vec<Kernel> {
 #[test]
 fn products_agree_with_the_interpreter() {
     let recorder = Recorder::new(interpreted());
-    let (gpu, reference) = (compiler_for(recorder.clone()), Compiler::new(Options::default()).unwrap());
-    for (i, (name, inputs, body, grouped)) in PROGRAMS.iter().enumerate() {
-        let (dtype, tolerance) = if i % 2 == 0 { (DType::BF16, 1.6e-2) } else { (DType::F16, 2e-3) };
-        let graph = graph(&gpu, inputs, body, dtype.name());
-        let kernels = kernels(&gpu, &graph);
+    let [half, rounding] = [false, true].map(|tf32| compiler_for(recorder.clone(), tf32));
+    let reference = Compiler::new(Options::default()).unwrap();
+    for (i, (name, inputs, body, grouped)) in PROGRAMS.iter().chain(&ROUNDED_PROGRAMS).enumerate() {
+        let (gpu, dtype, tolerance) = match i {
+            i if i >= PROGRAMS.len() => (&rounding, DType::F32, 1e-3),
+            i if i % 2 == 0 => (&half, DType::BF16, 1.6e-2),
+            _ => (&half, DType::F16, 2e-3),
+        };
+        let graph = graph(gpu, inputs, body, dtype.name());
+        let kernels = kernels(gpu, &graph);
         let by_groups = kernels.iter().any(|kernel| !kernel.tensor_maps().is_empty());
         assert_eq!(by_groups, *grouped, "{name}");
         let mut rng = Rng::new(i as u64);
@@ -151,6 +214,53 @@ fn products_agree_with_the_interpreter() {
     }
 }
 
+/// A function of an input is computed where its tiles are stored, if it is part of the product's cluster.
+#[test]
+fn operands_are_computed_for_tiles() {
+    let compiler = compiler();
+    for side in ["x", "w"] {
+        let (dims, operands) = if side == "x" { ("70, 136", "%r, %w") } else { ("136, 72", "%x, %r") };
+        let text = format!(
+            "tensorc-ir 1\ngraph @main(%x: f16[70, 136], %w: f16[136, 72]) {{\n  \
+             %y = fused.contract(%x, %w) (%x: f16[70, 136], %w: f16[136, 72]) {{\n    \
+             %r = prim.map(%{side}) (%x0: f16) {{ %0 = cast.f32 %x0 %1 = abs.f32 %0 %2 = sub.f32 %1, 0.5 %3 = cast.f16 %2 \
+             yield %3 }} : f16[{dims}]\n    \
+             %p = prim.contract({operands}) over [70, 72 | 136] lhs [d0, d2] rhs [d2, d1] : f16[70, 72]\n    \
+             return %p\n  }} : f16[70, 72]\n  return %y\n}}\n"
+        );
+        let graph = parse_module(&text, compiler.registry()).unwrap_or_else(|e| panic!("{e}")).graphs.swap_remove(0);
+        let kernel = lower_with(&graph, compiler.registry().math(), compiler.choices()).unwrap().kernels.swap_remove(0);
+        verify_kernel(&kernel).unwrap();
+        assert_eq!(kernel.tensor_maps().len(), 1, "one operand comes by the copy engine");
+        let mut rng = Rng::new(4);
+        let values = [[70, 136], [136, 72]].map(|dims| {
+            let ty = DenseType::new(DType::F16, &dims);
+            TensorData::from_fn(ty, |_| Scalar::from_f64(DType::F16, rng.below(401) as f64 / 100.0 - 2.0))
+        });
+        let expected = eval_graph(&graph, compiler.registry(), &values).unwrap().swap_remove(0);
+        let bytes =
+            |data: &TensorData| -> Vec<u8> { data.iter().flat_map(|x| (x.bits as u16).to_le_bytes()).collect() };
+        let mut buffers = [bytes(&values[0]), bytes(&values[1]), vec![0; 70 * 72 * 2]];
+        run_launch(&kernel, &mut buffers).unwrap_or_else(|e| panic!("{side}: {e}"));
+        let found: Vec<f64> = buffers[2].chunks_exact(2).map(|b| Scalar::read(DType::F16, b).as_f64()).collect();
+        let largest = expected.iter().map(|x| x.as_f64().abs()).fold(1e-30, f64::max);
+        for (at, (a, b)) in expected.iter().map(|x| x.as_f64()).zip(&found).enumerate() {
+            assert!((a - b).abs() <= 2e-3 * largest, "{side}, element {at}: {a} expected, {b} found");
+        }
+        if Backend::has_llvm() {
+            let entry = entry(&kernel);
+            let module = Module::parse(&tensorc::gpu::ptx(&[kernel], Capability::Sm90a).unwrap()).unwrap();
+            let right = buffers[2].clone();
+            for seed in 0..4 {
+                buffers[2].fill(0);
+                let outcome = execute(&module, &entry, &mut buffers, &[false, false, true], seed);
+                outcome.unwrap_or_else(|fault| panic!("{side}: {fault}"));
+                assert!(right == buffers[2], "{side}: PTX gives other sums");
+            }
+        }
+    }
+}
+
 /// Nothing that orders threads, the copy engine and matrix units may be left out of a kernel, but for the news that tiles may be
 /// fetched again which are not.
 #[test]
@@ -160,19 +270,25 @@ fn order_that_is_left_out_is_found() {
         return;
     }
     let recorder = Recorder::new(interpreted());
-    let gpu = compiler_for(recorder.clone());
-    let graph = graph(&gpu, "%x: T[64, 640], %w: T[640, 64]", "%y = matmul(%x, %w)", "bf16");
-    let mut rng = Rng::new(2);
-    let mut given = |name: &'static str| {
-        let ty = DenseType::new(DType::BF16, if name == "x" { &[64, 640] } else { &[640, 64] });
-        (name, tensor(&TensorData::from_fn(ty, |_| Scalar::from_f64(DType::BF16, rng.below(9) as f64 - 4.0))))
-    };
-    gpu.model(graph.clone()).run(&[given("x"), given("w")]).unwrap();
-    let launches = recorder.take();
-    let kernels = kernels(&gpu, &graph);
-    let (left, count) = unnoticed(&kernels, Capability::Sm90a, &launches[0], &ORDERING);
-    let last = |line: &&String| line.contains("mbarrier.arrive.shared::cta");
-    assert!(left.iter().filter(|line| !last(line)).count() == 0 && left.len() < count / 4, "{left:#?} of {count}");
+    let gpu = compiler_for(recorder.clone(), true);
+    // Of f32 the right operand is turned by threads.
+    for (dtype, computed) in [(DType::BF16, false), (DType::F32, true)] {
+        let graph = graph(&gpu, "%x: T[64, 320], %w: T[320, 64]", "%y = matmul(%x, %w)", dtype.name());
+        let mut rng = Rng::new(2);
+        let mut given = |name: &'static str| {
+            let ty = DenseType::new(dtype, if name == "x" { &[64, 320] } else { &[320, 64] });
+            (name, tensor(&TensorData::from_fn(ty, |_| Scalar::from_f64(dtype, rng.below(9) as f64 - 4.0))))
+        };
+        gpu.model(graph.clone()).run(&[given("x"), given("w")]).unwrap();
+        let launches = recorder.take();
+        let kernels = kernels(&gpu, &graph);
+        let (left, count) = unnoticed(&kernels, Capability::Sm90a, &launches[0], &ORDERING);
+        let last = |line: &&String| line.contains("mbarrier.arrive.shared::cta");
+        assert!(left.iter().filter(|line| !last(line)).count() == 0 && left.len() < count / 4, "{left:#?} of {count}");
+        // What is stored to tiles is shown by one fence; the others are for nothing but barriers.
+        let (left, count) = unnoticed(&kernels, Capability::Sm90a, &launches[0], &["fence.proxy.async"]);
+        assert_eq!(count - left.len(), usize::from(computed), "{left:#?}");
+    }
 }
 
 /// More tiles than blocks: each block computes some in turn, through barriers that go on counting.
@@ -226,15 +342,22 @@ fn the_machine_code_multiplies_by_groups() {
         return;
     }
     let (Some(ptxas), Some(nvdisasm)) = (ptxas(), tool("nvdisasm", DISASSEMBLER)) else { return };
-    let compiler = compiler();
+    let (compiler, rounding) = (compiler(), compiler_for(interpreted(), true));
     let scratch = tempfile::tempdir().unwrap();
     let (source, code) = (scratch.path().join("k.ptx"), scratch.path().join("k.cubin"));
-    for (x, w) in [("x", "w"), ("x", "v"), ("t", "w"), ("t", "v")] {
-        let inputs = "%x: T[4096, 4096], %w: T[4096, 4096], %b: T[4096]";
+    let usual = "%x: T[4096, 4096], %w: T[4096, 4096], %b: T[4096]";
+    let heads = "%x: T[2, 8, 4096, 128], %w: T[2, 8, 128, 4096], %b: T[4096]";
+    let turned = [(usual, "x", "w"), (usual, "x", "v"), (usual, "t", "w"), (usual, "t", "v"), (heads, "x", "w")];
+    let all = turned.into_iter().map(|case| (case, "bf16")).chain([((usual, "x", "v"), "f32")]);
+    // One operand comes by threads: to be turned, or since its rows are at odd distances.
+    let odd = "%x: T[4096, 4095], %w: T[4095, 4096], %b: T[4096]";
+    let computed = [((usual, "x", "w"), "f32"), ((odd, "x", "w"), "bf16")];
+    for ((inputs, x, w), dtype) in all.chain(computed) {
+        let compiler = if dtype == "f32" { &rounding } else { &compiler };
         let t = if x == "t" { "%t = transpose(%x) {perm = [1, 0]}" } else { "" };
         let v = if w == "v" { "%v = transpose(%w) {perm = [1, 0]}" } else { "" };
         let body = format!("{t} {v} %p = matmul(%{x}, %{w}) %s = add(%p, %b) %y = gelu(%s)");
-        let kernels = kernels(&compiler, &graph(&compiler, inputs, &body, "bf16"));
+        let kernels = kernels(compiler, &graph(compiler, inputs, &body, dtype));
         fs::write(&source, tensorc::gpu::ptx(&kernels, Capability::Sm90a).unwrap()).unwrap();
         let output = Command::new(&ptxas).args(["-v", "-arch=sm_90a", "-o"]).arg(&code).arg(&source).output().unwrap();
         let report = String::from_utf8_lossy(&output.stderr);
@@ -245,12 +368,11 @@ fn the_machine_code_multiplies_by_groups() {
         let output = Command::new(&nvdisasm).arg(&code).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         let count = |word: &str| text.matches(word).count();
-        assert_eq!(
-            count("HGMMA.64x256x16.F32.BF16"),
-            8,
-            "the first step and one of the loop, four times 16 terms each"
-        );
-        assert!(count("UTMALDG.2D") >= 2, "both operands are fetched by the copy engine");
+        let products = if dtype == "f32" { "HGMMA.64x256x8.F32.TF32" } else { "HGMMA.64x256x16.F32.BF16" };
+        assert_eq!(count(products), 8, "the first step and one of the loop, four times 32 bytes of terms each");
+        let copies = if inputs == heads { "UTMALDG.3D" } else { "UTMALDG.2D" };
+        let fetched = if computed.contains(&((inputs, x, w), dtype)) { 1 } else { 2 };
+        assert!(count(copies) >= fetched, "operands are fetched by the copy engine");
         assert_eq!(count("USETMAXREG"), 2, "registers go from one role to the other");
         assert_eq!((count("LDL"), count("STL")), (0, 0), "no memory of a thread's own");
     }

@@ -43,16 +43,29 @@ pub struct Inliner<'a> {
 impl<'a> Inliner<'a> {
     /// A kernel whose parameters are the cluster's inputs, then its outputs.
     pub fn new(cluster: &'a Cluster<'a>, name: &str, space: &[u64]) -> Result<Inliner<'a>> {
+        let result = |(i, v)| {
+            let ty = cluster.ty(v)?;
+            Ok((ty.dtype, span(ty.len(), cluster.output_runs(i))))
+        };
+        let results = cluster.outputs().into_iter().enumerate().map(result).collect::<Result<Vec<_>>>()?;
+        Inliner::with_results(cluster, name, space, &results)
+    }
+
+    /// A kernel of a cluster's inputs with other results than the cluster's, of the given types and lengths.
+    pub fn with_results(
+        cluster: &'a Cluster<'a>,
+        name: &str,
+        space: &[u64],
+        results: &[(DType, u64)],
+    ) -> Result<Inliner<'a>> {
         let mut e = Inliner { b: KernelBuilder::new(name), ..Inliner::empty(cluster, space) };
         for &node in cluster.body.inputs() {
             let ty = cluster.ty(Value { node, port: 0 })?;
             let len = span(ty.len(), cluster.input_runs(node));
             e.inputs.insert(node, e.b.param(format!("in{}", e.inputs.len()), ty.dtype, len, false));
         }
-        for (i, v) in cluster.outputs().into_iter().enumerate() {
-            let ty = cluster.ty(v)?;
-            let len = span(ty.len(), cluster.output_runs(i));
-            e.outputs.push(e.b.param(format!("out{}", e.outputs.len()), ty.dtype, len, true));
+        for (dtype, len) in results {
+            e.outputs.push(e.b.param(format!("out{}", e.outputs.len()), *dtype, *len, true));
         }
         Ok(e)
     }

@@ -10,7 +10,7 @@ use inkwell::values::{InstructionOpcode as Op, PointerValue};
 use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, GroupMma, PANEL, Place, Role, Stmt, TILE_ALIGNMENT, TileCopy, TileOperand, WARP};
+use tensorc_ir::kir::{Buf, GroupMma, Place, Role, Space, Stmt, TILE_ALIGNMENT, TileCopy, TileOperand, WARP, panel};
 
 use super::ir::{Value, internal, unsupported};
 use super::kernel::Gen;
@@ -72,7 +72,8 @@ impl<'c> Gen<'c, '_, '_> {
             0 => "mbarrier.arrive.shared::cta.b64 _, [$0];".to_owned(),
             n => format!("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {n};"),
         };
-        let text = format!("{{\n.reg .pred p;\nbar.warp.sync -1;\nelect.sync _|p, -1;\n@p {arrive}\n}}");
+        let fence = if self.shows_tiles { "fence.proxy.async.shared::cta;\n" } else { "" };
+        let text = format!("{{\n.reg .pred p;\n{fence}bar.warp.sync -1;\nelect.sync _|p, -1;\n@p {arrive}\n}}");
         self.ir.assembly(&text, "r,~{memory}", None, &[at]).map(drop)
     }
 
@@ -90,21 +91,31 @@ impl<'c> Gen<'c, '_, '_> {
         let map =
             self.ir.cast(Op::PtrToInt, self.parameter(self.kernel.params + map)?.into(), self.ir.int(64).into())?;
         let (into, barrier) = (self.shared_address(&copy.into)?, self.shared_address(&copy.barrier)?);
-        let (row, column) = (self.narrow_index(&copy.at[0])?, self.narrow_index(&copy.at[1])?);
-        let text = "{\n.reg .pred p;\nelect.sync _|p, -1;\n\
-                    @p cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes \
-                    [$0], [$1, {$2, $3}], [$4];\n}";
-        self.ir.assembly(text, "r,l,r,r,r,~{memory}", None, &[into, map, column, row, barrier]).map(drop)
+        let [row, column] = [0, 1].map(|i| self.narrow_index(&copy.at[i]));
+        let batch = copy.batch.iter().map(|i| self.narrow_index(i)).collect::<Result<Vec<_>>>()?;
+        let at = copy.map.ordered([row?, column?], &batch);
+        let places: Vec<String> = (0..at.len()).map(|i| format!("${}", i + 3)).collect();
+        let text = format!(
+            "{{\n.reg .pred p;\nelect.sync _|p, -1;\n\
+             @p cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes \
+             [$0], [$1, {{{}}}], [$2];\n}}",
+            at.len(),
+            places.join(", "),
+        );
+        let constraints = format!("r,l,r{},~{{memory}}", ",r".repeat(at.len()));
+        let operands = [&[into, map, barrier], &at[..]].concat();
+        self.ir.assembly(&text, &constraints, None, &operands).map(drop)
     }
 
     /// The descriptor of an operand, and how far it goes on from one instruction to the next.
     fn descriptor(&mut self, x: &TileOperand) -> Result<(Value<'c>, u64)> {
         let at = self.shared_address(&x.at)?;
         let pieces = self.ir.shift(Op::LShr, self.ir.and_bits(at, 0x3ffff)?, PIECE.trailing_zeros())?;
-        let row = PANEL as u64 * 2;
+        let dtype = self.kernel.buf(x.at.buf).dtype;
+        let (size, terms) = (dtype.size() as u64, GroupMma::terms(dtype) as u64);
         let (leading, step) = match x.panels {
-            None => (PIECE, GroupMma::TERMS as u64 * 2),
-            Some(distance) => (u64::from(distance) * 2, GroupMma::TERMS as u64 * row),
+            None => (PIECE, terms * size),
+            Some(distance) => (u64::from(distance) * size, terms * panel(dtype) as u64 * size),
         };
         let layout = PERMUTED | (TILE_ALIGNMENT / PIECE) << STRIDE | (leading / PIECE) << LEADING;
         let wide = self.ir.cast(Op::ZExt, pieces, self.ir.int(64).into())?;
@@ -112,24 +123,29 @@ impl<'c> Gen<'c, '_, '_> {
     }
 
     fn group_mma(&mut self, mma: &GroupMma) -> Result<()> {
-        let ty = match self.kernel.buf(mma.a.at.buf).dtype {
+        let dtype = self.kernel.buf(mma.a.at.buf).dtype;
+        let ty = match dtype {
             DType::F16 => "f16",
             DType::BF16 => "bf16",
+            DType::F32 => "tf32",
             other => return Err(unsupported(format!("products of tiles of {other}"))),
         };
         let count = mma.elements() as usize;
         let ((a, step_a), (b, step_b)) = (self.descriptor(&mma.a)?, self.descriptor(&mma.b)?);
         let sums: Vec<String> = (0..count).map(|i| format!("${i}")).collect();
-        let [transposed_a, transposed_b] = [&mma.a, &mma.b].map(|x| u8::from(x.panels.is_some()));
+        // Of tf32 neighbours are terms.
+        let [a_turned, b_turned] = [&mma.a, &mma.b].map(|x| u8::from(x.panels.is_some()));
+        let turned = if dtype.size() == 2 { format!(", {a_turned}, {b_turned}") } else { String::new() };
+        let terms = GroupMma::terms(dtype) as u64;
         let mut text = String::from(
             "{\n.reg .pred p;\n.reg .b32 one;\n.reg .b64 a, b;\nmov.b32 one, 1;\nsetp.ne.b32 p, one, 0;\n\
              wgmma.fence.sync.aligned;\n",
         );
-        for k in 0..u64::from(mma.depth) / GroupMma::TERMS as u64 {
+        for k in 0..u64::from(mma.depth) / terms {
             let _ = writeln!(text, "add.s64 a, ${count}, {};\nadd.s64 b, ${}, {};", k * step_a, count + 1, k * step_b);
             let _ = writeln!(
                 text,
-                "wgmma.mma_async.sync.aligned.m64n{}k16.f32.{ty}.{ty} {{{}}}, a, b, p, 1, 1, {transposed_a}, {transposed_b};",
+                "wgmma.mma_async.sync.aligned.m64n{}k{terms}.f32.{ty}.{ty} {{{}}}, a, b, p, 1, 1{turned};",
                 mma.columns,
                 sums.join(", "),
             );
@@ -163,6 +179,15 @@ impl<'c> Gen<'c, '_, '_> {
         Ok(())
     }
 
+    fn stores_tiles(&self, body: &[Stmt]) -> bool {
+        body.iter().any(|stmt| match stmt {
+            Stmt::Store { buf, .. } => self.kernel.buf(*buf).space == Space::Tile,
+            Stmt::For { body, .. } => self.stores_tiles(body),
+            Stmt::If { then, otherwise, .. } => self.stores_tiles(then) || self.stores_tiles(otherwise),
+            _ => false,
+        })
+    }
+
     /// Each role is a branch by the number of the thread. Registers go from those that fetch to those that multiply.
     fn roles(&mut self, roles: &[Role]) -> Result<()> {
         let threads = self.kernel.launch().map_or(1, |launch| launch.threads);
@@ -182,6 +207,7 @@ impl<'c> Gen<'c, '_, '_> {
                 let text = format!("setmaxnreg.{way}.sync.aligned.u32 {};", role.registers);
                 self.ir.assembly(&text, "~{memory}", None, &[])?;
             }
+            self.shows_tiles = self.stores_tiles(&role.body);
             self.block(&role.body)?;
             self.ir.jump(join)?;
             self.ir.b.position_at_end(rest);

@@ -54,6 +54,8 @@ pub(super) struct Gen<'c, 'm, 'k> {
     pub lanes: Option<LaneLoop>,
     /// Memory that a load may read whose guard does not hold.
     pub spare: Option<PointerValue<'c>>,
+    /// Whether the warps of this role store to tiles, which matrix units must see when they arrive.
+    pub shows_tiles: bool,
     plan: Plan,
     pub function: FunctionValue<'c>,
     /// The block of the function's memory, which ends in a jump to the code.
@@ -81,6 +83,7 @@ impl<'c, 'm, 'k> Gen<'c, 'm, 'k> {
             storage: vec![Storage::None; kernel.buffers.len()],
             lanes: None,
             spare: None,
+            shows_tiles: false,
             plan: Plan::new(kernel, true),
             function,
             entry,

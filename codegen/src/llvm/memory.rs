@@ -270,6 +270,20 @@ impl<'c> Gen<'c, '_, '_> {
         Ok(either.as_basic_value())
     }
 
+    /// Where a store goes to: in tiles the bits of an address that number the piece are combined with those that number the row.
+    fn target(&mut self, buf: Buf, index: &Index, lane: Option<u32>) -> Result<PointerValue<'c>> {
+        let at = self.address(buf, index, lane)?;
+        if self.kernel.buf(buf).space != Space::Tile {
+            return Ok(at);
+        }
+        let plain = self.ir.cast(Op::PtrToInt, at.into(), self.ir.int(32).into())?;
+        let row = self.ir.and_bits(self.ir.shift(Op::LShr, plain, 3)?, 0x70)?;
+        match self.ir.cast(Op::IntToPtr, self.ir.xor(plain, row)?, at.get_type().into())? {
+            Value::PointerValue(at) => Ok(at),
+            _ => Err(internal("an address that is none")),
+        }
+    }
+
     pub(super) fn store(&mut self, buf: Buf, index: &Index, value: Operand) -> Result<()> {
         let dtype = self.kernel.buf(buf).dtype;
         match self.storage[buf.0 as usize] {
@@ -286,16 +300,20 @@ impl<'c> Gen<'c, '_, '_> {
                 if !varies {
                     // All lanes write one place: the last one wins.
                     let last = lanes_of(value).map_or(0, |n| n as usize - 1);
-                    let at = self.address(buf, index, None)?;
+                    let at = self.target(buf, index, None)?;
                     return self.store_at(dtype, self.ir.extract(value, last)?, at, alignment);
                 }
                 let lanes = self.lane_count()?;
                 if self.lane_stride(index) == Some(1) {
-                    let at = self.address(buf, index, Some(0))?;
+                    let whole = alignment == lanes * dtype.size() as u32;
+                    if self.kernel.buf(buf).space == Space::Tile && !whole {
+                        return Err(unsupported("a store to parts of two pieces of a tile"));
+                    }
+                    let at = self.target(buf, index, Some(0))?;
                     return self.store_at(dtype, self.ir.splat(value, lanes)?, at, alignment);
                 }
                 for lane in 0..lanes {
-                    let at = self.address(buf, index, Some(lane))?;
+                    let at = self.target(buf, index, Some(lane))?;
                     self.store_at(dtype, self.ir.extract(value, lane as usize)?, at, dtype.size() as u32)?;
                 }
                 Ok(())

@@ -325,12 +325,29 @@ impl Lowering<'_> {
         if fused.class == FusionClass::Contract && self.math.style.is_gpu() && self.vendor(node, fused)? {
             return Ok(());
         }
+        if fused.class == FusionClass::Attention && self.attention_in_parts(node, fused, flops)? {
+            return Ok(());
+        }
         let emitted =
             emit::emit(fused.class, &fused.body, &self.graph.node(node).name, self.math, &self.layouts(node)?)?;
         let operands = self.operands(node)?;
         let results = self.results(node)?;
         self.launch_emitted(node, emitted, &operands, &results, flops);
         Ok(())
+    }
+
+    /// Lowers attention of few queries for a GPU; false if there are enough for one kernel.
+    fn attention_in_parts(&mut self, node: NodeId, fused: &Fused, flops: u64) -> Result<bool> {
+        let name = self.graph.node(node).name.clone();
+        let layouts = self.layouts(node)?;
+        let Some(parts) = emit::gpu::emit_in_parts(&fused.body, &name, self.math, &layouts)? else { return Ok(false) };
+        let operands = self.operands(node)?;
+        let ty = DenseType::new(DType::F32, &[parts.between]);
+        let between = self.buffer(&format!("{name} parts"), &ty, Home::Arena(0));
+        let results = self.results(node)?;
+        self.launch(node, parts.first, &operands, &[between], flops);
+        self.launch(node, parts.second, &[between], &results, 0);
+        Ok(true)
     }
 
     /// Adds a launch of a kernel that may write some results over operands.

@@ -17,7 +17,8 @@ use tensorc_abi::DType;
 pub use build::{KernelBuilder, LoopRange};
 pub use gpu::{Launch, Mma, Place, WARP, warp_matrix};
 pub use group::{
-    GROUP, GROUP_ROWS, GroupMma, PANEL, Role, TILE_ALIGNMENT, TensorMap, TileCopy, TileOperand, group_acc, swizzled,
+    BatchAxis, GROUP, GROUP_ROWS, GroupMma, Role, TILE_ALIGNMENT, TensorMap, TileCopy, TileOperand, group_acc, panel,
+    swizzled, tf32,
 };
 
 use crate::index::Index;
@@ -204,8 +205,8 @@ pub enum Stmt {
         buf: Buf,
         arrivals: u32,
     },
-    /// Every warp that executes it arrives, once, after everything its threads did, and announces bytes that the copy engine
-    /// brings in this phase.
+    /// Every warp that executes it arrives, once, after everything its threads did, stores to tiles among them, and announces bytes
+    /// that the copy engine brings in this phase.
     Arrive {
         barrier: Place,
         bytes: u32,

@@ -197,8 +197,9 @@ impl Canonical<'_> {
             Stmt::CopyTile(copy) => {
                 let map = TensorMap { buf: self.buf(copy.map.buf), ..copy.map.clone() };
                 let at = [self.index(&copy.at[0]), self.index(&copy.at[1])];
+                let batch = copy.batch.iter().map(|i| self.index(i)).collect();
                 let (into, barrier) = (self.place(&copy.into), self.place(&copy.barrier));
-                Stmt::CopyTile(Box::new(TileCopy { into, map, at, barrier }))
+                Stmt::CopyTile(Box::new(TileCopy { into, map, at, batch, barrier }))
             }
             Stmt::GroupMma(mma) => {
                 let [a, b] = [&mma.a, &mma.b].map(|x| TileOperand { at: self.place(&x.at), panels: x.panels });

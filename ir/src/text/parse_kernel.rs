@@ -10,8 +10,8 @@ use super::parse_scalar::Arg;
 use crate::diag::Result;
 use crate::index::Index;
 use crate::kir::{
-    Buf, BufInfo, GroupMma, Kernel, LoopKind, Mma, Operand, Place, Role, Space, Stmt, TensorMap, TileCopy, TileOperand,
-    Var, VarInfo,
+    BatchAxis, Buf, BufInfo, GroupMma, Kernel, LoopKind, Mma, Operand, Place, Role, Space, Stmt, TensorMap, TileCopy,
+    TileOperand, Var, VarInfo,
 };
 use crate::scalar::{MathFn, Scalar};
 
@@ -226,13 +226,14 @@ impl Parser<'_> {
                 let (rows, columns, stride) = (extent("rows")?, extent("columns")?, extent("stride")?);
                 self.expect_word("box")?;
                 let box_rows = self.number("a number of rows")?;
+                let (axes, batch) = self.batch_axes(s)?;
                 self.expect_word("at")?;
                 let row = self.kernel_index(s)?;
                 self.expect(',')?;
                 let at = [row, self.kernel_index(s)?];
                 self.expect_word("signals")?;
-                let map = TensorMap { buf, rows, columns, stride, box_rows };
-                Ok(Stmt::CopyTile(Box::new(TileCopy { into, map, at, barrier: self.gpu_place(s)? })))
+                let map = TensorMap { buf, rows, columns, stride, box_rows, batch: axes };
+                Ok(Stmt::CopyTile(Box::new(TileCopy { into, map, at, batch, barrier: self.gpu_place(s)? })))
             }
             "group_mma" => {
                 let acc = self.gpu_place(s)?;
@@ -270,6 +271,19 @@ impl Parser<'_> {
             }
             _ => Err(pos.error(format!("`{word}` does not begin a statement"))),
         }
+    }
+
+    /// Axes along which there are more matrices, and which of them.
+    fn batch_axes(&mut self, s: &Scope) -> Result<(Vec<BatchAxis>, Vec<Index>)> {
+        let (mut axes, mut batch) = (vec![], vec![]);
+        while self.eat_word("batch") {
+            let extent = self.number("a number of matrices")?;
+            self.expect_word("stride")?;
+            axes.push(BatchAxis { extent, stride: self.number("a number of elements")? });
+            self.expect_word("at")?;
+            batch.push(self.kernel_index(s)?);
+        }
+        Ok((axes, batch))
     }
 
     fn tile_operand(&mut self, s: &Scope) -> Result<TileOperand> {

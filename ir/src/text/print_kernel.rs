@@ -1,5 +1,7 @@
 //! Printing of kernels.
 
+use std::fmt::Write;
+
 use tensorc_abi::DType;
 
 use super::canonical::canonical_kernel;
@@ -225,10 +227,13 @@ impl Printer<'_> {
                 out.line(&format!("await_barrier {} phase {phase}", place(self, barrier)));
             }
             Stmt::CopyTile(copy) => {
-                let TensorMap { buf, rows, columns, stride, box_rows } = copy.map;
+                let TensorMap { buf, rows, columns, stride, box_rows, ref batch } = copy.map;
                 let (matrix, into, barrier) = (self.buffer(buf), place(self, &copy.into), place(self, &copy.barrier));
                 let [row, column] = [0, 1].map(|i| self.index(&copy.at[i]));
-                let view = format!("{matrix} rows {rows} columns {columns} stride {stride} box {box_rows}");
+                let mut view = format!("{matrix} rows {rows} columns {columns} stride {stride} box {box_rows}");
+                for (axis, at) in batch.iter().zip(&copy.batch) {
+                    let _ = write!(view, " batch {} stride {} at {}", axis.extent, axis.stride, self.index(at));
+                }
                 out.line(&format!("copy_tile {into}, {view} at {row}, {column} signals {barrier}"));
             }
             Stmt::GroupMma(mma) => {

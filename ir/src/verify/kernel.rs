@@ -8,7 +8,7 @@ use tensorc_abi::DType;
 
 use crate::diag::{Code, Diagnostic, Result};
 use crate::index::{Index, Interval};
-use crate::kir::{Buf, Kernel, LoopKind, Operand, Space, Stmt, Var};
+use crate::kir::{Buf, GroupMma, Kernel, LoopKind, Operand, Space, Stmt, Var};
 use crate::scalar::{Scalar, ScalarOp};
 
 use gpu::{Level, Spread};
@@ -39,8 +39,8 @@ const UNKNOWN: Interval = (i64::MIN / 4, i64::MAX / 4);
 /// - Barriers are initialised once, in the loop of threads itself, with a barrier of the block between that and their use. Roles
 ///   end the program of a thread; they divide the warps of a block in whole groups of four, with a multiple of 8 registers from
 ///   24 to 256, as many as a block has together. Arrivals, waits and copies of tiles are the same for a warp, products of
-///   tiles for a group. Tiles are copied from parameters that are only read, by rows of a multiple of 16 bytes, and nothing
-///   else accesses tiles or barriers.
+///   tiles for a group. Tiles are copied from parameters that are only read, by rows of a multiple of 16 bytes; threads of a role
+///   store to them, and nothing else accesses tiles or barriers.
 pub fn verify_kernel(kernel: &Kernel) -> Result<()> {
     let mut v = Verifier {
         k: kernel,
@@ -235,8 +235,11 @@ impl Verifier<'_> {
                 let range = self.index(index)?;
                 self.bind(*var, DType::I64, Known { range, kind: None, spread: self.index_spread(index) })
             }
-            Stmt::Load { buf, .. } | Stmt::Store { buf, .. } if group::is_opaque(self.k, *buf) => {
-                Err(format!("threads do not access `{}`", self.k.buf(*buf).name))
+            Stmt::Load { buf, .. } if group::is_opaque(self.k, *buf, true) => {
+                Err(format!("threads do not read `{}`", self.k.buf(*buf).name))
+            }
+            Stmt::Store { buf, .. } if group::is_opaque(self.k, *buf, self.level != Level::Role) => {
+                Err(format!("threads do not write `{}` here", self.k.buf(*buf).name))
             }
             Stmt::Load { var, buf, index, guard } => {
                 let dtype = self.place(*buf, index, guard.is_some())?;
@@ -313,12 +316,12 @@ impl Verifier<'_> {
             return Err(format!("`{}` is allocated in a vector loop", info.name));
         }
         let wanted = match info.space {
-            Space::Tile => info.dtype.size() == 2,
+            Space::Tile => GroupMma::takes(info.dtype),
             Space::Barrier => info.dtype == DType::I64,
             _ => true,
         };
         if !wanted {
-            return Err(format!("`{}`: tiles hold elements of 16 bits, barriers are i64", info.name));
+            return Err(format!("`{}`: tiles hold f16, bf16 or f32, barriers are i64", info.name));
         }
         if info.space.is_shared() != (self.level == Level::Grid) {
             return Err(format!("`{}`: exactly shared memory is allocated in the grid loop", info.name));

@@ -9,7 +9,7 @@ use super::plan::{FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
 use crate::manager::Device;
 
 /// Most terms of a score, and most columns of the values, that a kernel for a GPU has registers for.
-const WIDEST_ON_GPU: u64 = 128;
+const WIDEST_ON_GPU: u64 = 256;
 
 /// Forms a cluster around every product that ends an attention that one kernel computes: on a processor the library's, of
 /// f32.

@@ -9,7 +9,7 @@ use core::ptr::null_mut;
 use core::slice;
 
 use tensorc_abi::artifact::{Gpu, Status, Tensor, Weights, status};
-use tensorc_abi::image::{Image, gpu, header, launch, matrix, slot, step, variant};
+use tensorc_abi::image::{Image, batch, gpu, header, launch, matrix, slot, step, variant};
 
 use super::GpuModel;
 use super::device::{self, Device};
@@ -25,12 +25,14 @@ const ALIGN: usize = 64;
 const THERE: u64 = 256;
 /// A stream that does not wait for the streams of others.
 const NON_BLOCKING: u32 = 1;
-/// Bytes of a row of a box of a matrix, and of an element.
+/// Bytes of a row of a box of a matrix.
 const ROW: u32 = 128;
-const ELEMENT: u64 = 2;
-/// Numbers of the driver's interface: types of elements, the permutation of pieces, and how much is fetched ahead.
-const FLOAT16: i32 = 6;
-const BFLOAT16: i32 = 9;
+/// Numbers of the driver's interface for types of elements, and the bytes of each, by what an image calls them: f16, bf16, and f32
+/// that is rounded to tf32.
+const ELEMENTS: [(i32, u64); 3] = [(6, 2), (9, 2), (11, 4)];
+/// Axes of a matrix: columns, rows, and those of batches.
+const MOST_AXES: usize = 2 + batch::MOST;
+/// More numbers of the driver's: the permutation of pieces, and how much is fetched ahead.
 const SWIZZLE_128B: i32 = 3;
 const L2_256B: i32 = 3;
 
@@ -90,7 +92,8 @@ impl Plan {
                     let mut matrices = 0;
                     for m in device::matrices(image).filter(|m| m[matrix::KERNEL] == s[step::FUNCTION]) {
                         matrices += 1;
-                        if m[matrix::ARGUMENT] >= count || matrices > matrix::MOST {
+                        let known = m[matrix::ELEMENT] < ELEMENTS.len() as u64;
+                        if !known || m[matrix::ARGUMENT] >= count || matrices > matrix::MOST {
                             return Err(status::DAMAGED);
                         }
                     }
@@ -382,19 +385,32 @@ impl GpuContext {
     /// Tells of the matrices of a step's kernel, whose parameters come behind `count` addresses.
     unsafe fn encode(&self, s: &[u64; step::WORDS], count: usize, maps: &mut [TensorMap; matrix::MOST]) -> i32 {
         let Some(encode) = self.encode else { return 0 };
-        let own = device::matrices(&self.signature.image).filter(|m| m[matrix::KERNEL] == s[step::FUNCTION]);
-        for (i, (m, map)) in own.zip(maps).enumerate() {
-            let extents = [m[matrix::COLUMNS], m[matrix::ROWS]];
-            let strides = [m[matrix::STRIDE] * ELEMENT];
-            let (in_box, steps) = ([ROW / ELEMENT as u32, m[matrix::BOX_ROWS] as u32], [1, 1]);
-            let element = if m[matrix::BF16] != 0 { BFLOAT16 } else { FLOAT16 };
+        let image = &self.signature.image;
+        let own = device::matrices(image).enumerate().filter(|(_, m)| m[matrix::KERNEL] == s[step::FUNCTION]);
+        for (i, ((number, m), map)) in own.zip(maps).enumerate() {
+            let (element, bytes) = ELEMENTS[m[matrix::ELEMENT] as usize];
+            let (mut extents, mut strides, mut in_box) = ([0; MOST_AXES], [0; MOST_AXES], [1; MOST_AXES]);
+            (extents[0], in_box[0]) = (m[matrix::COLUMNS], ROW / bytes as u32);
+            let mut rank = 1;
+            let mut add = |extent: u64, stride: u64, boxed: u64| {
+                (extents[rank], strides[rank - 1], in_box[rank]) = (extent, stride * bytes, boxed as u32);
+                rank += 1;
+            };
+            let beside = |b: &&[u64; batch::WORDS]| b[batch::MATRIX] == number as u64;
+            let mut batches = device::batches(image).filter(beside).take(batch::MOST).peekable();
+            while let Some(b) = batches.next_if(|b| b[batch::STRIDE] < m[matrix::STRIDE]) {
+                add(b[batch::EXTENT], b[batch::STRIDE], 1);
+            }
+            add(m[matrix::ROWS], m[matrix::STRIDE], m[matrix::BOX_ROWS]);
+            batches.for_each(|b| add(b[batch::EXTENT], b[batch::STRIDE], 1));
+            let steps = [1; MOST_AXES];
             // SAFETY: there is room for the parameters of every launch, matrices among them; the driver reads as many numbers as the
             // rank says, of the strides one fewer.
             let code = unsafe {
                 let address = *self.parameters.add(m[matrix::ARGUMENT] as usize) as *mut c_void;
                 *self.pointers.add(count + i) = (&raw mut *map).cast();
                 let (extents, strides, in_box) = (extents.as_ptr(), strides.as_ptr(), in_box.as_ptr());
-                let (rank, steps) = (steps.len() as u32, steps.as_ptr());
+                let (rank, steps) = (rank as u32, steps.as_ptr());
                 encode(map, element, rank, address, extents, strides, in_box, steps, 0, SWIZZLE_128B, L2_256B, 0)
             };
             if code != 0 {

@@ -6,7 +6,7 @@ use core::ptr::{null, null_mut};
 use core::slice;
 
 use tensorc_abi::artifact::{Gpu, Status, status};
-use tensorc_abi::image::{Image, Version, gpu, header, launch, matrix};
+use tensorc_abi::image::{Image, Version, batch, gpu, header, launch, matrix};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::GpuModel;
@@ -104,13 +104,26 @@ pub fn record(model: &'static GpuModel, image: &Image<'static>) -> Result<&'stat
 
 /// What the copy engine is told of, a [`matrix`] record each.
 pub fn matrices(image: &Image<'static>) -> impl Iterator<Item = &'static [u64; matrix::WORDS]> {
-    let since = Version { major: 1, minor: 2 };
-    let has = Version::of_word(image.word(header::VERSION)).reads(since);
-    let counted = has.then(|| image.record::<2>(image.size(header::GPU) + gpu::MATRICES)).flatten();
+    records(image, 2, gpu::MATRICES)
+}
+
+/// Axes along which matrices lie beside others, a [`batch`] record each.
+pub fn batches(image: &Image<'static>) -> impl Iterator<Item = &'static [u64; batch::WORDS]> {
+    records(image, 3, gpu::BATCHES)
+}
+
+/// Records whose number and offset stand behind that of the model's code since a minor version.
+fn records<const N: usize>(
+    image: &Image<'static>,
+    minor: u32,
+    counted: usize,
+) -> impl Iterator<Item = &'static [u64; N]> {
+    let has = Version::of_word(image.word(header::VERSION)).reads(Version { major: 1, minor });
+    let counted = has.then(|| image.record::<2>(image.size(header::GPU) + counted)).flatten();
     let [count, first] = counted.copied().unwrap_or([0; 2]);
     let image = *image;
     // The records end where the image does.
-    (0..count as usize).map_while(move |i| image.record(first as usize + i * matrix::WORDS))
+    (0..count as usize).map_while(move |i| image.record(first as usize + i * N))
 }
 
 /// The name of a kernel.

@@ -14,7 +14,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use tensorc_abi::VendorCall;
+use tensorc_abi::{DType, VendorCall};
 
 use crate::Device;
 use crate::device::stream::{Event, Stream};
@@ -56,20 +56,33 @@ pub struct Entry {
     pub matrices: Vec<Matrix>,
 }
 
-/// An argument as a matrix of elements of 16 bits, of which kernels copy boxes to shared memory, each row of a box 128 bytes, with
-/// pieces of 16 bytes permuted by row.
+/// An argument as matrices, of which kernels copy boxes to shared memory, each row of a box 128 bytes, with
+/// pieces of 16 bytes permuted by row. Elements are f16, bf16, or f32 that is rounded to 10 bits of fraction on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matrix {
     /// Position among the arguments.
     pub argument: u32,
-    /// Whether elements are bf16 rather than f16.
-    pub bf16: bool,
+    pub dtype: DType,
     pub rows: u64,
     pub columns: u64,
-    /// Elements from one row to the next: a multiple of 8.
+    /// Elements from one row to the next, of whole pieces.
     pub stride: u64,
     /// Rows of a box.
     pub box_rows: u32,
+    /// How many matrices lie beside each other, and elements from one to the next: along up to three axes, those of near
+    /// neighbours first.
+    pub batch: Vec<(u64, u64)>,
+}
+
+impl Matrix {
+    /// Axes behind that of columns as kernels count them, by distance: extents, elements from one to the next, and extents of
+    /// a box.
+    pub fn axes(&self) -> Vec<(u64, u64, u32)> {
+        let nearer = self.batch.iter().take_while(|(_, stride)| *stride < self.stride).count();
+        let mut axes: Vec<(u64, u64, u32)> = self.batch.iter().map(|(extent, stride)| (*extent, *stride, 1)).collect();
+        axes.insert(nearer, (self.rows, self.stride, self.box_rows));
+        axes
+    }
 }
 
 /// A function of copies of a kernel's buffers, which it changes.

@@ -142,9 +142,11 @@ impl Decoder {
                 let factor = match *a {
                     "f16" => Factor::F16,
                     "bf16" => Factor::BF16,
+                    "tf32" => Factor::TF32,
                     _ => return self.unknown(),
                 };
-                let columns = shape.strip_prefix("m64n").and_then(|rest| rest.strip_suffix("k16"));
+                let terms = format!("k{}", factor.group_terms());
+                let columns = shape.strip_prefix("m64n").and_then(|rest| rest.strip_suffix(terms.as_str()));
                 let columns = columns.and_then(|n| n.parse::<usize>().ok());
                 match columns.filter(|n| n.is_multiple_of(8) && (8..=256).contains(n)) {
                     Some(columns) => self.group_mma(factor, columns, operands),
@@ -156,7 +158,11 @@ impl Decoder {
     }
 
     fn group_mma(&mut self, factor: Factor, columns: usize, operands: &[Operand]) -> Result<Op, Fault> {
-        let [sums, a, b, adds, scale_a, scale_b, transposed_a, transposed_b] = operands else { return self.misfit() };
+        let [sums, a, b, adds, scale_a, scale_b, turned @ ..] = operands else { return self.misfit() };
+        // Only of 16 bits operands may lie with rows as neighbours.
+        if turned.len() != if factor == Factor::TF32 { 0 } else { 2 } {
+            return self.misfit();
+        }
         let slots = self.registers(sums, columns / 2, true)?;
         let sums: List = self.list(&slots);
         let (a, b) = (self.source(a, Type::B64)?, self.source(b, Type::B64)?);
@@ -170,7 +176,7 @@ impl Decoder {
             };
         }
         let mut transposed = [false; 2];
-        for (transposed, flag) in transposed.iter_mut().zip([transposed_a, transposed_b]) {
+        for (transposed, flag) in transposed.iter_mut().zip(turned) {
             *transposed = match self.immediate(flag)? {
                 0 => false,
                 1 => true,

@@ -14,12 +14,12 @@ use super::shadow::WARP;
 use super::tensor::Swizzle;
 use super::warp::{add, value};
 
-/// Warps of a group, rows of a product and terms of one instruction.
+/// Warps of a group and rows of a product.
 const WARPS: usize = 4;
 const ROWS: usize = 64;
-const TERMS: usize = 16;
-/// Rows or terms of a core matrix, whose rows are 16 bytes.
+/// Rows of a core matrix, and bytes of each.
 const CORE: usize = 8;
+const CORE_BYTES: usize = 16;
 
 /// A product under way.
 #[derive(Clone, Debug)]
@@ -56,10 +56,12 @@ pub(super) struct Descriptor {
     stride: u64,
     swizzle: Swizzle,
     transposed: bool,
+    /// Bytes of an element.
+    size: usize,
 }
 
 impl Descriptor {
-    pub fn decode(bits: u64, transposed: bool) -> Result<Descriptor, String> {
+    pub fn decode(bits: u64, transposed: bool, size: usize) -> Result<Descriptor, String> {
         let field = |from: u32| (bits >> from & 0x3fff) << 4;
         let base = bits >> 49 & 7;
         let unused = bits & (0b11 << 14 | 0b11 << 30 | 0b111 << 46 | 0x3ff << 52);
@@ -72,21 +74,22 @@ impl Descriptor {
             2 => Swizzle::B64,
             _ => Swizzle::B32,
         };
-        Ok(Descriptor { start: field(0), leading: field(16), stride: field(32), swizzle, transposed })
+        Ok(Descriptor { start: field(0), leading: field(16), stride: field(32), swizzle, transposed, size })
     }
 
-    /// The address of an element of 16 bits: row `i` of `a` or column `i` of `b`, term `k`.
+    /// The address of an element: row `i` of `a` or column `i` of `b`, term `k`.
     ///
     /// Without transposition terms are neighbours: rows of the span of the swizzle, eight of them a core, cores at the stride
-    /// offset; without a swizzle two cores for 16 terms, at the leading offset. Transposed, rows are neighbours, in
-    /// pieces of the span at the leading offset, eight terms a core, cores at the stride offset; without a swizzle the offsets
-    /// change their roles.
+    /// offset; without a swizzle two cores for the 32 bytes of all terms, at the leading offset. Transposed, of 16 bits alone, rows
+    /// are neighbours, in pieces of the span at the leading offset, eight terms a core, cores at the stride offset; without a
+    /// swizzle the offsets change their roles.
     pub fn address(&self, i: usize, k: usize) -> u64 {
         let (span, leading, stride) = (self.swizzle.span(), self.leading as usize, self.stride as usize);
         let plain = self.swizzle == Swizzle::None;
+        let core = CORE_BYTES / self.size;
         let offset = match (self.transposed, plain) {
-            (false, true) => i % CORE * 16 + i / CORE * stride + k / CORE * leading + k % CORE * 2,
-            (false, false) => i % CORE * span + i / CORE * stride + k * 2,
+            (false, true) => i % CORE * 16 + i / CORE * stride + k / core * leading + k % core * self.size,
+            (false, false) => i % CORE * span + i / CORE * stride + k * self.size,
             (true, true) => i % CORE * 2 + i / CORE * stride + k % CORE * 16 + k / CORE * leading,
             (true, false) => i % (span / 2) * 2 + i / (span / 2) * leading + k % CORE * span + k / CORE * stride,
         };
@@ -144,7 +147,8 @@ impl Machine<'_> {
             return self.fail(first, "sums of another form are under way");
         }
         let mut descriptors = [product.a, product.b].map(|slot| self.get(first, slot)).into_iter();
-        let mut decoded = |i: usize| Descriptor::decode(descriptors.next().unwrap_or(0), product.transposed[i]);
+        let size = product.factor.bytes();
+        let mut decoded = |i: usize| Descriptor::decode(descriptors.next().unwrap_or(0), product.transposed[i], size);
         let descriptors = match (decoded(0), decoded(1)) {
             (Ok(a), Ok(b)) => [a, b],
             (Err(why), _) | (_, Err(why)) => return self.fail(first, why),
@@ -164,14 +168,15 @@ impl Machine<'_> {
 
     fn finish_product(&mut self, pending: &Pending, threads: &[usize]) {
         let GroupProduct { factor, columns, sums, negated, .. } = pending.product;
+        let (size, depth) = (factor.bytes(), factor.group_terms());
         let side = |machine: &Self, which: usize, rows: usize| -> Vec<f64> {
             let sign = if negated[which] { -1.0 } else { 1.0 };
             let element = |i: usize| {
-                let at = pending.descriptors[which].address(i / TERMS, i % TERMS) as usize;
-                let bytes = &machine.memory.shared[at..at + 2];
+                let at = pending.descriptors[which].address(i / depth, i % depth) as usize;
+                let bytes = &machine.memory.shared[at..at + size];
                 sign * value(factor, super::memory::number(bytes), 0)
             };
-            (0..rows * TERMS).map(element).collect()
+            (0..rows * depth).map(element).collect()
         };
         let (a, b) = (side(self, 0, ROWS), side(self, 1, columns));
         let sums: Vec<Slot> = self.program.list(sums).to_vec();
@@ -181,7 +186,7 @@ impl Machine<'_> {
             for (i, slot) in sums.iter().enumerate() {
                 let row = 16 * warp + lane / 4 + 8 * (i / 2 % 2);
                 let column = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
-                let terms = a[row * TERMS..][..TERMS].iter().zip(&b[column * TERMS..][..TERMS]);
+                let terms = a[row * depth..][..depth].iter().zip(&b[column * depth..][..depth]);
                 let products: f64 = terms.map(|(a, b)| a * b).sum();
                 let sum = if pending.adds { self.get(*t, *slot) } else { 0 };
                 self.set(*t, *slot, add(sum, products));
@@ -216,10 +221,13 @@ impl Machine<'_> {
 fn pieces(pending: &Pending) -> Vec<u64> {
     let mut found = vec![];
     for (descriptor, rows) in pending.descriptors.iter().zip([ROWS, pending.product.columns]) {
-        // Of every eight neighbours one.
-        let (rows_apart, terms_apart) = if descriptor.transposed { (CORE, 1) } else { (1, CORE) };
+        // Of the neighbours in 16 bytes one.
+        let core = CORE_BYTES / descriptor.size;
+        let (rows_apart, terms_apart) = if descriptor.transposed { (core, 1) } else { (1, core) };
         for i in (0..rows).step_by(rows_apart) {
-            found.extend((0..TERMS).step_by(terms_apart).map(|k| descriptor.address(i, k)));
+            found.extend(
+                (0..pending.product.factor.group_terms()).step_by(terms_apart).map(|k| descriptor.address(i, k)),
+            );
         }
     }
     found

@@ -77,6 +77,18 @@ pub(super) enum Factor {
     TF32,
 }
 
+impl Factor {
+    /// Bytes of an element in memory.
+    pub fn bytes(self) -> usize {
+        if self == Factor::TF32 { 4 } else { 2 }
+    }
+
+    /// Terms of an instruction of a group of warps: 32 bytes.
+    pub fn group_terms(self) -> usize {
+        32 / self.bytes()
+    }
+}
+
 /// A product of matrices by a warp, 16 rows and 8 columns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WarpProduct {

@@ -154,7 +154,8 @@ impl Machine<'_> {
                 match element {
                     Some(at) => {
                         let size = map.element_bytes;
-                        value.extend(self.memory.fetch(map.argument, at as usize, size, visit, &self.clocks)?);
+                        let bytes = self.memory.fetch(map.argument, at as usize, size, visit, &self.clocks)?;
+                        value.extend(map.converted(bytes));
                     }
                     None => value.extend(vec![0; map.element_bytes]),
                 }

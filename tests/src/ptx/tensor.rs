@@ -39,6 +39,8 @@ pub struct TensorMap {
     pub strides: Vec<u64>,
     pub box_extents: Vec<u32>,
     pub swizzle: Swizzle,
+    /// Whether elements are f32 that the copy engine rounds to tf32 (`CU_TENSOR_MAP_DATA_TYPE_TFLOAT32`).
+    pub rounds: bool,
 }
 
 /// Bytes that are permuted, and copied, as one.
@@ -53,6 +55,7 @@ impl TensorMap {
             ((1..=5).contains(&rank) && self.box_extents.len() == rank && self.strides.len() + 1 == rank, "its rank"),
             (matches!(self.element_bytes, 1 | 2 | 4 | 8), "the size of its elements"),
             (self.extents.iter().all(|n| (1..=1 << 32).contains(n)), "its extents"),
+            (!self.rounds || self.element_bytes == 4, "elements that cannot be rounded"),
             (
                 self.strides.iter().all(|n| n.is_multiple_of(16) && *n < 1 << 40),
                 "strides that are no multiples of 16 bytes",
@@ -72,6 +75,20 @@ impl TensorMap {
 
     pub(super) fn box_bytes(&self) -> usize {
         self.box_extents.iter().map(|n| *n as usize).product::<usize>() * self.element_bytes
+    }
+
+    /// An element as it comes. What rounding does is not documented; observed is the nearest number with 10 bits of fraction,
+    /// the one with an even last bit of two.
+    pub(super) fn converted(&self, bytes: &[u8]) -> Vec<u8> {
+        let word: Result<[u8; 4], _> = bytes.try_into();
+        let (true, Ok(word)) = (self.rounds, word) else { return bytes.to_vec() };
+        let bits = u32::from_le_bytes(word);
+        if bits >> 23 & 0xff == 0xff {
+            return bytes.to_vec();
+        }
+        let (kept, rest) = (bits >> 13, bits & 0x1fff);
+        let up = rest > 0x1000 || rest == 0x1000 && kept & 1 == 1;
+        ((kept + u32::from(up)) << 13).to_le_bytes().to_vec()
     }
 
     /// For every piece of a box at some coordinates: its offset in the box, and where in the tensor each of its elements lies, in

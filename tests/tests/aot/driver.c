@@ -290,14 +290,22 @@ static const char ENCODED[] = "a matrix of the copy engine's";
 int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *extents,
                            const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
                            int swizzle, int promotion, int fill) {
-  char text[128];
+  char text[256];
   ENTER();
-  int fits = rank == 2 && (uintptr_t)map % 64 == 0 && (uintptr_t)address % 16 == 0 && strides[0] % 16 == 0;
-  if (!fits || steps[0] != 1 || steps[1] != 1 || interleave || swizzle != 3 || promotion != 3 || fill) code = INVALID_VALUE;
-  uint64_t last = fits ? (extents[1] - 1) * strides[0] + extents[0] * 2 : 0;
+  /* f16, bf16, and f32 that is rounded to tf32. */
+  unsigned element = type == 11 ? 4 : 2;
+  int fits = rank >= 2 && rank <= 5 && (uintptr_t)map % 64 == 0 && (uintptr_t)address % 16 == 0 && box[0] * element == 128;
+  fits = fits && (type == 6 || type == 9 || type == 11) && !interleave && swizzle == 3 && promotion == 3 && !fill;
+  uint64_t last = fits ? extents[0] * element : 0;
+  int end = snprintf(text, sizeof text, "type %d, %lu in boxes of %u", type, (unsigned long)extents[0], box[0]);
+  for (unsigned i = 1; fits && i < rank; i++) {
+    fits = extents[i] > 0 && steps[i] == 1 && strides[i - 1] % 16 == 0 && (i < 2 || strides[i - 1] >= strides[i - 2]);
+    last += (extents[i] - 1) * strides[i - 1];
+    end += snprintf(text + end, sizeof text - end, ", %lu %lu bytes apart by %u", (unsigned long)extents[i],
+                    (unsigned long)strides[i - 1], box[i]);
+  }
+  if (!fits || steps[0] != 1) code = INVALID_VALUE;
   if (!code && !known((uintptr_t)address, last)) code = ILLEGAL_ADDRESS;
-  snprintf(text, sizeof text, "type %d, %lu rows of %lu, %lu bytes apart, by %u of %u", type, (unsigned long)extents[1],
-           (unsigned long)extents[0], (unsigned long)strides[0], box[1], box[0]);
   if (!code) code = tell('T', text);
   if (!code) memcpy(map, ENCODED, sizeof ENCODED), encoded++;
   LEAVE();

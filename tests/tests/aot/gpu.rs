@@ -436,6 +436,22 @@ fn a_block_of_a_transformer_runs() {
     assert!(half.iter().any(|byte| *byte != 0));
 }
 
+/// A model whose products are by groups of warps, and its library with the driver that executes it.
+fn grouped(name: &str, program: &str) -> (Model, Imaginary, Loaded) {
+    let gpu = tensorc::gpu::interpreted_as(Device::accelerator(0), Capability::Sm90a);
+    let mut options = Options { gpu: Some(gpu), threads: Some(1), ..Options::default() };
+    options.passes.tf32 = true;
+    let compiler = Compiler::new(options).unwrap();
+    let model = compiler.model(parse_module(program, compiler.registry()).unwrap().graphs.remove(0));
+    let gpu = Some(Gpu { capability: Capability::Sm90a, assembler: None });
+    let artifact = aot::compile(&model, &Request { gpu, embed_weights: true, ..request(name, "native") }).unwrap();
+    let driver = Imaginary::new(&artifact, (9, 0));
+    let path = driver.dir.path().join("model.so");
+    link(Product::SharedLibrary, name, &artifact.object, "native".parse().unwrap(), &Tools::default(), &path).unwrap();
+    let library = Loaded::load(&path, &driver.options()).unwrap();
+    (model, driver, library)
+}
+
 /// Products by groups of warps: the copy engine is told of both operands where they lie in this run.
 #[test]
 fn products_by_groups_of_warps_run() {
@@ -447,20 +463,11 @@ fn products_by_groups_of_warps_run() {
         "tensorc-ir 1\ngraph @layer(%x: bf16[70, 136], %b: bf16[72]) {{\n  %w = const bf16[136, 72] [{weight}]\n  \
          %p = matmul(%x, %w)\n  %s = add(%p, %b)\n  %g = gelu(%s)\n  %y = cast(%g) {{to = f32}}\n  return %y\n}}\n"
     );
-    let gpu = tensorc::gpu::interpreted_as(Device::accelerator(0), Capability::Sm90a);
-    let compiler = Compiler::new(Options { gpu: Some(gpu), threads: Some(1), ..Options::default() }).unwrap();
-    let model = compiler.model(parse_module(&program, compiler.registry()).unwrap().graphs.remove(0));
-    let gpu = Some(Gpu { capability: Capability::Sm90a, assembler: None });
-    let artifact = aot::compile(&model, &Request { gpu, embed_weights: true, ..request("layer", "native") }).unwrap();
-    let driver = Imaginary::new(&artifact, (9, 0));
-    let path = driver.dir.path().join("layer.so");
-    link(Product::SharedLibrary, "layer", &artifact.object, "native".parse().unwrap(), &Tools::default(), &path)
-        .unwrap();
+    let (model, driver, library) = grouped("layer", &program);
     let bytes = |count: usize, seed: usize| -> Vec<u8> {
         let number = |i: usize| half(((i * 29 + seed) % 17) as f32 / 8.0 - 1.0);
         (0..count).flat_map(number).collect()
     };
-    let library = Loaded::load(&path, &driver.options()).unwrap();
     let pool = Pool::new(1).unwrap();
     let mut context = library.context(&pool).unwrap();
     driver.told();
@@ -475,18 +482,49 @@ fn products_by_groups_of_warps_run() {
         context.run(&inputs, &mut [TensorMut::new(DType::F32, &[70, 72], &mut y)]).unwrap();
         assert_eq!(y, expected[0].1.bytes());
         let maps = [
-            "T type 9, 70 rows of 136, 272 bytes apart, by 128 of 64",
-            "T type 9, 136 rows of 72, 144 bytes apart, by 64 of 64",
+            "T type 9, 136 in boxes of 64, 70 272 bytes apart by 128",
+            "T type 9, 72 in boxes of 64, 136 144 bytes apart by 64",
         ];
         assert_eq!(driver.told(), maps);
     }
-    driver.state().refused.insert("type 9, 136 rows of 72, 144 bytes apart, by 64 of 64".into(), OUT_OF_MEMORY);
+    driver.state().refused.insert("type 9, 72 in boxes of 64, 136 144 bytes apart by 64".into(), OUT_OF_MEMORY);
     let (x, b) = (bytes(70 * 136, 1), bytes(72, 5));
     let inputs = [TensorRef::new(DType::BF16, &[70, 136], &x), TensorRef::new(DType::BF16, &[72], &b)];
     let mut y = vec![0xff; 70 * 72 * 4];
     let (status, message) = said(context.run(&inputs, &mut [TensorMut::new(DType::F32, &[70, 72], &mut y)]));
     assert_eq!(status, status::MEMORY);
     assert!(message.starts_with("kernel `layer_kernel0` of node `"), "{message}");
+}
+
+/// Heads side by side, of f32 that is rounded: an axis of them nearer than rows, and one farther away.
+#[test]
+fn products_of_heads_run() {
+    if !runs() {
+        return;
+    }
+    let program = "tensorc-ir 1\ngraph @heads(%q: f32[2, 65, 3, 72], %k: f32[2, 70, 3, 72]) {\n  \
+        %x = transpose(%q) {perm = [0, 2, 1, 3]}\n  %w = transpose(%k) {perm = [0, 2, 3, 1]}\n  \
+        %y = matmul(%x, %w)\n  return %y\n}\n";
+    let (model, driver, library) = grouped("heads", program);
+    let (q, k) = ([2, 65, 3, 72], [2, 70, 3, 72]);
+    let number = |i: u64| (((i * 29) % 177) as f32 / 100.0 - 1.0).to_le_bytes();
+    let bytes = |dims: [u64; 4], first: u64| (first..first + dims.iter().product::<u64>()).flat_map(number).collect();
+    let (x, w): (Vec<u8>, Vec<u8>) = (bytes(q, 1), bytes(k, 2));
+    let given = [("q", q, &x), ("k", k, &w)];
+    let given = given.map(|(name, dims, bytes)| (name, Tensor::from_bytes(DType::F32, &dims, bytes.clone()).unwrap()));
+    let (expected, out) = (model.run(&given).unwrap(), [2, 3, 65, 70]);
+    let pool = Pool::new(1).unwrap();
+    let mut context = library.context(&pool).unwrap();
+    driver.told();
+    let mut y = vec![0xff; 2 * 3 * 65 * 70 * 4];
+    let inputs = [TensorRef::new(DType::F32, &q, &x), TensorRef::new(DType::F32, &k, &w)];
+    context.run(&inputs, &mut [TensorMut::new(DType::F32, &out, &mut y)]).unwrap();
+    assert_eq!(y, expected[0].1.bytes());
+    let maps = [
+        "T type 11, 72 in boxes of 32, 3 288 bytes apart by 1, 65 864 bytes apart by 128, 2 56160 bytes apart by 1",
+        "T type 11, 72 in boxes of 32, 3 288 bytes apart by 1, 70 864 bytes apart by 64, 2 60480 bytes apart by 1",
+    ];
+    assert_eq!(driver.told(), maps);
 }
 
 /// An element of bf16 whose fraction is short.

@@ -346,9 +346,10 @@ int cuMemsetD2D32Async(uint64_t to, size_t pitch, unsigned x, size_t width, size
 int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *extents,
                            const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
                            int swizzle, int promotion, int fill) {
+  /* f16, bf16, and f32 that is rounded to tf32. */
   int half = type == 6 || type == 9;
   size_t element = half ? 2 : 4;
-  if ((!half && type != 7) || interleave || swizzle != 3 || promotion < 0 || fill) return INVALID_VALUE;
+  if ((!half && type != 11) || interleave || swizzle != 3 || promotion < 0 || fill) return INVALID_VALUE;
   if (rank < 2 || rank > 5 || (uintptr_t)address % 16 || box[0] * element != 128 || box[1] > 256) return INVALID_VALUE;
   for (unsigned i = 0; i < rank; i++)
     if (extents[i] == 0 || steps[i] != 1 || (i > 0 && strides[i - 1] % 16)) return INVALID_VALUE;

@@ -8,7 +8,6 @@ use tensorc_tests::ptx::{Argument, Fault, Launch, Module, Swizzle, TensorMap};
 
 use super::words;
 
-const TERMS: usize = 16;
 /// Where in shared memory the second tile and the barrier lie, and bytes of all.
 const SECOND: usize = 8192;
 const BARRIER: usize = 24 << 10;
@@ -17,36 +16,47 @@ const SHARED: u32 = 25 << 10;
 const SWIZZLES: [(Swizzle, u64, usize); 4] =
     [(Swizzle::None, 0, 16), (Swizzle::B32, 3, 32), (Swizzle::B64, 2, 64), (Swizzle::B128, 1, 128)];
 
-/// A tile of rows of 16 terms, or of 16 terms of rows.
+/// A tile of rows of terms, or of terms of rows.
 #[derive(Clone, Copy)]
 struct Tile {
     rows: usize,
     transposed: bool,
+    /// Whether elements are f32 rather than bf16.
+    single: bool,
     /// The permutation, its number in descriptors and bytes of its rows.
     layout: (Swizzle, u64, usize),
 }
 
 impl Tile {
+    fn size(&self) -> usize {
+        if self.single { 4 } else { 2 }
+    }
+
+    fn terms(&self) -> usize {
+        32 / self.size()
+    }
+
     fn extents(&self) -> [usize; 2] {
-        if self.transposed { [self.rows, TERMS] } else { [TERMS, self.rows] }
+        if self.transposed { [self.rows, self.terms()] } else { [self.terms(), self.rows] }
     }
 
     fn map(&self, argument: usize) -> TensorMap {
         let [inner, outer] = self.extents();
         TensorMap {
             argument,
-            element_bytes: 2,
+            element_bytes: self.size(),
             extents: vec![inner as u64, outer as u64],
-            strides: vec![2 * inner as u64],
-            box_extents: vec![self.layout.2 as u32 / 2, outer as u32],
+            strides: vec![(self.size() * inner) as u64],
+            box_extents: vec![(self.layout.2 / self.size()) as u32, outer as u32],
             swizzle: self.layout.0,
+            rounds: self.single,
         }
     }
 
     /// Bytes of a box, and how many lie side by side.
     fn boxes(&self) -> (usize, usize) {
         let [inner, outer] = self.extents();
-        (self.layout.2 * outer, (2 * inner).div_ceil(self.layout.2))
+        (self.layout.2 * outer, (self.size() * inner).div_ceil(self.layout.2))
     }
 
     /// The offsets of a descriptor, as documented for each layout.
@@ -72,7 +82,7 @@ impl Tile {
             format!(
                 "mov.b32 %r4, {};\n@%p1 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes \
                  [%r3+{}], [{map}, {{%r4, %r5}}], [%r3+{BARRIER}];\n",
-                i * self.layout.2 / 2,
+                i * self.layout.2 / self.size(),
                 at + i * bytes
             )
         };
@@ -90,7 +100,9 @@ impl Tile {
         let element = |i: usize| {
             let (a, b) = (i % inner, i / inner);
             let (row, term) = if self.transposed { (a, b) } else { (b, a) };
-            (Scalar::f32(matrix[row * TERMS + term]).cast(DType::BF16).bits as u16).to_le_bytes()
+            let x = Scalar::f32(matrix[row * self.terms() + term]);
+            let x = if self.single { x } else { x.cast(DType::BF16) };
+            x.bits.to_le_bytes()[..self.size()].to_vec()
         };
         (0..inner * outer).flat_map(element).collect()
     }
@@ -119,14 +131,16 @@ fn product(a: Tile, b: Tile) -> String {
         b.descriptor() + SECOND as u64 / 16
     );
     sums.iter().for_each(|sum| text += &format!("mov.b32 {sum}, 0f3F000000;\n"));
+    let (ty, turned) = match a.single {
+        true => ("k8.f32.tf32.tf32", String::new()),
+        false => ("k16.f32.bf16.bf16", format!(", {}, {}", u8::from(a.transposed), u8::from(b.transposed))),
+    };
     text += &format!(
         "wgmma.fence.sync.aligned;\n\
-         wgmma.mma_async.sync.aligned.m64n{}k16.f32.bf16.bf16 {{{}}}, %rd6, %rd7, %p3, 1, 1, {}, {};\n\
+         wgmma.mma_async.sync.aligned.m64n{}{ty} {{{}}}, %rd6, %rd7, %p3, 1, 1{turned};\n\
          wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\nmul.wide.u32 %rd8, %r1, {};\nadd.s64 %rd8, %rd8, %rd1;\n",
         b.rows,
         sums.join(", "),
-        u8::from(a.transposed),
-        u8::from(b.transposed),
         4 * count
     );
     sums.iter().enumerate().for_each(|(i, sum)| text += &format!("st.global.b32 [%rd8+{}], {sum};\n", 4 * i));
@@ -157,18 +171,26 @@ fn numbers(rng: &mut Rng, count: usize) -> Vec<f32> {
 fn products_of_groups_are_plain_products() {
     let mut rng = Rng::new(5);
     for (i, layout) in SWIZZLES.into_iter().enumerate() {
-        for (columns, transposed) in [(8, 0), (24, 1), (72, 2), (128, 3)] {
+        for (columns, transposed, single) in
+            [(8, 0, false), (24, 1, false), (72, 2, false), (128, 3, false), (64, 0, true), (96, 0, true)]
+        {
             let tiles = [
-                Tile { rows: 64, transposed: transposed & 1 != 0, layout },
-                Tile { rows: columns, transposed: transposed & 2 != 0, layout: SWIZZLES[(i + columns / 8) % 4] },
+                Tile { rows: 64, transposed: transposed & 1 != 0, single, layout },
+                Tile {
+                    rows: columns,
+                    transposed: transposed & 2 != 0,
+                    single,
+                    layout: SWIZZLES[(i + columns / 8) % 4],
+                },
             ];
-            let (a, b) = (numbers(&mut rng, 64 * TERMS), numbers(&mut rng, columns * TERMS));
+            let terms = tiles[0].terms();
+            let (a, b) = (numbers(&mut rng, 64 * terms), numbers(&mut rng, columns * terms));
             let found = execute(&product(tiles[0], tiles[1]), tiles, [&a, &b], i as u64);
             let found = found.unwrap_or_else(|fault| panic!("{layout:?}, {columns} columns: {fault}"));
             for thread in 0..128 {
                 for i in 0..columns / 2 {
                     let (row, column) = group_acc(thread, i);
-                    let sum: f32 = (0..TERMS).map(|k| a[row * TERMS + k] * b[column * TERMS + k]).sum();
+                    let sum: f32 = (0..terms).map(|k| a[row * terms + k] * b[column * terms + k]).sum();
                     let found = found[thread * columns / 2 + i];
                     assert_eq!(found, sum + 0.5, "{layout:?}, {columns} columns: row {row}, column {column}");
                 }
@@ -180,9 +202,9 @@ fn products_of_groups_are_plain_products() {
 /// What is left out or wrong of a product, and words of the error.
 #[test]
 fn what_products_of_groups_need_is_checked() {
-    let tile = |rows| Tile { rows, transposed: false, layout: SWIZZLES[3] };
+    let tile = |rows| Tile { rows, transposed: false, single: false, layout: SWIZZLES[3] };
     let (tiles, text) = ([tile(64), tile(64)], product(tile(64), tile(64)));
-    let operands = [vec![1.0; 64 * TERMS], vec![1.0; 64 * TERMS]];
+    let operands = [vec![1.0; 64 * 16], vec![1.0; 64 * 16]];
     let operands = [&operands[0][..], &operands[1][..]];
     assert!(execute(&text, tiles, operands, 0).unwrap().iter().all(|sum| *sum == 16.5));
     let wait = "@!%p2 bra AGAIN;\n";
@@ -234,7 +256,8 @@ fn what_products_of_groups_need_is_checked() {
     execute(&text.replacen(product_end, &awaited, 1), tiles, operands, 1).unwrap();
 }
 
-/// Boxes of three dimensions that reach beyond the tensor: zeros there. Pieces are permuted as documented.
+/// Boxes of three dimensions that reach beyond the tensor: zeros there. Pieces are permuted as documented, and f32 rounded to the
+/// nearest tf32, an even one of two.
 #[test]
 fn boxes_are_copied_with_zeros_outside_and_permuted() {
     let text = ".version 8.0\n.target sm_90a\n.address_size 64\n.extern .shared .align 1024 .b8 sh[];\n.visible .entry k(\n\
@@ -251,7 +274,8 @@ fn boxes_are_copied_with_zeros_outside_and_permuted() {
     let module = Module::parse(text).unwrap();
     let (extents, at) = ([40u64, 9, 3], [-3i64, 4, 1]);
     let boxed = [32usize, 16, 2];
-    for (swizzle, _, span) in [SWIZZLES[0], SWIZZLES[3]] {
+    for ((swizzle, _, span), rounds) in [(SWIZZLES[0], false), (SWIZZLES[3], false), (SWIZZLES[3], true)] {
+        let unit = if rounds { 1 << 11 } else { 1 };
         let map = TensorMap {
             argument: 0,
             element_bytes: 4,
@@ -259,8 +283,9 @@ fn boxes_are_copied_with_zeros_outside_and_permuted() {
             strides: vec![176, 176 * 9],
             box_extents: boxed.map(|n| n as u32).to_vec(),
             swizzle,
+            rounds,
         };
-        let mut x: Vec<u8> = (0..44 * 9 * 3u32).flat_map(|i| (i + 1).to_le_bytes()).collect();
+        let mut x: Vec<u8> = (0..44 * 9 * 3u32).flat_map(|i| (unit * (i + 1)).to_le_bytes()).collect();
         let mut out = vec![0; 4096];
         let mut arguments = vec![
             Argument::Buffer { bytes: &mut x, writable: false },
@@ -275,7 +300,9 @@ fn boxes_are_copied_with_zeros_outside_and_permuted() {
             let inside = [i % boxed[0], i / boxed[0] % boxed[1], i / boxed[0] / boxed[1]];
             let c: Vec<i64> = (0..3).map(|d| at[d] + inside[d] as i64).collect();
             let within = (0..3).all(|d| c[d] >= 0 && c[d] < extents[d] as i64);
-            let expected = if within { (c[0] + 44 * c[1] + 44 * 9 * c[2] + 1) as u32 } else { 0 };
+            let expected = if within { unit * (c[0] + 44 * c[1] + 44 * 9 * c[2] + 1) as u32 } else { 0 };
+            let tf32 = |bits: u32| ((f64::from(bits) / 8192.0).round_ties_even() * 8192.0) as u32;
+            let expected = if rounds { tf32(expected) } else { expected };
             // Rows of 128 bytes: eight pieces, of which the number is combined with that of the row.
             let (row, piece) = (i / 32, i % 32 / 4);
             let piece = if span == 128 { piece ^ (row % 8) } else { piece };

@@ -103,11 +103,12 @@ pub fn entry(kernel: &Kernel) -> Entry {
     let launch = kernel.launch().unwrap();
     let matrix = |map: TileMap| Matrix {
         argument: map.buf.0,
-        bf16: kernel.buf(map.buf).dtype == DType::BF16,
+        dtype: kernel.buf(map.buf).dtype,
         rows: map.rows,
         columns: map.columns,
         stride: map.stride,
         box_rows: map.box_rows,
+        batch: map.batch.iter().map(|axis| (axis.extent, axis.stride)).collect(),
     };
     Entry {
         name: entry_names(std::slice::from_ref(kernel)).swap_remove(0),
@@ -120,13 +121,15 @@ pub fn entry(kernel: &Kernel) -> Entry {
 
 /// A matrix of a launch as the driver encodes it for the copy engine.
 fn map(matrix: &Matrix) -> TensorMap {
+    let (bytes, axes) = (matrix.dtype.size(), matrix.axes());
     TensorMap {
         argument: matrix.argument as usize,
-        element_bytes: 2,
-        extents: vec![matrix.columns, matrix.rows],
-        strides: vec![2 * matrix.stride],
-        box_extents: vec![64, matrix.box_rows],
+        element_bytes: bytes,
+        extents: std::iter::once(matrix.columns).chain(axes.iter().map(|(extent, ..)| *extent)).collect(),
+        strides: axes.iter().map(|(_, stride, _)| bytes as u64 * stride).collect(),
+        box_extents: std::iter::once(128 / bytes as u32).chain(axes.iter().map(|(.., boxed)| *boxed)).collect(),
         swizzle: Swizzle::B128,
+        rounds: matrix.dtype == DType::F32,
     }
 }
 

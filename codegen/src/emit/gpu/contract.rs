@@ -27,6 +27,7 @@ const THREADS: u64 = SIDE * SIDE;
 const SMALLEST: u64 = 64;
 
 /// Axes by the operands that have them.
+#[derive(Clone, Debug)]
 pub(super) struct Axes {
     pub batch: Vec<Group>,
     pub rows: Vec<Group>,
@@ -64,7 +65,7 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str, by_groups: bool) -
         return Ok(None);
     }
     let args = cluster.body.args(*node);
-    let product = Product {
+    let mut product = Product {
         space,
         contraction: c,
         value: Value { node: *node, port: 0 },
@@ -74,11 +75,18 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str, by_groups: bool) -
         stored,
     };
     let mut e = Inliner::new(cluster, name, &space.dims)?;
-    let matrices = if by_groups { groups::matrices(cluster, &product, &uses)? } else { None };
-    match matrices {
-        Some(matrices) => groups::emit(&mut e, &product, matrices)?,
-        None if matrix::multiplies(cluster, &product)? => matrix::emit(&mut e, &product, &uses)?,
-        None => product.emit(&mut e, &uses)?,
+    if by_groups {
+        let axes = groups::axes(&product.axes);
+        let own = std::mem::replace(&mut product.axes, axes);
+        if let Some(sources) = groups::sources(cluster, &product, &uses)? {
+            groups::emit(&mut e, &product, sources)?;
+            return Ok(Some(Emitted { kernel: e.finish(), in_place: vec![] }));
+        }
+        product.axes = own;
+    }
+    match matrix::multiplies(cluster, &product)? {
+        true => matrix::emit(&mut e, &product, &uses)?,
+        false => product.emit(&mut e, &uses)?,
     }
     Ok(Some(Emitted { kernel: e.finish(), in_place: vec![] }))
 }
@@ -231,14 +239,12 @@ impl Product<'_> {
         shared: Buf,
         uses: &Uses,
     ) -> Result<()> {
-        let (groups, length, index) = match operand {
-            0 => (&self.axes.rows, self.tile.rows, &self.contraction.lhs),
-            _ => (&self.axes.columns, self.tile.columns, &self.contraction.rhs),
+        let (groups, length) = match operand {
+            0 => (&self.axes.rows, self.tile.rows),
+            _ => (&self.axes.columns, self.tile.columns),
         };
-        let (extent, terms, depth) = (total(groups), total(&self.axes.terms), self.tile.terms);
+        let depth = self.tile.terms;
         let along_terms = self.contiguous(e.cluster, operand, uses, groups);
-        let dims = e.cluster.ty(self.operands[operand])?.dims;
-        let zero = Scalar::zero(e.cluster.ty(self.operands[operand])?.dtype);
         let each = (length * depth).div_ceil(THREADS);
         e.looped("f", (Index::default(), Index::constant(each as i64), 1), LoopKind::Unroll, |e, f| {
             let limits = |_: u32| (0, (length * depth) as i64 - 1);
@@ -251,18 +257,37 @@ impl Product<'_> {
             below(e, &i, length * depth, each * THREADS, |e| {
                 let position = e.b.let_index("m", first.add(&at));
                 let place = e.b.let_index("n", k.add(&term));
-                let inside = inside(e, &[(&position, extent, length), (&place, terms, depth)]);
-                set_groups(e, groups, &position, extent);
-                set_groups(e, &self.axes.terms, &place, terms);
-                let guard = e.guard(index, &dims, inside);
-                let value = e.value(self.operands[operand], index, guard)?;
-                let value = match guard {
-                    Some(cond) => e.b.op(ScalarOp::Select, &[cond, value, Operand::Const(zero)]),
-                    None => value,
-                };
+                let value = self.element(e, operand, (&position, &place), [length, depth])?;
                 e.b.store(shared, term.scale((length + PAD) as i64).add(&at), value);
                 Ok(())
             })
+        })
+    }
+
+    /// The element of an operand in a row or column and of a term, zero beyond the last ones, which tiles of the given length and
+    /// terms may reach.
+    pub fn element(
+        &self,
+        e: &mut Inliner<'_>,
+        operand: usize,
+        (position, term): (&Index, &Index),
+        [length, depth]: [u64; 2],
+    ) -> Result<Operand> {
+        let (groups, index) = match operand {
+            0 => (&self.axes.rows, &self.contraction.lhs),
+            _ => (&self.axes.columns, &self.contraction.rhs),
+        };
+        let (extent, terms) = (total(groups), total(&self.axes.terms));
+        let inside = inside(e, &[(position, extent, length), (term, terms, depth)]);
+        set_groups(e, groups, position, extent);
+        set_groups(e, &self.axes.terms, term, terms);
+        let ty = e.cluster.ty(self.operands[operand])?;
+        let guard = e.guard(index, &ty.dims, inside);
+        let value = e.value(self.operands[operand], index, guard)?;
+        let zero = Operand::Const(Scalar::zero(ty.dtype));
+        Ok(match guard {
+            Some(cond) => e.b.op(ScalarOp::Select, &[cond, value, zero]),
+            None => value,
         })
     }
 

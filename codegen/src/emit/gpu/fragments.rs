@@ -3,7 +3,7 @@
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind, Mma, Place, Stmt, WARP, warp_matrix};
+use tensorc_ir::kir::{LoopKind, Mma, Place, Stmt, WARP, warp_matrix};
 
 use super::loops::range;
 use crate::emit::inline::Inliner;
@@ -140,12 +140,12 @@ impl Tile {
     }
 }
 
-/// Adds products of `tall` left and `wide` right operands to sums, row by row of these.
+/// Adds products of `tall` left and `wide` right operands to sums from a place on, row by row of these.
 pub fn multiply(
     e: &mut Inliner<'_>,
     (left, tall): (&Place, u64),
     (right, wide): (&Place, u64),
-    sums: Buf,
+    sums: &Place,
     dtype: DType,
 ) -> Result<()> {
     let (a, b, acc) = warp_matrix::elements(dtype);
@@ -154,7 +154,7 @@ pub fn multiply(
         e.looped("j", range(wide), LoopKind::Unroll, |e, j| {
             let to = i.scale(wide as i64).add(&j).scale(acc as i64);
             let (a, b) = (part(left, i.scale(a as i64)), part(right, j.scale(b as i64)));
-            e.b.push(Stmt::Mma(Box::new(Mma { a, b, acc: Place::new(sums, to) })));
+            e.b.push(Stmt::Mma(Box::new(Mma { a, b, acc: part(sums, to) })));
             Ok(())
         })
     })

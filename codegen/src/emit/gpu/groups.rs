@@ -1,21 +1,22 @@
-//! Contractions of f16 and bf16 by groups of warps, for GPUs of compute capability 9.0a.
+//! Contractions of f16 and bf16, and of f32 that may be rounded to tf32, by groups of warps, for GPUs of compute capability 9.0a.
 //!
 //! One group of each block has the copy engine fetch tiles of both operands, some steps ahead; two others multiply them,
 //! half of the rows each, and compute what follows where their sums are. Barriers tell which tiles are there and
 //! which are free. There are no more blocks than run at once: each takes tiles of the result in turn, so that those of
-//! the next one are fetched while what follows is computed.
+//! the next one are fetched while what follows is computed. One operand may be computed instead, by the threads of the first
+//! group, as long as the copy engine reads the other.
 
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::NodeKind;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{
-    Buf, GROUP, GROUP_ROWS, GroupMma, LoopKind, Operand, PANEL, Place, Space as Memory, Stmt, TensorMap, TileCopy,
-    TileOperand, WARP,
+    BatchAxis, Buf, GROUP, GROUP_ROWS, GroupMma, LoopKind, Operand, Place, Space as Memory, Stmt, TensorMap, TileCopy,
+    TileOperand, WARP, panel,
 };
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 
-use super::contract::{Product, total};
+use super::contract::{Axes, Product, total};
 use super::loops::set_groups;
 use crate::emit::cluster::{Cluster, Uses};
 use crate::emit::inline::Inliner;
@@ -26,8 +27,8 @@ const ROWS: u64 = GROUPS * GROUP_ROWS as u64;
 /// Groups that multiply, and one that fetches, with the registers of their threads.
 const THREADS: u64 = (GROUPS + 1) * GROUP as u64;
 const REGISTERS: (u32, u32) = (240, 24);
-/// Terms of a step.
-const DEPTH: u64 = PANEL as u64;
+/// The same where the group that fetches also computes.
+const COMPUTING: (u32, u32) = (216, 72);
 /// Steps of which tiles are in shared memory.
 const STAGES: u64 = 4;
 /// Blocks that run at once: multiprocessors of an H100 or H200.
@@ -36,62 +37,103 @@ const BLOCKS: u64 = 132;
 const COLUMNS: [u64; 3] = [256, 128, 64];
 /// Rows of tiles that go together, so that what blocks read at a time stays near.
 const NEAR: u64 = 16;
-/// Elements in 16 bytes, at whose multiples rows of a matrix begin that the copy engine reads.
-const PIECE: i64 = 8;
+/// Bytes at whose multiples rows of a matrix begin that the copy engine reads.
+const PIECE: i64 = 16;
+/// Fewest rows, columns and terms that are worth it.
+const FEWEST: u64 = 64;
 
 /// One operand.
 #[derive(Clone, Debug)]
 struct Side {
-    /// As [`Matrix::steps`].
-    steps: Vec<[u64; 2]>,
-    /// As the copy engine sees it, in boxes of one panel, or of a whole tile if terms lie side by side.
-    map: TensorMap,
+    from: From,
+    /// Whether the rows of its tiles are rows of terms.
     along_terms: bool,
+    /// Terms of a step: as many as a row of a panel has elements.
+    depth: u64,
     /// Rows or columns of the result in a tile.
     length: u64,
     tiles: Buf,
 }
 
+/// Where the tiles of an operand come from.
+#[derive(Clone, Debug)]
+enum From {
+    /// From a matrix as the copy engine sees it, in boxes of one panel, or of a whole tile if terms lie side by side; for each of
+    /// its batch axes the position among those of the product.
+    Matrix(TensorMap, Vec<usize>),
+    /// From threads; whether neighbouring ones compute neighbouring terms, rather than rows or columns.
+    Threads(bool),
+}
+
 impl Side {
+    fn is_computed(&self) -> bool {
+        matches!(self.from, From::Threads(_))
+    }
+
     /// Elements of a tile.
     fn elements(&self) -> u64 {
-        self.length * DEPTH
+        self.length * self.depth
     }
 
     /// Tiles from element `at` on as an operand of a product.
     fn operand(&self, at: Index) -> TileOperand {
-        let panels = (!self.along_terms).then_some((PANEL as u64 * DEPTH) as u32);
+        let panels = (!self.along_terms).then_some((self.depth * self.depth) as u32);
         TileOperand { at: Place::new(self.tiles, at), panels }
     }
 }
 
-/// An operand as a matrix in memory: how far its rows lie apart, and whether they are rows of terms. The operands of all batches are
-/// parts of one matrix.
+/// An operand as matrices in memory: how far their rows lie apart, and whether they are rows of terms.
 #[derive(Clone)]
 pub struct Matrix {
     stride: u64,
     along_terms: bool,
-    /// Rows and columns of the whole.
-    extents: [u64; 2],
-    /// Rows and columns from one batch to the next, by groups of batch axes.
-    steps: Vec<[u64; 2]>,
+    rows: u64,
+    columns: u64,
+    /// The axes of the matrices of batches, those of near neighbours first, and their positions among the product's; an operand
+    /// that is the same along an axis does not have it.
+    batch: Vec<(BatchAxis, usize)>,
 }
 
-/// Both operands as matrices, if groups of warps can multiply them and it is worth it.
-pub fn matrices(cluster: &Cluster<'_>, product: &Product<'_>, uses: &Uses) -> Result<Option<[Matrix; 2]>> {
+/// An operand of a product by groups of warps.
+#[derive(Clone)]
+pub enum Source {
+    Matrix(Matrix),
+    /// Something else; whether its neighbouring terms lie side by side.
+    Computed(bool),
+}
+
+/// The axes with one group each of rows and columns: outer ones, along which the other operand is the same, are batches.
+pub fn axes(of: &Axes) -> Axes {
+    let mut axes = of.clone();
+    for own in [&mut axes.rows, &mut axes.columns] {
+        axes.batch.extend(own.drain(..own.len().saturating_sub(1)));
+    }
+    axes
+}
+
+/// Both operands, if groups of warps can multiply them and it is worth it: the copy engine can read one at least.
+pub fn sources(cluster: &Cluster<'_>, product: &Product<'_>, uses: &Uses) -> Result<Option<[Source; 2]>> {
     let axes = &product.axes;
     let dtype = cluster.ty(product.operands[0])?.dtype;
-    // What a tile has beyond the terms of a batch is another batch's, not zeros.
-    let whole = axes.batch.is_empty() || total(&axes.terms).is_multiple_of(DEPTH);
-    let plain = whole && [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| g.len() == 1);
-    let large = [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| total(g) >= PANEL as u64);
-    if !plain || !large || !GroupMma::takes(dtype) || cluster.ty(product.operands[1])?.dtype != dtype {
+    let plain = [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| g.len() == 1);
+    let large = [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| total(g) >= FEWEST);
+    let taken = GroupMma::takes(dtype) && (dtype != DType::F32 || cluster.tf32);
+    if !plain || !large || !taken || cluster.ty(product.operands[1])?.dtype != dtype {
         return Ok(None);
     }
-    match (matrix(cluster, product, 0, uses)?, matrix(cluster, product, 1, uses)?) {
-        (Some(a), Some(b)) => Ok(Some([a, b])),
-        _ => Ok(None),
+    let found = [matrix(cluster, product, 0, uses)?, matrix(cluster, product, 1, uses)?];
+    if found.iter().all(Option::is_none) {
+        return Ok(None);
     }
+    let [a, b] = found;
+    let term = |flat: &Index| axes.terms.last().is_some_and(|g| flat.coefficient(g.axis as u32) == Some(1));
+    // No input but those of operands depends on terms.
+    let along = |operand: usize| uses.flats.iter().any(|(v, flat)| *v != product.operands[1 - operand] && term(flat));
+    let source = |matrix: Option<Matrix>, operand: usize| match matrix {
+        Some(matrix) => Source::Matrix(matrix),
+        None => Source::Computed(along(operand)),
+    };
+    Ok(Some([source(a, 0), source(b, 1)]))
 }
 
 /// An operand as the copy engine can read it: an input, whole, whose rows begin at multiples of 16 bytes.
@@ -117,23 +159,32 @@ fn matrix(cluster: &Cluster<'_>, product: &Product<'_>, operand: usize, uses: &U
         (1, stride) => (stride, own.extent, false),
         _ => return Ok(None),
     };
-    if stride < columns as i64 || stride % PIECE != 0 {
+    let dtype = cluster.ty(v)?.dtype;
+    // Matrix units take operands of 32 bits by terms alone.
+    if dtype.size() != 2 && !along_terms {
         return Ok(None);
     }
+    let apart = |stride: i64| stride > 0 && stride * dtype.size() as i64 % PIECE == 0;
     let rows = if along_terms { own.extent } else { term.extent };
-    let (stride, mut extents, mut steps) = (stride as u64, [rows, columns], vec![]);
-    for group in &product.axes.batch {
-        let Ok(apart) = u64::try_from(step(group.axis)) else { return Ok(None) };
-        let apart = [apart / stride, apart % stride];
-        (0..2).for_each(|i| extents[i] += (group.extent - 1) * apart[i]);
-        steps.push(apart);
+    let mut batch = vec![];
+    for (i, group) in product.axes.batch.iter().enumerate() {
+        match step(group.axis) {
+            0 => {}
+            stride if apart(stride) => batch.push((BatchAxis { extent: group.extent, stride: stride as u64 }, i)),
+            _ => return Ok(None),
+        }
     }
-    Ok((extents[1] <= stride).then_some(Matrix { stride, along_terms, extents, steps }))
+    batch.sort_by_key(|(axis, _)| axis.stride);
+    let fits = stride >= columns as i64 && apart(stride) && batch.len() <= TensorMap::MOST_BATCH;
+    Ok(fits.then_some(Matrix { stride: stride as u64, along_terms, rows, columns, batch }))
 }
 
 struct Tiles<'a> {
     product: &'a Product<'a>,
     sides: [Side; 2],
+    dtype: DType,
+    /// Terms of a step.
+    depth: u64,
     /// Which tiles are there, and which are free.
     full: Buf,
     empty: Buf,
@@ -155,8 +206,8 @@ fn range(n: u64) -> (Index, Index, i64) {
     (Index::default(), Index::constant(n as i64), 1)
 }
 
-/// Emits the loops of a product of [`matrices`].
-pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, matrices: [Matrix; 2]) -> Result<()> {
+/// Emits the loops of a product of [`axes`] and [`sources`].
+pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, sources: [Source; 2]) -> Result<()> {
     let extents = [total(&product.axes.rows), total(&product.axes.columns)];
     let terms = total(&product.axes.terms);
     let (batch, down) = (total(&product.axes.batch), extents[0].div_ceil(ROWS));
@@ -164,36 +215,49 @@ pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, matrices: [Matrix; 2]) -
     let columns = COLUMNS.into_iter().find(busy).unwrap_or(COLUMNS[2]);
     let across = extents[1].div_ceil(columns);
     let lengths = [ROWS, columns];
-    let mut maps = vec![];
-    for (i, matrix) in matrices.iter().enumerate() {
-        let buf = e.input(product.operands[i].node)?;
-        let box_rows = if matrix.along_terms { lengths[i] } else { DEPTH } as u32;
-        let [rows, columns] = matrix.extents;
-        maps.push(TensorMap { buf, rows, columns, stride: matrix.stride, box_rows });
-    }
     let dtype = e.cluster.ty(product.operands[0])?.dtype;
+    let depth = panel(dtype) as u64;
+    let mut from = vec![];
+    for (i, source) in sources.iter().enumerate() {
+        from.push(match source {
+            Source::Computed(along) => From::Threads(*along),
+            Source::Matrix(matrix) => {
+                let buf = e.input(product.operands[i].node)?;
+                let box_rows = if matrix.along_terms { lengths[i] } else { depth } as u32;
+                let Matrix { rows, columns, stride, .. } = *matrix;
+                let (batch, positions) = matrix.batch.iter().copied().unzip();
+                From::Matrix(TensorMap { buf, rows, columns, stride, box_rows, batch }, positions)
+            }
+        });
+    }
+    let computes = from.iter().any(|from| matches!(from, From::Threads(_)));
+    let registers = if computes { COMPUTING } else { REGISTERS };
     let blocks = BLOCKS.min(batch * down * across);
     e.looped("b", range(blocks), LoopKind::Grid, |e, block| {
         let side = |e: &mut Inliner<'_>, i: usize| {
-            let tiles = e.alloc("tiles", dtype, STAGES * lengths[i] * DEPTH, Memory::Tile);
-            let Matrix { along_terms, ref steps, .. } = matrices[i];
-            Side { map: maps[i].clone(), along_terms, length: lengths[i], tiles, steps: steps.clone() }
+            let tiles = e.alloc("tiles", dtype, STAGES * lengths[i] * depth, Memory::Tile);
+            let along_terms =
+                matches!(&sources[i], Source::Computed(_) | Source::Matrix(Matrix { along_terms: true, .. }));
+            Side { from: from[i].clone(), along_terms, depth, length: lengths[i], tiles }
         };
         let sides = [side(e, 0), side(e, 1)];
         let full = e.alloc("full", DType::I64, STAGES, Memory::Barrier);
         let empty = e.alloc("empty", DType::I64, STAGES, Memory::Barrier);
-        let tiles = Tiles { product, sides, full, empty, batch, down, across, steps: terms.div_ceil(DEPTH) };
+        let steps = terms.div_ceil(depth);
+        let tiles = Tiles { product, sides, dtype, depth, full, empty, batch, down, across, steps };
         e.looped("t", range(THREADS), LoopKind::Threads, |e, thread| {
             let warps = |groups: u64| (groups * (GROUP / WARP) as u64) as u32;
-            e.b.push(Stmt::InitBarriers { buf: full, arrivals: 1 });
+            // One warp has the copy engine fetch, and all warps of the group compute.
+            let arrivals = if computes { 1 + warps(1) } else { 1 };
+            e.b.push(Stmt::InitBarriers { buf: full, arrivals });
             e.b.push(Stmt::InitBarriers { buf: empty, arrivals: warps(GROUPS) });
             e.b.push(Stmt::Barrier);
             e.b.open_block();
             tiles.in_turn(e, &block, blocks, |e, at| tiles.multiply(e, &thread, &at))?;
-            let multiply = e.b.close_role((0, warps(GROUPS)), REGISTERS.0);
+            let multiply = e.b.close_role((0, warps(GROUPS)), registers.0);
             e.b.open_block();
             tiles.fetcher(e, &thread, &block, blocks)?;
-            let fetch = e.b.close_role((warps(GROUPS), warps(GROUPS + 1)), REGISTERS.1);
+            let fetch = e.b.close_role((warps(GROUPS), warps(GROUPS + 1)), registers.1);
             e.b.push(Stmt::Roles(vec![multiply, fetch]));
             Ok(())
         })
@@ -248,37 +312,96 @@ impl Tiles<'_> {
         let first = Operand::Const(Scalar::i64((GROUPS * GROUP as u64) as i64 / WARP as i64));
         let warp = e.b.index_value(warp);
         let is_first = e.b.op(ScalarOp::Cmp(CmpOp::Eq), &[warp, first]);
-        e.when(is_first, |e| {
-            self.in_turn(e, block, blocks, |e, at| {
-                e.looped("k", range(self.steps), LoopKind::Serial, |e, k| {
-                    let [slot, lap] = self.slot(e, &at.turn, &k);
-                    e.b.push(Stmt::AwaitBarrier {
-                        barrier: Place::new(self.empty, slot.clone()),
-                        phase: lap.offset(-1),
-                    });
-                    let bytes = self.sides.iter().map(|s| s.elements() * 2).sum::<u64>() as u32;
-                    e.b.push(Stmt::Arrive { barrier: Place::new(self.full, slot.clone()), bytes });
-                    (0..2).try_for_each(|i| self.fetch(e, i, &at, &k, &slot))
+        let computed = (0..2).find(|i| self.sides[*i].is_computed());
+        let Some(computed) = computed else {
+            return e.when(is_first, |e| {
+                self.in_turn(e, block, blocks, |e, at| {
+                    e.looped("k", range(self.steps), LoopKind::Serial, |e, k| {
+                        let [slot, lap] = self.slot(e, &at.turn, &k);
+                        self.copies(e, &at, &k, (&slot, &lap))
+                    })
                 })
+            });
+        };
+        self.in_turn(e, block, blocks, |e, at| {
+            e.looped("k", range(self.steps), LoopKind::Serial, |e, k| {
+                let [slot, lap] = self.slot(e, &at.turn, &k);
+                e.when(is_first, |e| self.copies(e, &at, &k, (&slot, &lap)))?;
+                self.await_free(e, &slot, &lap);
+                self.compute(e, computed, (thread, &at.first[computed]), (&k, &slot))?;
+                e.b.push(Stmt::Arrive { barrier: Place::new(self.full, slot), bytes: 0 });
+                Ok(())
             })
         })
     }
 
-    /// Begins to fetch the tile of an operand for a step.
+    fn await_free(&self, e: &mut Inliner<'_>, slot: &Index, lap: &Index) {
+        e.b.push(Stmt::AwaitBarrier { barrier: Place::new(self.empty, slot.clone()), phase: lap.offset(-1) });
+    }
+
+    /// Has the copy engine fetch what it can for a step.
+    fn copies(&self, e: &mut Inliner<'_>, at: &At, step: &Index, (slot, lap): (&Index, &Index)) -> Result<()> {
+        self.await_free(e, slot, lap);
+        let copied = self.sides.iter().filter(|side| !side.is_computed());
+        let bytes = copied.map(Side::elements).sum::<u64>() as u32 * self.dtype.size() as u32;
+        e.b.push(Stmt::Arrive { barrier: Place::new(self.full, slot.clone()), bytes });
+        (0..2).try_for_each(|i| self.fetch(e, i, at, step, slot))
+    }
+
+    /// Computes the tile of an operand for a step by the threads of a group, a piece of 16 bytes after the other.
+    fn compute(
+        &self,
+        e: &mut Inliner<'_>,
+        operand: usize,
+        (thread, first): (&Index, &Index),
+        (step, slot): (&Index, &Index),
+    ) -> Result<()> {
+        let side = &self.sides[operand];
+        let From::Threads(along) = side.from else { return Ok(()) };
+        let piece = PIECE as u64 / self.dtype.size() as u64;
+        let row = self.depth / piece;
+        let pieces = side.length * row;
+        let limits = move |_: u32| (0, pieces as i64 - 1);
+        let own = e.b.let_index("own", thread.modulo(GROUP as i64, &|_: u32| (0, THREADS as i64 - 1)));
+        let into = slot.scale(side.elements() as i64);
+        e.looped("f", range(pieces / GROUP as u64), LoopKind::Serial, |e, f| {
+            let i = e.b.let_index("f", f.scale(GROUP as i64).add(&own));
+            let (line, part) = match along {
+                true => (i.floor_div(row as i64, &limits), i.modulo(row as i64, &limits)),
+                false => (i.modulo(side.length as i64, &limits), i.floor_div(side.length as i64, &limits)),
+            };
+            let (line, part) = (e.b.let_index("line", line), e.b.let_index("part", part));
+            let position = e.b.let_index("m", first.add(&line));
+            let term = e.b.let_index("n", step.scale(self.depth as i64).add(&part.scale(piece as i64)));
+            let values = e.alloc("values", self.dtype, piece, Memory::Register);
+            e.looped("l", range(piece), LoopKind::Unroll, |e, l| {
+                let term = e.b.let_index("n", term.add(&l));
+                let value = self.product.element(e, operand, (&position, &term), [side.length, self.depth])?;
+                let value = if self.dtype == DType::F32 { rounded(e, value) } else { value };
+                e.b.store(values, l, value);
+                Ok(())
+            })?;
+            let to = into.add(&line.scale(self.depth as i64)).add(&part.scale(piece as i64));
+            e.looped("l", range(piece), LoopKind::Vector, |e, l| {
+                let value = e.b.load(values, l.clone());
+                e.b.store(side.tiles, to.add(&l), value);
+                Ok(())
+            })
+        })
+    }
+
+    /// Begins to fetch the tile of an operand for a step, if the copy engine does.
     fn fetch(&self, e: &mut Inliner<'_>, side: usize, at: &At, step: &Index, slot: &Index) -> Result<()> {
         let (first, side) = (&at.first[side], &self.sides[side]);
-        let batch = [0, 1].map(|i| {
-            let steps = at.batch.iter().zip(&side.steps).map(|(digit, step)| digit.scale(step[i] as i64));
-            steps.fold(Index::default(), |sum, step| sum.add(&step))
-        });
-        let (into, term) = (slot.scale(side.elements() as i64), step.scale(DEPTH as i64));
-        let copy = |into: Index, [row, column]: [Index; 2]| {
-            let at = [row.add(&batch[0]), column.add(&batch[1])];
+        let From::Matrix(map, batch) = &side.from else { return Ok(()) };
+        let (into, term) = (slot.scale(side.elements() as i64), step.scale(self.depth as i64));
+        let copy = |into: Index, place: [Index; 2]| {
             let barrier = Place::new(self.full, slot.clone());
             Stmt::CopyTile(Box::new(TileCopy {
                 into: Place::new(side.tiles, into),
-                map: side.map.clone(),
-                at,
+                map: map.clone(),
+                at: place,
+                batch: batch.iter().map(|i| at.batch[*i].clone()).collect(),
                 barrier,
             }))
         };
@@ -286,9 +409,10 @@ impl Tiles<'_> {
             e.b.push(copy(into, [first.clone(), term]));
             return Ok(());
         }
-        e.looped("p", range(side.length / PANEL as u64), LoopKind::Unroll, |e, p| {
-            let panel = p.scale(PANEL as i64);
-            e.b.push(copy(into.add(&panel.scale(DEPTH as i64)), [term, first.add(&panel)]));
+        // A panel has as many columns as a step has terms.
+        e.looped("p", range(side.length / self.depth), LoopKind::Unroll, |e, p| {
+            let panel = p.scale(self.depth as i64);
+            e.b.push(copy(into.add(&panel.scale(self.depth as i64)), [term, first.add(&panel)]));
             Ok(())
         })
     }
@@ -307,11 +431,11 @@ impl Tiles<'_> {
         let product = |e: &mut Inliner<'_>, step: &Index| {
             let [slot, lap] = self.slot(e, turn, step);
             e.b.push(Stmt::AwaitBarrier { barrier: Place::new(self.full, slot.clone()), phase: lap });
-            let half = group.scale((GROUP_ROWS as u64 * DEPTH) as i64);
+            let half = group.scale((GROUP_ROWS as u64 * self.depth) as i64);
             let [a, b] = [0, 1].map(|i| slot.scale(self.sides[i].elements() as i64));
             let (a, b) = (self.sides[0].operand(a.add(&half)), self.sides[1].operand(b));
             let acc = Place::new(sums, Index::default());
-            let mma = GroupMma { acc, a, b, columns: columns as u32, depth: DEPTH as u32 };
+            let mma = GroupMma { acc, a, b, columns: columns as u32, depth: self.depth as u32 };
             e.b.push(Stmt::GroupMma(Box::new(mma)));
         };
         let free = |e: &mut Inliner<'_>, step: &Index| {
@@ -350,6 +474,20 @@ impl Tiles<'_> {
             })
         })
     }
+}
+
+/// An f32 as [`tf32`](tensorc_ir::kir::tf32) rounds it, but for NaNs, which stay.
+fn rounded(e: &mut Inliner<'_>, value: Operand) -> Operand {
+    let word = |x: u32| Operand::Const(Scalar::from_f64(DType::I32, f64::from(x as i32)));
+    let bits = e.b.op(ScalarOp::Bitcast(DType::I32), &[value]);
+    let last = e.b.op(ScalarOp::Shr, &[bits, word(13)]);
+    let last = e.b.op(ScalarOp::And, &[last, word(1)]);
+    let up = e.b.op(ScalarOp::Add, &[last, word(0xfff)]);
+    let sum = e.b.op(ScalarOp::Add, &[bits, up]);
+    let kept = e.b.op(ScalarOp::And, &[sum, word(0xffff_e000)]);
+    let rounded = e.b.op(ScalarOp::Bitcast(DType::F32), &[kept]);
+    let is_number = e.b.op(ScalarOp::Cmp(CmpOp::Eq), &[value, value]);
+    e.b.op(ScalarOp::Select, &[is_number, rounded, value])
 }
 
 /// Rows of the sums of a group that one warp has.

@@ -9,7 +9,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::NodeKind;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, LoopKind, Operand, Place, Space as Memory, Stmt, WARP};
-use tensorc_ir::scalar::{Scalar, ScalarOp};
+use tensorc_ir::scalar::Scalar;
 
 use super::contract::{Product, total};
 use super::fragments::{COLUMNS, ROWS, Role, Tile, multiply, piece, terms};
@@ -266,6 +266,12 @@ impl Matrices<'_> {
 
     /// Fetches one element, or one piece from it on.
     fn element(&self, e: &mut Inliner<'_>, side: Side, (position, term): (&Index, &Index), into: Place) -> Result<()> {
+        if !side.copied {
+            let tile = [side.length, depth(self.dtype)];
+            let value = self.product.element(e, side.operand, (position, term), tile)?;
+            e.b.store(into.buf, into.index, value);
+            return Ok(());
+        }
         let axes = &self.product.axes;
         let (groups, index) = match side.operand {
             0 => (&axes.rows, &self.product.contraction.lhs),
@@ -276,20 +282,8 @@ impl Matrices<'_> {
         set_groups(e, groups, position, extent);
         set_groups(e, &axes.terms, term, terms);
         let v = self.product.operands[side.operand];
-        if side.copied {
-            let from = Place::new(e.input(v.node)?, e.kernel_index(&e.cluster.input_address(v, index)?));
-            e.b.push(Stmt::CopyAsync { into, from, len: piece(self.dtype) as u8, cond: inside });
-            return Ok(());
-        }
-        let dims = e.cluster.ty(v)?.dims;
-        let guard = e.guard(index, &dims, inside);
-        let value = e.value(v, index, guard)?;
-        let zero = Operand::Const(Scalar::zero(self.dtype));
-        let value = match guard {
-            Some(cond) => e.b.op(ScalarOp::Select, &[cond, value, zero]),
-            None => value,
-        };
-        e.b.store(into.buf, into.index, value);
+        let from = Place::new(e.input(v.node)?, e.kernel_index(&e.cluster.input_address(v, index)?));
+        e.b.push(Stmt::CopyAsync { into, from, len: piece(self.dtype) as u8, cond: inside });
         Ok(())
     }
 
@@ -314,7 +308,7 @@ impl Matrices<'_> {
             let (a, b) = (alloc("a", 0), alloc("b", 1));
             tiles[0].load(e, &own.lane, (&first[0], &term), (&a, counts[0]))?;
             tiles[1].load(e, &own.lane, (&first[1], &term), (&b, counts[1]))?;
-            multiply(e, (&a, counts[0]), (&b, counts[1]), sums, self.dtype)
+            multiply(e, (&a, counts[0]), (&b, counts[1]), &Place::new(sums, Index::default()), self.dtype)
         })
     }
 

@@ -30,12 +30,21 @@ use super::inline::Inliner;
 use super::layout::Layouts;
 use super::{Emitted, Math, Style};
 
+pub use attention::InParts;
 pub use parallel::launched;
 
 /// Emits a cluster as one kernel, with parameters as [`super::emit`] gives them.
 pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Emitted> {
     let emitted = scheduled(class, body, name, math, layouts)?;
     Ok(Emitted { kernel: functions::expanded(emitted.kernel, math.library), ..emitted })
+}
+
+/// Emits attention of few queries as two kernels; `None` where one is enough.
+pub fn emit_in_parts(body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Option<InParts>> {
+    let cluster = Cluster::new(body, Math { style: Style::Wide, ..math }, layouts)?;
+    let Some(parts) = attention::in_parts(&cluster, name, math)? else { return Ok(None) };
+    let first = functions::expanded(parts.first, math.library);
+    Ok(Some(InParts { first, second: launched(&parts.second, math.library)?, ..parts }))
 }
 
 fn scheduled(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Emitted> {

@@ -21,7 +21,7 @@ pub use counts::{Access, Counts, Traffic};
 
 use crate::diag::{Code, Diagnostic, Result};
 use crate::index::{Atom, Index};
-use crate::kir::{Buf, BufInfo, GROUP, Kernel, LoopKind, Operand, Space, Stmt, Var, WARP};
+use crate::kir::{Buf, BufInfo, GROUP, Kernel, LoopKind, Operand, Space, Stmt, Var, WARP, swizzled};
 use crate::scalar::{Scalar, ScalarOp};
 use roles::Phases;
 use shadow::{Cell, Clocks, Moment};
@@ -499,7 +499,10 @@ impl Machine<'_> {
     fn store(&mut self, buf: Buf, index: &Index, value: Operand, mask: &Mask) -> Result<()> {
         let places = self.places(index);
         for t in mask.threads() {
-            let at = self.element(buf, places.of(t), 1, t)?;
+            let mut at = self.element(buf, places.of(t), 1, t)?;
+            if self.kernel.buf(buf).space == Space::Tile {
+                at = swizzled(self.kernel.buf(buf).dtype, at);
+            }
             self.write(buf, at, self.operand(value, t), t)?;
         }
         self.count(buf, index, &places, Access::Store, mask);

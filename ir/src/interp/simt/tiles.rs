@@ -7,9 +7,10 @@ use super::values::{Mask, Places};
 use super::{Cell, Machine};
 use crate::diag::Result;
 use crate::kir::{
-    Buf, GROUP, GROUP_ROWS, GroupMma, PANEL, TILE_ALIGNMENT, TileCopy, TileOperand, WARP, group_acc, swizzled,
+    Buf, GROUP, GROUP_ROWS, GroupMma, TILE_ALIGNMENT, TileCopy, TileOperand, WARP, group_acc, panel, swizzled, tf32,
 };
 use crate::scalar::Scalar;
+use tensorc_abi::DType;
 
 /// A product that a group of warps began.
 #[derive(Clone, Debug)]
@@ -24,9 +25,10 @@ pub(super) struct Product {
 impl Machine<'_> {
     pub(super) fn copy_tile(&mut self, copy: &TileCopy, mask: &Mask) -> Result<()> {
         let [row, column] = [0, 1].map(|i| self.places(&copy.at[i]));
+        let batch: Vec<Places> = copy.batch.iter().map(|i| self.places(i)).collect();
         let (into, barrier) = (self.places(&copy.into.index), self.places(&copy.barrier.index));
         for first in self.warps("a copy of a tile", mask)? {
-            let at = [row.of(first), column.of(first)];
+            let at = ([row.of(first), column.of(first)], batch.iter().map(|i| i.of(first)).collect());
             self.copy_box(copy, at, &into, &barrier, first)?;
         }
         Ok(())
@@ -35,35 +37,40 @@ impl Machine<'_> {
     fn copy_box(
         &mut self,
         copy: &TileCopy,
-        [row, column]: [i64; 2],
+        ([row, column], batch): ([i64; 2], Vec<i64>),
         into: &Places,
         barrier: &Places,
         first: usize,
     ) -> Result<()> {
         let (map, warp) = (&copy.map, first / WARP);
         let dtype = self.kernel.buf(map.buf).dtype;
-        let to = self.element(copy.into.buf, into.of(first), map.box_rows as usize * PANEL, first)?;
-        if !(to as u64 * 2).is_multiple_of(TILE_ALIGNMENT) {
+        let (size, panel) = (dtype.size(), panel(dtype));
+        let to = self.element(copy.into.buf, into.of(first), map.box_rows as usize * panel, first)?;
+        if !((to * size) as u64).is_multiple_of(TILE_ALIGNMENT) {
             let name = &self.kernel.buf(copy.into.buf).name;
             return self.fail(format!("element {to} of `{name}` is not aligned to {TILE_ALIGNMENT} bytes"));
         }
         let told = self.clocks.engage(warp);
-        let mut values = Vec::with_capacity(map.box_rows as usize * PANEL);
+        let mut values = Vec::with_capacity(map.box_rows as usize * panel);
+        let axes = || map.batch.iter().zip(&batch);
+        let matrix: i64 = axes().map(|(axis, at)| axis.stride as i64 * at).sum();
+        let exists = axes().all(|(axis, at)| (0..axis.extent as i64).contains(at));
         let mut rows = vec![];
         for r in 0..map.box_rows as usize {
             let y = row.saturating_add(r as i64);
-            let inside_row = (0..map.rows as i64).contains(&y);
+            let inside_row = exists && (0..map.rows as i64).contains(&y);
             let present = |c: usize| inside_row && (0..map.columns as i64).contains(&column.saturating_add(c as i64));
-            let address = |c: usize| (y * map.stride as i64 + column + c as i64) as usize;
-            for c in 0..PANEL {
+            let address = |c: usize| (matrix + y * map.stride as i64 + column + c as i64) as usize;
+            for c in 0..panel {
                 let value = match present(c) {
-                    true => Scalar::read(dtype, &self.params[map.buf.0 as usize][address(c) * 2..]),
+                    true => Scalar::read(dtype, &self.params[map.buf.0 as usize][address(c) * size..]),
                     false => Scalar::zero(dtype),
                 };
-                values.push((swizzled(to + r * PANEL + c), value));
+                let value = if dtype == DType::F32 { Scalar::f32(tf32(value.as_f32())) } else { value };
+                values.push((swizzled(dtype, to + r * panel + c), value));
             }
-            if let (Some(from), Some(last)) = ((0..PANEL).find(|c| present(*c)), (0..PANEL).rfind(|c| present(*c))) {
-                rows.push((address(from) as u64 * 2, (last - from + 1) as u64 * 2));
+            if let (Some(from), Some(last)) = ((0..panel).find(|c| present(*c)), (0..panel).rfind(|c| present(*c))) {
+                rows.push(((address(from) * size) as u64, ((last - from + 1) * size) as u64));
             }
         }
         let moment = self.clocks.moment(self.block, engine(warp));
@@ -122,13 +129,14 @@ impl Machine<'_> {
         depth: usize,
         thread: usize,
     ) -> Result<usize> {
-        let at = self.element(x.at.buf, places.of(thread), x.place(0, extent - 1, depth - 1) + 1, thread)?;
-        let within = at % PANEL;
+        let dtype = self.kernel.buf(x.at.buf).dtype;
+        let at = self.element(x.at.buf, places.of(thread), x.place(dtype, 0, extent - 1, depth - 1) + 1, thread)?;
+        let within = at % panel(dtype);
         let fits = match x.panels {
-            None => within.is_multiple_of(GroupMma::TERMS) && within + depth <= PANEL,
+            None => within.is_multiple_of(GroupMma::terms(dtype)) && within + depth <= panel(dtype),
             Some(_) => within == 0,
         };
-        match fits && ((at - within) as u64 * 2).is_multiple_of(TILE_ALIGNMENT) {
+        match fits && (((at - within) * dtype.size()) as u64).is_multiple_of(TILE_ALIGNMENT) {
             true => Ok(at),
             false => {
                 let name = &self.kernel.buf(x.at.buf).name;
@@ -140,17 +148,19 @@ impl Machine<'_> {
     /// Both operands of a product by rows of terms, each warp reading its rows of the first and all of the second.
     fn factors(&mut self, p: &Product, first: usize) -> Result<[Vec<f64>; 2]> {
         let (columns, depth) = (p.mma.columns as usize, p.mma.depth as usize);
+        let dtype = self.kernel.buf(p.mma.a.at.buf).dtype;
+        let place = |x: &TileOperand, first: usize, i: usize, k: usize| swizzled(dtype, x.place(dtype, first, i, k));
         let (mut a, mut b) = (Vec::with_capacity(GROUP_ROWS * depth), Vec::with_capacity(columns * depth));
         let rows_of_warp = GROUP_ROWS / (GROUP / WARP);
         for row in 0..GROUP_ROWS {
             let thread = first + row / rows_of_warp * WARP;
             for k in 0..depth {
-                a.push(self.read(p.mma.a.at.buf, swizzled(p.mma.a.place(p.a, row, k)), thread)?.as_f64());
+                a.push(self.read(p.mma.a.at.buf, place(&p.mma.a, p.a, row, k), thread)?.as_f64());
             }
         }
         for column in 0..columns {
             for k in 0..depth {
-                let at = swizzled(p.mma.b.place(p.b, column, k));
+                let at = place(&p.mma.b, p.b, column, k);
                 b.push(self.read(p.mma.b.at.buf, at, first)?.as_f64());
                 for warp in 1..GROUP / WARP {
                     let moment = self.clocks.moment(self.block, first + warp * WARP);
@@ -182,14 +192,15 @@ impl Machine<'_> {
     fn finish_product(&mut self, p: &Product, first: usize) -> Result<()> {
         let [a, b] = self.factors(p, first)?;
         let depth = p.mma.depth as usize;
+        let terms = GroupMma::terms(self.kernel.buf(p.mma.a.at.buf).dtype);
         let local = &mut self.locals[p.mma.acc.buf.0 as usize];
         for thread in 0..GROUP {
             for i in 0..p.mma.elements() as usize {
                 let (row, column) = group_acc(thread, i);
                 let sum = &mut local.values[(p.acc + i) * self.threads + first + thread];
-                for k in (0..depth).step_by(GroupMma::TERMS) {
-                    let terms = (k..k + GroupMma::TERMS).map(|k| a[row * depth + k] * b[column * depth + k]);
-                    *sum = Scalar::f32((sum.as_f64() + terms.sum::<f64>()) as f32);
+                for k in (0..depth).step_by(terms) {
+                    let products = (k..k + terms).map(|k| a[row * depth + k] * b[column * depth + k]);
+                    *sum = Scalar::f32((sum.as_f64() + products.sum::<f64>()) as f32);
                 }
             }
         }

@@ -5,8 +5,8 @@ use tensorc_abi::DType;
 use super::gpu::{Level, Spread};
 use super::{Check, Verifier};
 use crate::kir::{
-    Buf, GROUP, GROUP_ROWS, GroupMma, Kernel, PANEL, Place, Role, Space, Stmt, TILE_ALIGNMENT, TensorMap, TileCopy,
-    TileOperand, WARP,
+    Buf, GROUP, GROUP_ROWS, GroupMma, Kernel, Place, Role, Space, Stmt, TILE_ALIGNMENT, TensorMap, TileCopy,
+    TileOperand, WARP, panel,
 };
 
 /// Registers of a multiprocessor.
@@ -134,6 +134,15 @@ impl Verifier<'_> {
         }
     }
 
+    /// The type of a tile.
+    fn dtype_of(&self, place: &Place) -> Check<DType> {
+        match self.k.buffers.get(place.buf.0 as usize) {
+            Some(info) if info.space == Space::Tile => Ok(info.dtype),
+            Some(info) => Err(format!("`{}` is no tile", info.name)),
+            None => Err("a buffer is not declared".into()),
+        }
+    }
+
     /// What all threads of a group of warps do at once.
     fn grouped(&self, what: &str) -> Check {
         match self.control {
@@ -153,15 +162,23 @@ impl Verifier<'_> {
     fn copy_tile(&self, copy: &TileCopy) -> Check {
         self.together("a copy of a tile")?;
         self.barrier(&copy.barrier)?;
-        let TensorMap { buf, rows, columns, stride, box_rows } = copy.map;
-        let dtype = self.at(&copy.into, Space::Tile, u64::from(box_rows) * PANEL as u64)?;
-        for index in &copy.at {
+        let TensorMap { buf, rows, columns, stride, box_rows, ref batch } = copy.map;
+        let dtype = self.dtype_of(&copy.into)?;
+        self.at(&copy.into, Space::Tile, u64::from(box_rows) * panel(dtype) as u64)?;
+        for index in copy.at.iter().chain(&copy.batch) {
             self.index(index)?;
         }
-        let spread = copy.at.iter().chain([&copy.into.index]).map(|i| self.index_spread(i)).max();
+        let coordinates = copy.at.iter().chain(&copy.batch);
+        let spread = coordinates.chain([&copy.into.index]).map(|i| self.index_spread(i)).max();
         let Some(info) = self.k.buffers.get(buf.0 as usize) else { return Err("a buffer is not declared".into()) };
-        let used = rows.checked_sub(1).and_then(|n| n.checked_mul(stride)).and_then(|n| n.checked_add(columns));
-        let bytes = stride.saturating_mul(2);
+        let axes = || std::iter::once((rows, stride)).chain(batch.iter().map(|axis| (axis.extent, axis.stride)));
+        let used = axes()
+            .try_fold(columns, |used, (extent, stride)| used.checked_add(extent.checked_sub(1)?.checked_mul(stride)?));
+        let bytes = |stride: u64| stride.saturating_mul(dtype.size() as u64);
+        let apart = |stride: u64| {
+            let bytes = bytes(stride);
+            bytes < MAX_STRIDE_BYTES && bytes.is_multiple_of(PIECE_BYTES)
+        };
         match () {
             () if spread >= Some(Spread::Thread) => Err("threads of a warp copy different tiles".into()),
             () if info.space != Space::Global || info.writable => {
@@ -171,8 +188,15 @@ impl Verifier<'_> {
             () if columns == 0 || columns > stride || used.is_none_or(|n| n > info.len) => {
                 Err(format!("a matrix of {rows}×{columns} with rows {stride} apart in `{}` of {}", info.name, info.len))
             }
-            () if rows.max(columns) > MAX_EXTENT || bytes >= MAX_STRIDE_BYTES || !bytes.is_multiple_of(PIECE_BYTES) => {
-                Err(format!("a matrix of {rows}×{columns} with rows {bytes} bytes apart"))
+            () if rows.max(columns) > MAX_EXTENT || !apart(stride) => {
+                Err(format!("a matrix of {rows}×{columns} with rows {} bytes apart", bytes(stride)))
+            }
+            () if batch.len() > TensorMap::MOST_BATCH || batch.len() != copy.batch.len() => {
+                Err(format!("{} coordinates along {} axes of matrices", copy.batch.len(), batch.len()))
+            }
+            () if !batch.is_sorted_by_key(|axis| axis.stride) => Err("matrices far apart before those nearby".into()),
+            () if axes().any(|(extent, stride)| extent > MAX_EXTENT || stride == 0 || !apart(stride)) => {
+                Err("matrices at distances that are no multiples of 16 bytes".into())
             }
             () if !(8..=MAX_BOX_ROWS).contains(&box_rows) || !box_rows.is_multiple_of(8) => {
                 Err(format!("a box of {box_rows} rows"))
@@ -184,11 +208,17 @@ impl Verifier<'_> {
     fn group_mma(&self, mma: &GroupMma) -> Check {
         self.grouped("a product of a group of warps")?;
         let GroupMma { columns, depth, .. } = *mma;
-        let whole = if mma.b.panels.is_some() { PANEL as u32 } else { 8 };
+        let dtype = self.dtype_of(&mma.a.at)?;
+        let (panel, terms) = (panel(dtype) as u32, GroupMma::terms(dtype) as u32);
+        let turned = [&mma.a, &mma.b].into_iter().any(|x| x.panels.is_some());
+        if turned && dtype.size() != 2 {
+            return Err(format!("a product of {dtype} whose neighbours are no terms"));
+        }
+        let whole = if mma.b.panels.is_some() { panel } else { 8 };
         if !(8..=256).contains(&columns) || !columns.is_multiple_of(whole) {
             return Err(format!("a product of {columns} columns"));
         }
-        if !(16..=PANEL as u32).contains(&depth) || !depth.is_multiple_of(GroupMma::TERMS as u32) {
+        if !(terms..=panel).contains(&depth) || !depth.is_multiple_of(terms) {
             return Err(format!("a product of {depth} terms"));
         }
         let acc = self.at(&mma.acc, Space::Register, mma.elements())?;
@@ -205,16 +235,20 @@ impl Verifier<'_> {
         if self.index_spread(index) > Spread::Group {
             return Err("warps of a group multiply different tiles".into());
         }
-        let distance = operand.panels.unwrap_or(PANEL as u32 * 8);
-        if distance == 0 || !u64::from(distance * 2).is_multiple_of(TILE_ALIGNMENT) {
+        let dtype = self.dtype_of(&operand.at)?;
+        let apart = |distance: u32| u64::from(distance).saturating_mul(dtype.size() as u64);
+        if let Some(distance) = operand.panels
+            && (distance == 0 || !apart(distance).is_multiple_of(TILE_ALIGNMENT))
+        {
             return Err(format!("panels {distance} elements apart"));
         }
-        let last = operand.place(0, extent as usize - 1, depth as usize - 1);
+        let last = operand.place(dtype, 0, extent as usize - 1, depth as usize - 1);
         self.at(&operand.at, Space::Tile, last as u64 + 1)
     }
 }
 
-/// Whether threads may access a buffer.
-pub(super) fn is_opaque(kernel: &Kernel, buf: Buf) -> bool {
-    kernel.buffers.get(buf.0 as usize).is_some_and(|info| matches!(info.space, Space::Tile | Space::Barrier))
+/// Whether threads may not access a buffer: barriers, and tiles where those are hidden, too.
+pub(super) fn is_opaque(kernel: &Kernel, buf: Buf, tiles: bool) -> bool {
+    let space = kernel.buffers.get(buf.0 as usize).map(|info| info.space);
+    space == Some(Space::Barrier) || tiles && space == Some(Space::Tile)
 }

@@ -4,27 +4,38 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
 use cudarc::driver::sys;
+use tensorc_abi::DType;
 
 use crate::gpu::Matrix;
 
-/// Bytes of a row of a box, and of an element.
+/// Bytes of a row of a box.
 const ROW: u32 = 128;
-const ELEMENT: u32 = 2;
 
-/// The matrix at an address as kernels take it.
+/// The matrices at an address as kernels take them.
 ///
 /// Drivers that load code with such parameters have the call.
 ///
 /// # Errors
 /// The driver refuses the matrix; the message says why.
 pub(super) fn encode(matrix: &Matrix, address: *mut u8) -> Result<sys::CUtensorMap, String> {
-    use sys::CUtensorMapDataType::{CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16};
-    let element = if matrix.bf16 { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 } else { CU_TENSOR_MAP_DATA_TYPE_FLOAT16 };
-    let extents = [matrix.columns, matrix.rows];
-    let strides = [matrix.stride * u64::from(ELEMENT)];
-    let (in_box, steps) = ([ROW / ELEMENT, matrix.box_rows], [1, 1]);
+    use sys::CUtensorMapDataType as Element;
+    let element = match matrix.dtype {
+        DType::F16 => Element::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        DType::BF16 => Element::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        // The copy engine rounds what it reads.
+        DType::F32 => Element::CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
+        other => return Err(format!("matrices of {other} are not copied")),
+    };
+    let bytes = matrix.dtype.size();
+    let (mut extents, mut strides, mut in_box) = (vec![matrix.columns], vec![], vec![ROW / bytes as u32]);
+    for (extent, stride, boxed) in matrix.axes() {
+        extents.push(extent);
+        strides.push(stride * bytes as u64);
+        in_box.push(boxed);
+    }
+    let steps = vec![1; extents.len()];
     let mut map = MaybeUninit::<sys::CUtensorMap>::uninit();
-    // SAFETY: the pointers are to as many numbers as a matrix has extents, or one fewer; the driver only looks at the
+    // SAFETY: the pointers are to as many numbers as there are extents, or one fewer; the driver only looks at the
     // address as a number.
     let outcome = unsafe {
         sys::cuTensorMapEncodeTiled(

@@ -3,19 +3,21 @@
 //! A block has a tile of queries and walks the keys in tiles. Maxima and sums of a row of scores are those of an online
 //! softmax: what was accumulated is scaled whenever the maximum grows (Milakov and Gimelshein, "Online normalizer
 //! calculation for softmax", 2018; Dao, "FlashAttention-2", 2023). [`units`] computes both products by matrix units,
-//! [`plain`] by ordinary multiplications; the threads that share a row meet by shuffles.
+//! [`plain`] by ordinary multiplications; the threads that share a row meet by shuffles. Where there are too few queries to keep
+//! a GPU busy, several blocks share the keys, and a second kernel ([`join`]) puts together what they leave.
 
 mod fetch;
+mod join;
 mod plain;
 mod units;
 
-use tensorc_abi::MatrixLayout;
+use tensorc_abi::{Attention, MatrixLayout};
 use tensorc_ir::DType;
 use tensorc_ir::attention::{Attended, attention_at};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::{Index, delinearize, linearize, unbounded};
-use tensorc_ir::kir::{Buf, LoopKind, Operand, Space as Memory};
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space as Memory};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::views::identity_map;
 
@@ -25,7 +27,11 @@ use crate::emit::inline::{Bound, Inliner};
 use crate::emit::{Emitted, Math};
 
 /// Most terms of a score, and most columns of the values.
-const WIDEST: u64 = 128;
+const WIDEST: u64 = 256;
+/// Blocks that run at once: multiprocessors of an H100 or H200.
+const BUSY: u64 = 132;
+/// Fewest tiles of keys that are worth a block of their own.
+const FEWEST: u64 = 4;
 
 /// How many queries and keys a block works on at a time, and by how many threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,61 +112,156 @@ struct Block<'a> {
     shared: &'a [Buf],
     /// Its first query.
     first: Index,
-    /// Tiles of keys.
-    steps: u64,
+    /// Which part of the keys it has, the first tile of that, and the one behind the last.
+    part: Index,
+    tiles: [Index; 2],
     /// The matrices of queries, keys and values: where they begin, and their steps.
     q: fetch::Matrix,
     k: fetch::Matrix,
     v: fetch::Matrix,
 }
 
+impl Block<'_> {
+    /// The body, if a tile of keys comes before the end of the block's.
+    fn ahead(
+        &self,
+        e: &mut Inliner<'_>,
+        tile: &Index,
+        body: impl FnOnce(&mut Inliner<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let [tile, end] = [tile, &self.tiles[1]].map(|index| e.b.index_value(index.clone()));
+        let inside = e.b.op(ScalarOp::Cmp(CmpOp::Lt), &[tile, end]);
+        e.when(inside, body)
+    }
+}
+
+/// How keys are divided among blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Parts {
+    /// Tiles of all keys, and of a part; the last may have fewer.
+    tiles: u64,
+    each: u64,
+}
+
+impl Parts {
+    /// All keys in one.
+    fn one(call: &Attention, shape: Shape) -> Parts {
+        let tiles = call.keys.div_ceil(shape.keys);
+        Parts { tiles, each: tiles }
+    }
+
+    /// As many as keep a GPU busy, of [`FEWEST`] tiles or more.
+    fn busy(call: &Attention, shape: Shape) -> Parts {
+        let Parts { tiles, .. } = Parts::one(call, shape);
+        let blocks = call.batch.iter().product::<u64>() * call.queries.div_ceil(shape.queries);
+        let count = (BUSY / blocks.max(1)).min(tiles / FEWEST).max(1);
+        Parts { tiles, each: tiles.div_ceil(count) }
+    }
+
+    fn count(self) -> u64 {
+        self.tiles.div_ceil(self.each)
+    }
+}
+
 struct Flash<'a> {
     found: &'a Attended,
     exp: ScalarFn,
     shape: Shape,
+    parts: Parts,
     /// Coordinates of the scores in the axes of queries and keys.
     coords: Vec<Index>,
 }
 
+/// Attention as two kernels: the first leaves what the parts of the keys come to, the second puts that together.
+pub struct InParts {
+    /// Its parameters are the cluster's inputs, then memory for `between` elements of f32.
+    pub first: Kernel,
+    pub between: u64,
+    /// Reads that memory and writes the cluster's output.
+    pub second: Kernel,
+}
+
+/// One kernel, each block of which goes through all keys of its queries.
+///
 /// # Errors
 /// The cluster is no attention, or one with more than [`WIDEST`] terms or columns.
 pub fn emit(cluster: &Cluster<'_>, name: &str, math: Math<'_>) -> Result<Emitted> {
-    let found = cluster.body.order().into_iter().find_map(|n| attention_at(cluster.body, n));
-    let found = found.ok_or_else(|| internal("an attention cluster is none"))?;
-    if found.call.depth.max(found.call.size) > WIDEST || found.dtype != DType::F32 && !found.call.shifted {
-        return Err(Diagnostic::new(Code::Unsupported, "attention that has no kernel for a GPU"));
-    }
-    let fail = |why: String| internal(why);
-    let exp = ScalarFn::build(&[DType::F32], |_, a| vec![a[0].exp()]).map_err(fail)?;
-    let exp = exp.expand_math(math.library).map_err(fail)?;
-    let position = linearize(&identity_map(found.space.len()), &found.space);
-    let coords = delinearize(&position, &cluster.ty(found.scores)?.dims, &found.space[..]);
-    let core: Box<dyn Core> = match found.dtype == DType::F32 && !math.tf32 {
-        true => Box::new(plain::Plain::new(&found.call)),
-        false => Box::new(units::Units::new(&found.call, found.dtype)),
-    };
-    let flash = Flash { found: &found, exp, shape: core.shape(), coords };
+    let found = found(cluster)?;
+    let core = core(&found, math);
+    let flash = Flash::new(cluster, &found, (core.shape(), Parts::one(&found.call, core.shape())), math)?;
     let mut e = Inliner::new(cluster, name, &found.space)?;
     flash.emit(&mut e, &*core)?;
     Ok(Emitted { kernel: e.finish(), in_place: vec![] })
 }
 
-impl Flash<'_> {
+/// Two kernels, if there are too few queries for one.
+///
+/// # Errors
+/// As [`emit`].
+pub fn in_parts(cluster: &Cluster<'_>, name: &str, math: Math<'_>) -> Result<Option<InParts>> {
+    let found = found(cluster)?;
+    let core = core(&found, math);
+    let parts = Parts::busy(&found.call, core.shape());
+    if parts.count() == 1 {
+        return Ok(None);
+    }
+    let flash = Flash::new(cluster, &found, (core.shape(), parts), math)?;
+    let between = flash.left().elements();
+    let results = [(DType::F32, between)];
+    let mut e = Inliner::with_results(cluster, &format!("{name}_parts"), &found.space, &results)?;
+    flash.emit(&mut e, &*core)?;
+    let second = join::emit(&found, parts.count(), name, &flash.exp, cluster.ty(found.result)?.len())?;
+    Ok(Some(InParts { first: e.finish(), between, second }))
+}
+
+fn core(found: &Attended, math: Math<'_>) -> Box<dyn Core> {
+    match found.dtype == DType::F32 && !math.tf32 {
+        true => Box::new(plain::Plain::new(&found.call)),
+        false => Box::new(units::Units::new(&found.call, found.dtype)),
+    }
+}
+
+fn found(cluster: &Cluster<'_>) -> Result<Attended> {
+    let found = cluster.body.order().into_iter().find_map(|n| attention_at(cluster.body, n));
+    let found = found.ok_or_else(|| internal("an attention cluster is none"))?;
+    if found.call.depth.max(found.call.size) > WIDEST || found.dtype != DType::F32 && !found.call.shifted {
+        return Err(Diagnostic::new(Code::Unsupported, "attention that has no kernel for a GPU"));
+    }
+    Ok(found)
+}
+
+impl<'a> Flash<'a> {
+    fn new(
+        cluster: &Cluster<'_>,
+        found: &'a Attended,
+        (shape, parts): (Shape, Parts),
+        math: Math<'_>,
+    ) -> Result<Flash<'a>> {
+        let fail = |why: String| internal(why);
+        let exp = ScalarFn::build(&[DType::F32], |_, a| vec![a[0].exp()]).map_err(fail)?;
+        let exp = exp.expand_math(math.library).map_err(fail)?;
+        let position = linearize(&identity_map(found.space.len()), &found.space);
+        let coords = delinearize(&position, &cluster.ty(found.scores)?.dims, &found.space[..]);
+        Ok(Flash { found, exp, shape, parts, coords })
+    }
+
     fn emit(&self, e: &mut Inliner<'_>, core: &dyn Core) -> Result<()> {
         let call = &self.found.call;
-        let tiles = call.queries.div_ceil(self.shape.queries);
-        let blocks = call.batch.iter().product::<u64>() * tiles;
+        let (tiles, parts) = (call.queries.div_ceil(self.shape.queries), self.parts.count());
+        let blocks = call.batch.iter().product::<u64>() * tiles * parts;
         launch(e, blocks, self.shape.threads, &core.arrays(), |e, b, thread, shared| {
             let limits = move |_: u32| (0, blocks as i64 - 1);
-            let item = e.b.let_index("item", b.floor_div(tiles as i64, &limits));
-            let first = b.modulo(tiles as i64, &limits).scale(self.shape.queries as i64);
-            let first = e.b.let_index("first", first);
+            let item = e.b.let_index("item", b.floor_div((tiles * parts) as i64, &limits));
+            let first = b.floor_div(parts as i64, &limits).modulo(tiles as i64, &limits);
+            let first = e.b.let_index("first", first.scale(self.shape.queries as i64));
+            let part = e.b.let_index("part", b.modulo(parts as i64, &limits));
             let batch = self.batch(e, &item);
             let block = Block {
                 thread,
                 shared,
                 first,
-                steps: call.keys.div_ceil(self.shape.keys),
+                tiles: self.tiles(e, &part),
+                part,
                 q: self.matrix(e, self.found.q, &call.q, &batch, [call.queries, call.depth])?,
                 // The rows of a tile are keys.
                 k: self.matrix(e, self.found.k, &turned(&call.k), &batch, [call.keys, call.depth])?,
@@ -168,6 +269,24 @@ impl Flash<'_> {
             };
             self.block(e, core, &block, &batch)
         })
+    }
+
+    /// The first tile of a part of the keys, and the one behind its last.
+    fn tiles(&self, e: &mut Inliner<'_>, part: &Index) -> [Index; 2] {
+        let Parts { tiles, each } = self.parts;
+        let all = Index::constant(tiles as i64);
+        if self.parts.count() == 1 {
+            return [Index::default(), all];
+        }
+        let first = e.b.let_index("from", part.scale(each as i64));
+        let end = first.offset(each as i64);
+        let end = if tiles.is_multiple_of(each) { end } else { end.minimum(&all, &unbounded) };
+        [first, e.b.let_index("end", end)]
+    }
+
+    /// Where parts are left.
+    fn left(&self) -> join::Place<'_> {
+        join::Place { call: &self.found.call, parts: self.parts.count() }
     }
 
     /// The digits of a number of a product, and the axes they stand for.
@@ -225,7 +344,8 @@ impl Flash<'_> {
             })
         })?;
         core.begin(e, block)?;
-        e.looped("keys", range(block.steps), LoopKind::Serial, |e, step| {
+        let [first, end] = block.tiles.clone();
+        e.looped("keys", (first, end, 1), LoopKind::Serial, |e, step| {
             core.scores(e, block, &own, &step)?;
             e.looped("i", range(own.rows), LoopKind::Unroll, |e, i| {
                 self.row(e, block, &own, &i)?;
@@ -234,7 +354,7 @@ impl Flash<'_> {
             })?;
             core.values(e, block, &own, &step)
         })?;
-        self.results(e, block, &own, totals, batch)
+        self.results(e, block, &own, (maxima, totals), batch)
     }
 
     /// Sets the axes of queries to a row of the thread; those beyond the last are computed as the last.
@@ -335,55 +455,96 @@ impl Flash<'_> {
         Ok(e.b.op(ScalarOp::Select, &[inside, score, Operand::Const(Scalar::f32(f32::NEG_INFINITY))]))
     }
 
-    /// Divides by the sums of weights and stores.
-    fn results(&self, e: &mut Inliner<'_>, block: &Block<'_>, own: &Own, totals: Buf, batch: &[Index]) -> Result<()> {
-        let call = &self.found.call;
+    /// Divides by the sums of weights and stores, or leaves what a part of the keys comes to.
+    fn results(
+        &self,
+        e: &mut Inliner<'_>,
+        block: &Block<'_>,
+        own: &Own,
+        (maxima, totals): (Buf, Buf),
+        batch: &[Index],
+    ) -> Result<()> {
+        let (call, left) = (&self.found.call, self.left());
         let out = base(&call.out, batch);
-        let out = e.b.let_index("out", out);
         e.looped("i", range(own.rows), LoopKind::Unroll, |e, i| {
             let mut total = e.b.load(totals, i.clone());
             for distance in own.lanes {
                 let other = e.b.shuffle(total, *distance);
                 total = e.b.op(ScalarOp::Add, &[total, other]);
             }
+            let query = e.b.let_index("query", block.first.add(&own.first).add(&i.scale(own.apart as i64)));
+            let most = call.queries.next_multiple_of(self.shape.queries);
+            if left.parts > 1 {
+                let row = e.b.let_index("line", left.row(batch, &query, &block.part));
+                let top = e.b.load(maxima, i.clone());
+                return below(e, &query, call.queries, most, |e| {
+                    // One of the threads that share the row.
+                    let first = e.b.index_value(own.sums.first.clone());
+                    let first = e.b.op(ScalarOp::Cmp(CmpOp::Eq), &[first, Operand::Const(Scalar::i64(0))]);
+                    e.when(first, |e| {
+                        e.b.store(e.output(0), left.maximum(&row), top);
+                        e.b.store(e.output(0), left.total(&row), total);
+                        Ok(())
+                    })?;
+                    self.columns(e, own, &i, &mut |e, sum, column| {
+                        e.b.store(e.output(0), left.sum(&row, &column), sum);
+                        Ok(())
+                    })
+                });
+            }
             let one = Operand::Const(Scalar::f32(1.0));
             let inverse = e.b.op(ScalarOp::Div, &[one, total]);
-            let query = e.b.let_index("query", block.first.add(&own.first).add(&i.scale(own.apart as i64)));
             let line = e.b.let_index("line", out.add(&query.scale(call.out.row_stride)));
-            below(e, &query, call.queries, call.queries.next_multiple_of(self.shape.queries), |e| {
-                e.looped("j", range(own.sums.pieces), LoopKind::Unroll, |e, j| {
-                    let first = e.b.let_index("column", own.sums.column(&j));
-                    let store = |e: &mut Inliner<'_>, l: &Index| {
-                        let value = e.b.load(own.sums.registers, own.sums.at(&i, &j, l));
-                        self.store(e, (value, total, inverse), line.add(&first).add(l))
-                    };
-                    let most = own.sums.apart * own.sums.pieces;
-                    match own.sums.width > 1 && call.size.is_multiple_of(own.sums.width) {
-                        true => below(e, &first, call.size, most, |e| {
-                            e.looped("l", range(own.sums.width), LoopKind::Vector, |e, l| store(e, &l))
-                        }),
-                        false => e.looped("l", range(own.sums.width), LoopKind::Unroll, |e, l| {
-                            below(e, &first.add(&l), call.size, most, |e| store(e, &l))
-                        }),
-                    }
+            below(e, &query, call.queries, most, |e| {
+                self.columns(e, own, &i, &mut |e, sum, column| {
+                    let value = divided(&mut e.b, self.found, (sum, total, inverse));
+                    e.b.store(e.output(0), line.add(&column), value);
+                    Ok(())
                 })
             })
         })
     }
 
-    fn store(&self, e: &mut Inliner<'_>, (sum, total, inverse): (Operand, Operand, Operand), at: Index) -> Result<()> {
-        let zero = Operand::Const(Scalar::f32(0.0));
-        let mut value = e.b.op(ScalarOp::Mul, &[sum, inverse]);
-        if self.found.call.empty_is_zero {
-            let some = e.b.op(ScalarOp::Cmp(CmpOp::Gt), &[total, zero]);
-            value = e.b.op(ScalarOp::Select, &[some, value, zero]);
-        }
-        if self.found.dtype != DType::F32 {
-            value = e.b.op(ScalarOp::Cast(self.found.dtype), &[value]);
-        }
-        e.b.store(e.output(0), at, value);
-        Ok(())
+    /// The body for every sum of a row that is one of the result's, and its column.
+    fn columns(
+        &self,
+        e: &mut Inliner<'_>,
+        own: &Own,
+        row: &Index,
+        body: &mut dyn FnMut(&mut Inliner<'_>, Operand, Index) -> Result<()>,
+    ) -> Result<()> {
+        let (size, sums) = (self.found.call.size, &own.sums);
+        let most = sums.apart * sums.pieces;
+        e.looped("j", range(sums.pieces), LoopKind::Unroll, |e, j| {
+            let first = e.b.let_index("column", sums.column(&j));
+            let mut one = |e: &mut Inliner<'_>, l: &Index| {
+                let sum = e.b.load(sums.registers, sums.at(row, &j, l));
+                body(e, sum, first.add(l))
+            };
+            match sums.width > 1 && size.is_multiple_of(sums.width) {
+                true => below(e, &first, size, most, |e| {
+                    e.looped("l", range(sums.width), LoopKind::Vector, |e, l| one(e, &l))
+                }),
+                false => e.looped("l", range(sums.width), LoopKind::Unroll, |e, l| {
+                    below(e, &first.add(&l), size, most, |e| one(e, &l))
+                }),
+            }
+        })
     }
+}
+
+/// What a sum becomes in the result, with the sum of weights and the inverse of that.
+fn divided(b: &mut KernelBuilder, found: &Attended, (sum, total, inverse): (Operand, Operand, Operand)) -> Operand {
+    let zero = Operand::Const(Scalar::f32(0.0));
+    let mut value = b.op(ScalarOp::Mul, &[sum, inverse]);
+    if found.call.empty_is_zero {
+        let some = b.op(ScalarOp::Cmp(CmpOp::Gt), &[total, zero]);
+        value = b.op(ScalarOp::Select, &[some, value, zero]);
+    }
+    if found.dtype != DType::F32 {
+        value = b.op(ScalarOp::Cast(found.dtype), &[value]);
+    }
+    value
 }
 
 /// Where the matrix of a batch begins.

@@ -8,13 +8,17 @@ use tensorc_ir::kir::{Buf, LoopKind, Operand, Place, Space as Memory, Stmt, WARP
 use tensorc_ir::scalar::{Scalar, ScalarOp};
 
 use super::super::fragments::{COLUMNS, ROWS, Role, Tile, multiply, piece, terms};
-use super::super::loops::{below, range};
+use super::super::loops::range;
 use super::fetch::{Into, Matrix, fetch};
 use super::{Block, Core, Held, Own, Shape};
 use crate::emit::inline::Inliner;
 
 /// Most warps of a block.
 const MOST_WARPS: u64 = 4;
+/// Columns of values from which on a tile has fewer keys, for want of registers.
+const WIDE: u64 = 128;
+/// Right operands that are in registers at a time.
+const AT_ONCE: u64 = 16;
 
 pub struct Units {
     dtype: DType,
@@ -27,7 +31,7 @@ pub struct Units {
 impl Units {
     pub fn new(call: &Attention, dtype: DType) -> Units {
         let warps = call.queries.div_ceil(ROWS).clamp(1, MOST_WARPS);
-        let keys = if dtype.size() == 2 { 64 } else { 32 };
+        let keys = if dtype.size() == 2 && call.size <= WIDE { 64 } else { 32 };
         Units {
             dtype,
             shape: Shape { queries: warps * ROWS, keys, threads: warps * WARP as u64 },
@@ -165,7 +169,7 @@ impl Core for Units {
     fn begin(&self, e: &mut Inliner<'_>, block: &Block<'_>) -> Result<()> {
         let first = block.first.clone();
         self.bring(e, block, &block.q, &first, (block.shared[0], self.shape.queries, self.depth, self.stride()))?;
-        self.keys(e, block, &Index::default())?;
+        self.keys(e, block, &block.tiles[0])?;
         e.b.push(Stmt::CommitCopies);
         Ok(())
     }
@@ -192,12 +196,12 @@ impl Core for Units {
             self.queries(e, block, (&warp, &lane), (&kk, &a))?;
             let term = kk.scale(terms(self.dtype) as i64);
             tile.load(e, &lane, (&Index::default(), &term), (&b, wide))?;
-            multiply(e, (&a, 1), (&b, wide), sums, self.dtype)
+            multiply(e, (&a, 1), (&b, wide), &Place::new(sums, Index::default()), self.dtype)
         })?;
         // All have read the keys: the next may come.
         e.b.push(Stmt::Barrier);
         let next = e.b.let_index("next", step.offset(1));
-        below(e, &next, block.steps, block.steps + 1, |e| self.keys(e, block, &next))?;
+        block.ahead(e, &next, |e| self.keys(e, block, &next))?;
         e.b.push(Stmt::CommitCopies);
         Ok(())
     }
@@ -208,15 +212,20 @@ impl Core for Units {
         let (_, lane) = self.lane(e, block);
         let wide = self.size / COLUMNS;
         let tile = self.tile(Role::Right, block.shared[2], self.value_stride(), false);
-        let count = tile.registers(wide);
         e.looped("kk", range(self.shape.keys / terms(self.dtype)), LoopKind::Unroll, |e, kk| {
             let a = e.alloc("weights", self.dtype, self.own_queries(), Memory::Register);
-            let b = e.alloc("b", self.dtype, count, Memory::Register);
             self.weights(e, own, &kk, a);
-            let (a, b) = (Place::new(a, Index::default()), Place::new(b, Index::default()));
-            let term = kk.scale(terms(self.dtype) as i64);
-            tile.load(e, &lane, (&Index::default(), &term), (&b, wide))?;
-            multiply(e, (&a, 1), (&b, wide), own.sums.registers, self.dtype)
+            let (a, term) = (Place::new(a, Index::default()), kk.scale(terms(self.dtype) as i64));
+            for first in (0..wide).step_by(AT_ONCE as usize) {
+                let count = AT_ONCE.min(wide - first);
+                let b = e.alloc("b", self.dtype, tile.registers(count), Memory::Register);
+                let b = Place::new(b, Index::default());
+                let column = Index::constant((first * COLUMNS) as i64);
+                tile.load(e, &lane, (&column, &term), (&b, count))?;
+                let sums = Place::new(own.sums.registers, Index::constant(first as i64 * 4));
+                multiply(e, (&a, 1), (&b, count), &sums, self.dtype)?;
+            }
+            Ok(())
         })?;
         // The next values may come.
         e.b.push(Stmt::Barrier);

@@ -1,0 +1,157 @@
+//! What blocks leave that share the keys of some queries, and the kernel that puts it together: a thread for each element
+//! of the result.
+
+use tensorc_abi::Attention;
+use tensorc_ir::DType;
+use tensorc_ir::attention::Attended;
+use tensorc_ir::diag::Result;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, LoopRange, Operand, Space as Memory};
+use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
+
+use super::{base, divided};
+
+/// Where parts are left: for each query of each batch and each part the sums of weighted values, then for all the
+/// maxima of scores, then for all the sums of weights.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    pub call: &'a Attention,
+    pub parts: u64,
+}
+
+impl Place<'_> {
+    /// Queries of all batches.
+    fn queries(&self) -> u64 {
+        self.call.batch.iter().product::<u64>() * self.call.queries
+    }
+
+    /// Rows of all parts.
+    fn rows(&self) -> i64 {
+        (self.queries() * self.parts) as i64
+    }
+
+    /// Elements of f32 that parts take.
+    pub fn elements(&self) -> u64 {
+        self.rows() as u64 * (self.call.size + 2)
+    }
+
+    /// The row of a part of a query of a batch, which is given by its digits.
+    pub fn row(&self, batch: &[Index], query: &Index, part: &Index) -> Index {
+        let digits = batch.iter().zip(self.call.batch);
+        let item = digits.fold(Index::default(), |item, (digit, extent)| item.scale(extent as i64).add(digit));
+        item.scale(self.call.queries as i64).add(query).scale(self.parts as i64).add(part)
+    }
+
+    pub fn sum(&self, row: &Index, column: &Index) -> Index {
+        row.scale(self.call.size as i64).add(column)
+    }
+
+    pub fn maximum(&self, row: &Index) -> Index {
+        row.offset(self.rows() * self.call.size as i64)
+    }
+
+    pub fn total(&self, row: &Index) -> Index {
+        self.maximum(row).offset(self.rows())
+    }
+}
+
+fn single(x: f32) -> Operand {
+    Operand::Const(Scalar::f32(x))
+}
+
+/// The kernel that puts parts together, with an output of `len` elements; written for a processor, as one parallel loop.
+pub fn emit(found: &Attended, parts: u64, name: &str, exp: &ScalarFn, len: u64) -> Result<Kernel> {
+    let place = Place { call: &found.call, parts };
+    let mut b = KernelBuilder::new(name);
+    let left = b.param("parts", DType::F32, place.elements(), false);
+    let out = b.param("out0", found.dtype, len, true);
+    let results = place.queries() * found.call.size;
+    b.for_range("p", results, LoopKind::Parallel, |b, p| -> Result<()> {
+        let limits = move |_: u32| (0, results as i64 - 1);
+        let column = b.let_index("column", p.modulo(found.call.size as i64, &limits));
+        let query = b.let_index("query", p.floor_div(found.call.size as i64, &limits));
+        // The first part of the query; others follow.
+        let first = b.let_index("first", query.scale(parts as i64));
+        let joined = Joined { found, place, exp, left, first, column };
+        let shift = if found.call.shifted { Some(joined.shift(b)?) } else { None };
+        let value = joined.value(b, shift)?;
+        let at = joined.place_of(b, &query, results);
+        b.store(out, at, value);
+        Ok(())
+    })?;
+    Ok(b.finish())
+}
+
+/// An element of the result.
+struct Joined<'a> {
+    found: &'a Attended,
+    place: Place<'a>,
+    exp: &'a ScalarFn,
+    left: Buf,
+    first: Index,
+    column: Index,
+}
+
+impl Joined<'_> {
+    fn parts(&self) -> LoopRange {
+        (Index::default(), Index::constant(self.place.parts as i64), 1)
+    }
+
+    /// What is subtracted from scores: the largest maximum.
+    fn shift(&self, b: &mut KernelBuilder) -> Result<Operand> {
+        let top = b.alloc("top", DType::F32, 1, Memory::Register);
+        b.store(top, Index::default(), single(f32::NEG_INFINITY));
+        b.for_loop("part", self.parts(), LoopKind::Serial, |b, part| -> Result<()> {
+            let maximum = b.load(self.left, self.place.maximum(&self.first.add(&part)));
+            let before = b.load(top, Index::default());
+            let larger = b.op(ScalarOp::Max, &[before, maximum]);
+            b.store(top, Index::default(), larger);
+            Ok(())
+        })?;
+        let largest = b.load(top, Index::default());
+        // Where all scores are -∞, weights are 0.
+        let none = b.op(ScalarOp::Cmp(CmpOp::Eq), &[largest, single(f32::NEG_INFINITY)]);
+        Ok(b.op(ScalarOp::Select, &[none, single(0.0), largest]))
+    }
+
+    fn value(&self, b: &mut KernelBuilder, shift: Option<Operand>) -> Result<Operand> {
+        let [sum, total] = ["weighted", "total"].map(|name| b.alloc(name, DType::F32, 1, Memory::Register));
+        [sum, total].into_iter().for_each(|buf| b.store(buf, Index::default(), single(0.0)));
+        b.for_loop("part", self.parts(), LoopKind::Serial, |b, part| -> Result<()> {
+            let row = b.let_index("row", self.first.add(&part));
+            let factor = shift.map(|shift| {
+                let maximum = b.load(self.left, self.place.maximum(&row));
+                let below = b.op(ScalarOp::Sub, &[maximum, shift]);
+                b.apply(self.exp, &[below], &[])[0]
+            });
+            for (buf, at) in [(sum, self.place.sum(&row, &self.column)), (total, self.place.total(&row))] {
+                let mut own = b.load(self.left, at);
+                if let Some(factor) = factor {
+                    own = b.op(ScalarOp::Mul, &[own, factor]);
+                }
+                let before = b.load(buf, Index::default());
+                let after = b.op(ScalarOp::Add, &[before, own]);
+                b.store(buf, Index::default(), after);
+            }
+            Ok(())
+        })?;
+        let [sum, total] = [sum, total].map(|buf| b.load(buf, Index::default()));
+        let inverse = b.op(ScalarOp::Div, &[single(1.0), total]);
+        Ok(divided(b, self.found, (sum, total, inverse)))
+    }
+
+    /// Where in the result the element of a query, counted over all batches, is.
+    fn place_of(&self, b: &mut KernelBuilder, query: &Index, results: u64) -> Index {
+        let call = &self.found.call;
+        let limits = move |_: u32| (0, results as i64 - 1);
+        let item = b.let_index("item", query.floor_div(call.queries as i64, &limits));
+        let mut below = call.batch.iter().product::<u64>();
+        let digit = |extent: &u64| {
+            below /= extent;
+            item.floor_div(below as i64, &limits).modulo(*extent as i64, &limits)
+        };
+        let batch: Vec<Index> = call.batch.iter().map(digit).collect();
+        let query = query.modulo(call.queries as i64, &limits).scale(call.out.row_stride);
+        b.let_index("at", base(&call.out, &batch).add(&query).add(&self.column))
+    }
+}
