@@ -203,22 +203,26 @@ impl NDArray {
         if rt.space().is_driven(self.device()) {
             return self.set_there(&spans, &region, &value);
         }
-        self.settle()?;
-        value.settle()?;
-        let request = array::Launch {
-            name: &rt.inner().common.assign,
-            device: self.device(),
-            property: Property::Normal,
-            priority: 0,
-            inputs: vec![Source::View(value.view().clone())],
-            outputs: vec![Target::update(self.view().clone())],
-        };
-        array::launch(rt.space(), request, move |inputs, outputs| {
+        array::launch(rt.space(), self.assignment(&value)?, move |inputs, outputs| {
             region.store(outputs[0].data, inputs[0].data);
             Ok(())
         })?;
         self.view().chunk().touch();
         Ok(())
+    }
+
+    /// An operation that writes elements of `value` into this array.
+    fn assignment(&self, value: &NDArray) -> Result<array::Launch<'_>, Error> {
+        self.settle()?;
+        value.settle()?;
+        Ok(array::Launch {
+            name: &self.runtime().inner().common.assign,
+            device: self.device(),
+            property: Property::Normal,
+            priority: 0,
+            inputs: vec![Source::View(value.view().clone())],
+            outputs: vec![Target::update(self.view().clone())],
+        })
     }
 
     /// As [`NDArray::set`], on a driver's device, by copies of rows or, where those would be many, by an operator.
@@ -237,17 +241,7 @@ impl NDArray {
             }
         };
         let Some(pieces) = region.pieces(PIECES) else { return self.set_by_call(spans, value) };
-        self.settle()?;
-        value.settle()?;
-        let request = array::Launch {
-            name: &rt.inner().common.assign,
-            device: self.device(),
-            property: Property::Normal,
-            priority: 0,
-            inputs: vec![Source::View(value.view().clone())],
-            outputs: vec![Target::update(self.view().clone())],
-        };
-        array::scatter(rt.space(), request, pieces)?;
+        array::scatter(rt.space(), self.assignment(&value)?, pieces)?;
         self.view().chunk().touch();
         Ok(())
     }
