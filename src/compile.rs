@@ -130,7 +130,7 @@ pub(crate) fn lowered(
 fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Compiled, Error> {
     let Lowered { plan, kernels, constants, externs, .. } = lowered;
     let threads = compiler.pool().threads();
-    if let Some(driver) = &compiler.options().gpu {
+    if let Some(driver) = compiler.gpu() {
         let weights = report.timed(compiler, "pack-weights", || pack_weights(compiler, &plan, &constants))?;
         compiler.progress("generate code");
         let executable = report.timed(compiler, "codegen", || {

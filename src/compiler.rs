@@ -1,7 +1,7 @@
 //! The compiler instance: operators, options, threads and the cache of kernels.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use tensorc_codegen::emit::Style;
 use tensorc_codegen::jit::{Backend, KernelCache};
@@ -37,9 +37,9 @@ pub struct Options {
     /// A folder in which machine code is kept for later processes; it is created with the first code in it. Whoever
     /// can write to it decides what this process runs.
     pub code_cache: Option<PathBuf>,
-    /// Where models run, if not here: passes and kernels are made for a GPU then. Arrays run on the device that they are
-    /// on.
-    pub gpu: Option<Arc<dyn Driver>>,
+    /// GPUs, each with a number of its own. Models run on the first, if there is one: passes and kernels are made for it then.
+    /// What works on arrays runs on the device that they are on.
+    pub gpus: Vec<Arc<dyn Driver>>,
     /// What libraries of the GPU's maker compute, found where the model runs; by default nothing, so that a model needs no more
     /// than the driver and its code and results do not depend on versions of libraries.
     pub gpu_libraries: GpuLibraries,
@@ -65,8 +65,8 @@ pub struct Compiler(Arc<Inner>);
 struct Inner {
     shared: Arc<Shared>,
     options: Options,
-    /// The compiler for processors, if this one is for a GPU.
-    host: OnceLock<Compiler>,
+    /// Where what is compiled runs, if not here.
+    gpu: Option<Arc<dyn Driver>>,
 }
 
 /// What compilers for different devices have in common.
@@ -109,7 +109,8 @@ impl Compiler {
     pub fn with_registry(registry: Registry, options: Options) -> Result<Compiler, Error> {
         options.backend.check()?;
         let mut options = options;
-        if options.gpu.is_some() {
+        let gpu = options.gpus.first().cloned();
+        if gpu.is_some() {
             options.passes.device = Device::Gpu;
         }
         let pool = Pool::new(resolve_threads(options.threads))?;
@@ -119,22 +120,25 @@ impl Compiler {
             None => KernelCache::new(),
         };
         let shared = Arc::new(Shared { registry, kernels, code, weights: WeightCache::default(), pool });
-        Ok(Compiler(Arc::new(Inner { shared, options, host: OnceLock::new() })))
+        Ok(Compiler(Arc::new(Inner { shared, options, gpu })))
     }
 
-    /// The compiler of what runs on a device: this one if its GPU is that device or it has none, else one for processors
-    /// with the same operators, threads and kernels.
+    /// The compiler of what runs on a device: one with the same operators, threads and kernels, for that GPU or, if it is none
+    /// of the options, for processors.
     pub fn on(&self, device: Place) -> Compiler {
         let inner = &self.0;
-        if inner.options.gpu.as_ref().is_none_or(|driver| driver.device() == device) {
+        let gpu = inner.options.gpus.iter().find(|driver| driver.device() == device);
+        if gpu.map(|driver| driver.device()) == inner.gpu.as_ref().map(|driver| driver.device()) {
             return self.clone();
         }
-        let host = || {
-            let mut options = Options { gpu: None, ..inner.options.clone() };
-            options.passes.device = Device::Cpu;
-            Compiler(Arc::new(Inner { shared: inner.shared.clone(), options, host: OnceLock::new() }))
-        };
-        inner.host.get_or_init(host).clone()
+        let mut options = inner.options.clone();
+        options.passes.device = if gpu.is_some() { Device::Gpu } else { Device::Cpu };
+        Compiler(Arc::new(Inner { shared: inner.shared.clone(), options, gpu: gpu.cloned() }))
+    }
+
+    /// The GPU on which what is compiled runs, if it does not run here.
+    pub fn gpu(&self) -> Option<&Arc<dyn Driver>> {
+        self.0.gpu.as_ref()
     }
 
     pub fn registry(&self) -> &Registry {
@@ -174,7 +178,7 @@ impl Compiler {
         let joins = if self.0.options.copies { Joins::Copied } else { Joins::InPlace };
         let style = match self.0.options.passes.device {
             Device::Cpu => self.0.options.backend.style(),
-            Device::Gpu => self.0.options.gpu.as_deref().map_or(Style::Gpu, gpu::style),
+            Device::Gpu => self.0.gpu.as_deref().map_or(Style::Gpu, gpu::style),
         };
         let passes = &self.0.options.passes;
         let has_scale = target.is_some_and(|target| self.0.options.backend.scales(target));

@@ -4,11 +4,16 @@
 # Needs GNU's C compilers for those machines, qemu-user and Rust's libraries for them. What is missing is installed
 # where that is possible (rustup; as root on Debian, apt-get); otherwise the machine is left out, which is said.
 #
-# With the name of a back end, only whole models are compiled, by it, and compared with Cranelift's.
+# With `--backend NAME`, only whole models are compiled, by it, and compared with Cranelift's. Other arguments are those that
+# the tests and the program were built with.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-backend="${1:-}"
+backend=
+if [ "${1:-}" = --backend ]; then
+    backend="$2"
+    shift 2
+fi
 target="${CARGO_TARGET_DIR:-$PWD/target}"
 packages="gcc-aarch64-linux-gnu gcc-riscv64-linux-gnu libc6-dev-arm64-cross libc6-dev-riscv64-cross qemu-user"
 tried=no
@@ -85,7 +90,7 @@ if [ "$(uname -m)" = x86_64 ] && command -v cc >/dev/null; then
     TENSORC_CROSS_X86_64="$(library x86_64-unknown-linux-gnu) cc"
     export TENSORC_CROSS_X86_64
 fi
-[ -n "$backend" ] || cargo test --release --workspace --test targets -- --nocapture
+[ -n "$backend" ] || cargo test --release --workspace "$@" --test targets -- --nocapture
 
 # Pixels are the bytes of some text.
 printf '\x93NUMPY\x01\x00\x76\x00%-117s\n' "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3, 33, 30), }" \

@@ -151,7 +151,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     for case in cases(arguments)? {
         let mut contenders = vec![];
         for gpu_libraries in [GpuLibraries::default(), all] {
-            let mut options = Options { gpu: Some(driver.clone()), gpu_libraries, ..Options::default() };
+            let mut options = Options { gpus: vec![driver.clone()], gpu_libraries, ..Options::default() };
             options.passes.tf32 = arguments.tf32;
             contenders.push((case.sessions(&Compiler::new(options)?, dtype)?, vec![]));
         }

@@ -23,7 +23,7 @@ fn spaces() -> Vec<Space> {
     for (seed, kind) in (0..).zip(EngineKind::ALL) {
         let driver = Arc::new(HostDriver::with_seed(Device::accelerator(0), seed));
         spaces.push(Space::new(config(kind), StorageConfig::default()).unwrap());
-        spaces.push(Space::with_driver(config(kind), StorageConfig::default(), Some(driver)).unwrap());
+        spaces.push(Space::with_drivers(config(kind), StorageConfig::default(), vec![driver]).unwrap());
     }
     spaces
 }
@@ -128,7 +128,7 @@ fn errors_stay_until_the_whole_is_overwritten() {
 #[test]
 fn a_panic_on_a_stream_is_an_error_of_the_result() {
     for space in spaces() {
-        for device in [Device::cpu(0), Device::accelerator(1)] {
+        for device in [Device::cpu(0), Device::accelerator(0)] {
             let a = array(&space, device, &[1]);
             launch(&space, request(device, vec![], vec![Target::write(a.clone())]), |_, _| panic!("broken kernel"))
                 .unwrap();

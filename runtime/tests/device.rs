@@ -163,7 +163,7 @@ fn space(driver: &Arc<dyn Driver>) -> Space {
 
 fn space_with(driver: &Arc<dyn Driver>, pooling: Pooling) -> Space {
     let storage = PoolConfig { pooling, ..PoolConfig::default() };
-    Space::with_driver(EngineConfig::default(), storage.into(), Some(driver.clone())).unwrap()
+    Space::with_drivers(EngineConfig::default(), storage.into(), vec![driver.clone()]).unwrap()
 }
 
 fn request(name: &Name, inputs: Vec<Source>, outputs: Vec<Target>) -> Launch<'_> {
@@ -313,7 +313,7 @@ fn contexts_take_turns_in_an_arena_on_the_device() {
 fn tensors_on_the_device_are_checked() {
     let (pool, driver) = (Pool::new(1).unwrap(), driver(8));
     let mut context = Context::new(on_device(&driver, chain(N, false), N, vec![]), &pool).unwrap();
-    let storage = Storage::with_driver(StorageConfig::default(), Some(driver.clone()));
+    let storage = Storage::with_drivers(StorageConfig::default(), vec![driver.clone()]);
     let stream = driver.stream().unwrap();
     let memory = StreamMemory::default();
     let mut queue = Queue::new(&*stream, &storage, &memory);
@@ -343,7 +343,7 @@ fn tensors_on_the_device_are_checked() {
 #[test]
 fn pools_give_memory_of_the_driver() {
     let config = PoolConfig { limit: Some(8192), reserve: 0, ..PoolConfig::default() };
-    let storage = Storage::with_driver(config.into(), Some(driver(0)));
+    let storage = Storage::with_drivers(config.into(), vec![driver(0)]);
     let block = storage.alloc(GPU, 1000).unwrap();
     assert!(!block.is_addressable() && block.as_slice().is_empty() && block.len() == 1000);
     let (address, pinned) = (block.as_ptr(), storage.alloc(Device::pinned(0), 1000).unwrap());

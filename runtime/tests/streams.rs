@@ -1,4 +1,4 @@
-//! Random programs over arrays of a GPU made of the host, equal to running them one operation after the other.
+//! Random programs over arrays of two GPUs made of the host, equal to running them one operation after the other.
 //!
 //! Operations are enqueued while those before them are not done, on streams of which any may go on, so an event that is
 //! missing or memory that is given back too early shows, and an error must reach what was enqueued behind it.
@@ -18,8 +18,13 @@ use tensorc_runtime::gpu::{Code, Driver, Entry, Function, HostDriver, HostKernel
 use tensorc_runtime::storage::{PoolConfig, StorageConfig};
 use tensorc_runtime::{Device, TensorMut, TensorRef};
 
-const GPU: Device = Device::accelerator(0);
-const HOST: Device = Device::cpu(0);
+const GPUS: [Device; 2] = [Device::accelerator(0), Device::accelerator(1)];
+/// Where arrays are, [`EACH`] on one after the other.
+const PLACES: [Device; 3] = [GPUS[0], GPUS[1], Device::cpu(0)];
+const EACH: usize = 5;
+/// Arrays on GPUs, which are the first.
+const THERE: usize = EACH * GPUS.len();
+const ALL: usize = EACH * PLACES.len();
 static NAME: Name = Name::from_static("step");
 /// Elements of an array, and of the part of it that some operations write.
 const LEN: usize = 256;
@@ -58,10 +63,11 @@ fn kernels(driver: &dyn Driver) -> Vec<Function> {
     driver.load(Code::Host(all)).unwrap()
 }
 
-/// Arrays of the device, then of the host, and what a serial run leaves in each: none after an error.
+/// Arrays, and what a serial run leaves in each: none after an error.
 struct Program {
     space: Space,
-    functions: Vec<Function>,
+    /// Of each GPU.
+    functions: [Vec<Function>; 2],
     arrays: Vec<View>,
     serial: Vec<Option<Numbers>>,
     failures: usize,
@@ -73,7 +79,8 @@ fn array(space: &Space, device: Device) -> View {
     let view = View::whole(Chunk::new(space, device, 4 * LEN as u64), DType::I32, &dims).unwrap();
     let given = Source::Host { dtype: DType::I32, dims: dims.into_iter().collect(), data: bytes(&[1; LEN]).into() };
     let (property, outputs) = (Property::CopyToDevice, vec![Target::write(view.clone())]);
-    let request = Launch { name: &NAME, device: GPU, property, priority: 0, inputs: vec![given], outputs };
+    let worker = if device == GPUS[1] { device } else { GPUS[0] };
+    let request = Launch { name: &NAME, device: worker, property, priority: 0, inputs: vec![given], outputs };
     let body = |inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]| {
         outputs[0].data.copy_from_slice(inputs[0].data);
         Ok(())
@@ -84,30 +91,29 @@ fn array(space: &Space, device: Device) -> View {
 
 impl Program {
     fn new(config: EngineConfig, seed: u64, limit: Option<u64>) -> Program {
-        let driver: Arc<dyn Driver> = Arc::new(HostDriver::with_seed(GPU, seed));
-        let functions = kernels(&*driver);
-        let pool = PoolConfig { limit, ..PoolConfig::default() };
-        let storage = StorageConfig { devices: [(GPU, pool)].into(), ..StorageConfig::default() };
-        let space = Space::with_driver(config, storage, Some(driver)).unwrap();
-        let on = |device| (0..5).map(|_| array(&space, device)).collect::<Vec<_>>();
-        let arrays = [on(GPU), on(HOST)].concat();
+        let drivers = GPUS.map(|device| Arc::new(HostDriver::with_seed(device, seed)) as Arc<dyn Driver>);
+        let functions = drivers.each_ref().map(|driver| kernels(&**driver));
+        let pools = GPUS.map(|device| (device, PoolConfig { limit, ..PoolConfig::default() }));
+        let storage = StorageConfig { devices: pools.into(), ..StorageConfig::default() };
+        let space = Space::with_drivers(config, storage, drivers.to_vec()).unwrap();
+        let arrays: Vec<View> = (0..ALL).map(|index| array(&space, PLACES[index / EACH])).collect();
         let serial = vec![Some(vec![1; LEN]); arrays.len()];
         Program { space, functions, arrays, serial, failures: 0 }
     }
 
-    fn request(&self, property: Property, inputs: Vec<Source>, output: Target) -> Launch<'static> {
-        Launch { name: &NAME, device: GPU, property, priority: 0, inputs, outputs: vec![output] }
+    fn request(&self, gpu: usize, property: Property, inputs: Vec<Source>, output: Target) -> Launch<'static> {
+        Launch { name: &NAME, device: GPUS[gpu], property, priority: 0, inputs, outputs: vec![output] }
     }
 
     fn view(&self, index: usize) -> Source {
         Source::View(self.arrays[index].clone())
     }
 
-    /// A kernel over two arrays of the device, the third of which is written.
+    /// A kernel over two arrays, wherever they are, that writes one of its device.
     fn kernel(&mut self, [a, b, out]: [usize; 3], fails: bool) {
         let target = Target::write(self.arrays[out].clone());
-        let request = self.request(Property::Normal, vec![self.view(a), self.view(b)], target);
-        self.enqueue(request, if fails { 2 } else { 0 });
+        let request = self.request(out / EACH, Property::Normal, vec![self.view(a), self.view(b)], target);
+        self.enqueue(out / EACH, request, if fails { 2 } else { 0 });
         let whole = self.serial[a].as_ref().zip(self.serial[b].as_ref()).map(|(a, b)| mix(a, b));
         self.failures += usize::from(fails && whole.is_some());
         self.serial[out] = whole.filter(|_| !fails);
@@ -117,8 +123,8 @@ impl Program {
     fn part(&mut self, [a, b, out]: [usize; 3], at: usize) {
         let rows = |view: &View, at: usize| view.rows(at as u64, (at + PART) as u64).unwrap();
         let inputs = [a, b].map(|i| Source::View(rows(&self.arrays[i], 0))).to_vec();
-        let request = self.request(Property::Normal, inputs, Target::write(rows(&self.arrays[out], at)));
-        self.enqueue(request, 1);
+        let request = self.request(out / EACH, Property::Normal, inputs, Target::write(rows(&self.arrays[out], at)));
+        self.enqueue(out / EACH, request, 1);
         let part = self.serial[a].as_ref().zip(self.serial[b].as_ref()).map(|(a, b)| mix(&a[..PART], &b[..PART]));
         let old = self.serial[out].take();
         self.serial[out] = part.zip(old).map(|(part, mut old)| {
@@ -127,8 +133,8 @@ impl Program {
         });
     }
 
-    fn enqueue(&self, request: Launch<'_>, function: usize) {
-        let function = self.functions[function].clone();
+    fn enqueue(&self, gpu: usize, request: Launch<'_>, function: usize) {
+        let function = self.functions[gpu][function].clone();
         let pushed = array::enqueue(&self.space, request, move |queue, reads, writes| {
             let arguments = [reads[0].address, reads[1].address, writes[0].address];
             // SAFETY: `enqueue` gives addresses of tensors of these sizes, and keeps them.
@@ -138,10 +144,24 @@ impl Program {
         pushed.unwrap();
     }
 
-    /// A function of the host over any two arrays.
-    fn host(&mut self, property: Property, [a, b, out]: [usize; 3]) {
+    /// A copy of a part of an array on a GPU to a part of another.
+    fn copy(&mut self, a: usize, out: usize, [from, to]: [usize; 2]) {
+        let rows = |index: usize, at: usize| self.arrays[index].rows(at as u64, (at + PART) as u64).unwrap();
+        let property = if a / EACH == out / EACH { Property::Normal } else { Property::CopyToDevice };
+        let (source, target) = (Source::View(rows(a, from)), Target::write(rows(out, to)));
+        array::duplicate(&self.space, self.request(out / EACH, property, vec![source], target)).unwrap();
+        let part = self.serial[a].as_ref().map(|a| a[from..from + PART].to_vec());
+        let old = self.serial[out].take();
+        self.serial[out] = part.zip(old).map(|(part, mut old)| {
+            old[to..to + PART].copy_from_slice(&part);
+            old
+        });
+    }
+
+    /// A function of the host over any two arrays of it and of a GPU.
+    fn host(&mut self, gpu: usize, property: Property, [a, b, out]: [usize; 3]) {
         let target = Target::write(self.arrays[out].clone());
-        let request = self.request(property, vec![self.view(a), self.view(b)], target);
+        let request = self.request(gpu, property, vec![self.view(a), self.view(b)], target);
         let body = |inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]| {
             outputs[0].data.copy_from_slice(&bytes(&mix(&numbers(inputs[0].data), &numbers(inputs[1].data))));
             Ok(())
@@ -152,22 +172,27 @@ impl Program {
 
     /// One of so many kinds of steps.
     fn step(&mut self, random: &mut Random, kinds: usize) {
-        let mut three = |count| [random.below(count), random.below(count), random.below(count)];
-        let (three, mixed) = (three(5), three(10));
+        let gpu = random.below(GPUS.len());
+        let mut of = |count| [random.below(count), random.below(count), random.below(count)];
+        let there = of(EACH).map(|index| EACH * gpu + index);
+        // Of this GPU and of the host.
+        let near = of(2 * EACH).map(|index| if index < EACH { EACH * gpu + index } else { THERE + index - EACH });
+        let [a, b, _] = of(ALL);
         match random.below(kinds) {
-            0..6 => self.kernel(three, false),
-            6 => self.kernel(three, random.one_in(4)),
-            7..9 => self.part(three, PART * random.below(LEN / PART)),
+            0..5 => self.kernel(there, false),
+            5 => self.kernel([a, b, there[2]], false),
+            6 => self.kernel(there, random.one_in(4)),
+            7 => self.part(there, PART * random.below(LEN / PART)),
             // Distances that suit no kernel: the operation works on copies.
-            9 => self.part(three, 1 + random.below(LEN - PART)),
-            10 => self.host(Property::Normal, mixed),
-            11..13 => self.host(Property::CopyToDevice, mixed),
-            13..15 => self.host(Property::CopyFromDevice, mixed),
+            8 => self.part(there, 1 + random.below(LEN - PART)),
+            9..12 => self.copy(a % THERE, b % THERE, [0; 2].map(|_| random.below(LEN - PART))),
+            12 => self.host(gpu, Property::Normal, near),
+            13 => self.host(gpu, Property::CopyToDevice, near),
+            14 => self.host(gpu, Property::CopyFromDevice, near),
             _ => {
                 // The old memory goes when its last use is done.
-                let index = random.below(10);
-                self.arrays[index] = array(&self.space, if index < 5 { GPU } else { HOST });
-                self.serial[index] = Some(vec![1; LEN]);
+                self.arrays[a] = array(&self.space, PLACES[a / EACH]);
+                self.serial[a] = Some(vec![1; LEN]);
             }
         }
     }
@@ -194,7 +219,7 @@ fn check(seed: u64, config: EngineConfig, limit: Option<u64>) {
         // Arrays that are made anew hold memory until operations far behind have run.
         program.step(random, if limit.is_some() { 15 } else { 16 });
         if random.one_in(50) {
-            program.compare(random.below(10));
+            program.compare(random.below(ALL));
         }
     }
     match program.space.engine().wait_all() {
@@ -204,10 +229,12 @@ fn check(seed: u64, config: EngineConfig, limit: Option<u64>) {
         }
         Err(other) => panic!("{other}"),
     }
-    (0..10).for_each(|index| program.compare(index));
-    let in_use = program.space.storage().stats(GPU).in_use;
-    let size = program.space.storage().size(GPU, 4 * LEN as u64).unwrap();
-    assert!(in_use <= 5 * size, "{in_use} bytes in use");
+    (0..ALL).for_each(|index| program.compare(index));
+    for gpu in GPUS {
+        let storage = program.space.storage();
+        let (in_use, size) = (storage.stats(gpu).in_use, storage.size(gpu, 4 * LEN as u64).unwrap());
+        assert!(in_use <= EACH as u64 * size, "{in_use} bytes in use on {gpu}");
+    }
 }
 
 #[test]

@@ -92,7 +92,7 @@ pub fn run(args: &AheadArgs) -> Result<(), Failure> {
     let mut options = Options::default();
     if let Some(gpu) = &gpu {
         // Kernels are written for GPUs of the capability; none is asked for.
-        options.gpu = Some(tensorc::gpu::interpreted_as(Place::accelerator(0), gpu.capability));
+        options.gpus = vec![tensorc::gpu::interpreted_as(Place::accelerator(0), gpu.capability)];
     }
     let compiler = args.compile.compiler_with(None, options)?;
     let model = args.model.load(&compiler)?;

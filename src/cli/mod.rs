@@ -119,8 +119,8 @@ impl CompileArgs {
     /// A compiler with some options chosen otherwise, whose kernels are written for the back end of a form of code.
     fn compiler_with(&self, code: Option<code::Form>, options: Options) -> Result<Compiler, Failure> {
         let mut options = Options { threads: self.threads.map(usize::from), ..options };
-        if options.gpu.is_none() {
-            options.gpu = self.driver()?;
+        if options.gpus.is_empty() {
+            options.gpus.extend(self.driver()?);
         }
         options.passes.reassociate = !self.exact;
         options.passes.approximate = self.fast_math;

@@ -121,8 +121,8 @@ pub fn run(args: &OptArgs) -> Result<(), Failure> {
     let target = if gpu.is_some() { "native" } else { &args.target };
     let target = target.parse::<Target>().map_err(|e| named(&e))?;
     let device = tensorc::runtime::Device::accelerator(0);
-    let driver = gpu.map(|capability| tensorc::gpu::interpreted_as(device, capability));
-    let compiler = args.compile.compiler_with(work.code, Options { gpu: driver, ..Options::default() })?;
+    let gpus = gpu.iter().map(|capability| tensorc::gpu::interpreted_as(device, *capability)).collect();
+    let compiler = args.compile.compiler_with(work.code, Options { gpus, ..Options::default() })?;
     let mut module = read(&compiler, file, args.params.as_deref())?;
     if work.plan && !work.lower && !module.graphs.is_empty() {
         return Err(usage(format!("`{PLAN_MEMORY}` plans what `{LOWER}` made: write `{LOWER},{PLAN_MEMORY}`")).into());

@@ -232,6 +232,7 @@ impl NDArray {
         let space = self.rt.space();
         let (device, property) = match (self.device(), to.device()) {
             (from, to) if from == to => (to, Property::Normal),
+            (from, to) if space.is_driven(from) && space.is_driven(to) => (to, Property::CopyToDevice),
             (from, to) if to.kind == DeviceKind::Cpu || space.is_driven(from) => (from, Property::CopyFromDevice),
             (_, to) => (to, Property::CopyToDevice),
         };
@@ -243,7 +244,7 @@ impl NDArray {
             inputs: vec![Source::View(self.view.clone())],
             outputs: vec![Target::write(to.view.clone())],
         };
-        match property == Property::Normal && space.is_driven(device) {
+        match [self.device(), to.device()].iter().all(|device| space.is_driven(*device)) {
             true => array::duplicate(space, request)?,
             false => array::launch(space, request, |inputs, outputs| {
                 outputs[0].data.copy_from_slice(inputs[0].data);

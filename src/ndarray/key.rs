@@ -3,6 +3,8 @@
 use tensorc_ir::op::OpRef;
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::{DType, TensorData};
+use tensorc_runtime::Device;
+use tensorc_runtime::array::Space;
 
 /// A growing description. Every part begins with its length or kind, so that no two different
 /// descriptions have the same bytes.
@@ -24,6 +26,11 @@ impl Key {
 
     pub fn small(&mut self, n: u8) {
         self.0.push(n);
+    }
+
+    /// What code for a device is for: a driver's device, or processors.
+    pub fn device(&mut self, space: &Space, device: Device) {
+        self.number(if space.is_driven(device) { u64::from(device.id) + 1 } else { 0 });
     }
 
     pub fn raw(&mut self, bytes: &[u8]) {

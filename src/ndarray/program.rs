@@ -1,6 +1,7 @@
 //! Compiled code that runs as one operation of the engine.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tensorc_ir::graph::Graph;
 use tensorc_runtime::array::{self, Launch, LaunchError, Run, Space};
@@ -63,11 +64,12 @@ impl Program {
     }
 }
 
-/// A program for every kind of device that it was used on.
+/// A program for processors and every GPU that it was used on.
 #[derive(Default)]
 pub(super) struct OnDevices {
-    here: std::sync::OnceLock<Arc<Program>>,
-    there: std::sync::OnceLock<Arc<Program>>,
+    here: OnceLock<Arc<Program>>,
+    /// On devices with a driver.
+    there: Mutex<BTreeMap<Device, Arc<Program>>>,
 }
 
 impl OnDevices {
@@ -78,11 +80,19 @@ impl OnDevices {
         device: Device,
         compile: impl FnOnce() -> Result<Program, Error>,
     ) -> Result<Arc<Program>, Error> {
-        let cell = if space.is_driven(device) { &self.there } else { &self.here };
-        if let Some(program) = cell.get() {
-            return Ok(program.clone());
+        let there = || self.there.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = match space.is_driven(device) {
+            true => there().get(&device).cloned(),
+            false => self.here.get().cloned(),
+        };
+        if let Some(program) = known {
+            return Ok(program);
         }
+        // Threads that need it at the same time compile it each rather than wait with a lock held.
         let program = Arc::new(compile()?);
-        Ok(cell.get_or_init(|| program).clone())
+        Ok(match space.is_driven(device) {
+            true => there().entry(device).or_insert(program).clone(),
+            false => self.here.get_or_init(|| program).clone(),
+        })
     }
 }

@@ -82,14 +82,14 @@ impl Runtime {
         Runtime::with_compiler(Compiler::new(Options::default())?, options)
     }
 
-    /// A runtime that shares operators, threads and kernels with models of `compiler`. With [`Options::gpu`], arrays on that
-    /// device are in its memory, and what works on them runs there.
+    /// A runtime that shares operators, threads and kernels with models of `compiler`. With
+    /// [`Options::gpus`], arrays on such a device are in its memory, and what works on them runs there.
     ///
     /// # Errors
     /// As [`Runtime::new`].
     pub fn with_compiler(compiler: Compiler, options: RuntimeOptions) -> Result<Runtime, Error> {
-        let driver = compiler.options().gpu.clone();
-        let space = Space::with_driver(options.engine.clone(), options.storage.clone(), driver)?;
+        let drivers = compiler.options().gpus.clone();
+        let space = Space::with_drivers(options.engine.clone(), options.storage.clone(), drivers)?;
         let streams = RandomStreams::new();
         match options.seed {
             Seed::Fixed(seed) => streams.seed(seed),
@@ -173,6 +173,7 @@ impl Runtime {
         if byte_len(dtype, dims)? != data.len() as u64 {
             return Err(Error::TensorSize { elements: data.len() / dtype.size(), dims: dims.to_vec() });
         }
+        self.0.space.check(device)?;
         self.bound_run_ahead(data.len() as u64)?;
         if !self.0.space.is_driven(device) {
             let chunk = Chunk::copy_of(&self.0.space, device, data)?;
@@ -198,8 +199,9 @@ impl Runtime {
     /// An array whose elements are undefined until they are written. Memory is allocated then.
     ///
     /// # Errors
-    /// The shape has more bytes than can be addressed.
+    /// The shape has more bytes than can be addressed, or there are GPUs and the device is none of them.
     pub fn empty(&self, device: Device, dtype: DType, dims: &[u64]) -> Result<NDArray, Error> {
+        self.0.space.check(device)?;
         let chunk = Chunk::new(&self.0.space, device, byte_len(dtype, dims)?);
         Ok(NDArray::new(self.clone(), View::whole(chunk, dtype, dims)?))
     }

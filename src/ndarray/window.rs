@@ -197,7 +197,7 @@ impl Window {
     ) -> Result<(), Error> {
         let mut form = Form::new(nodes, inputs, finished);
         for group in groups(nodes, inputs, results) {
-            form.key.small(u8::from(rt.space().is_driven(self.device)));
+            form.key.device(rt.space(), self.device);
             form.select(&group);
             let program = self.program(rt, &form);
             form.key.clear();

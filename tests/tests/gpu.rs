@@ -227,7 +227,7 @@ fn compiler(gpu: bool, tf32: bool) -> Compiler {
 }
 
 fn compiler_for(gpu: Option<Arc<dyn Driver>>, tf32: bool) -> Compiler {
-    let mut options = Options { gpu, threads: Some(1), ..Options::default() };
+    let mut options = Options { gpus: gpu.into_iter().collect(), threads: Some(1), ..Options::default() };
     options.passes.tf32 = tf32;
     Compiler::new(options).unwrap()
 }

@@ -155,7 +155,7 @@ fn interpreted() -> Arc<dyn Driver> {
 }
 
 fn compiler_for(gpu: Arc<dyn Driver>, tf32: bool) -> Compiler {
-    let mut options = Options { gpu: Some(gpu), threads: Some(1), ..Options::default() };
+    let mut options = Options { gpus: vec![gpu], threads: Some(1), ..Options::default() };
     options.passes.tf32 = tf32;
     Compiler::new(options).unwrap()
 }

@@ -100,7 +100,7 @@ fn graph(compiler: &Compiler, inputs: &str, body: &str, dtype: DType) -> Graph {
 }
 
 fn compiler(gpu: Arc<dyn Driver>, gpu_libraries: GpuLibraries, tf32: bool) -> Compiler {
-    let mut options = Options { gpu: Some(gpu), gpu_libraries, threads: Some(1), ..Options::default() };
+    let mut options = Options { gpus: vec![gpu], gpu_libraries, threads: Some(1), ..Options::default() };
     options.passes.tf32 = tf32;
     Compiler::new(options).unwrap()
 }
@@ -204,7 +204,7 @@ fn arrays_use_libraries() {
         let q = p.matmul(&b.transpose(&[1, 0]).unwrap()).unwrap();
         (&q + &a).unwrap().to_vec::<f32>().unwrap()
     };
-    let gpu = Options { gpu: Some(tensorc::gpu::interpreted(GPU)), gpu_libraries: ALL, ..Options::default() };
+    let gpu = Options { gpus: vec![tensorc::gpu::interpreted(GPU)], gpu_libraries: ALL, ..Options::default() };
     assert_eq!(run(gpu, GPU), run(Options::default(), Device::cpu(0)), "small integers are exact");
 }
 

@@ -23,6 +23,7 @@ mod operators;
 mod profiler;
 mod ptx;
 mod random;
+mod several_gpus;
 mod shapes;
 mod support;
 mod symbols;

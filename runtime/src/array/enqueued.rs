@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::launch::{ReadOnly, Target};
 use super::source::Source;
 use super::view::View;
+use crate::device::stream::Transfer;
 use crate::engine::Failure;
 use crate::gpu::Queue;
 use crate::plan::DeviceTensor;
@@ -85,17 +86,11 @@ unsafe fn read(queue: &mut Queue<'_>, source: &Source) -> Result<*mut u8, Failur
             if let Some(at) = at.filter(|at| is_aligned(*at)) {
                 return Ok(at);
             }
-            let copy = queue.scratch(view.bytes())?;
-            // SAFETY: passed on from the caller; the copy is kept, and the view lies inside its chunk.
-            unsafe {
-                match at {
-                    Some(at) => queue.copy(at, copy, view.bytes() as usize),
-                    // What no one wrote is zero.
-                    None => queue.stream().fill(copy, view.bytes() as usize, &[0]),
-                }
-            }
-            return Ok(copy);
+            // SAFETY: as above.
+            return unsafe { scratch_of(queue, view) };
         }
+        // SAFETY: passed on from the caller.
+        Source::View(view) if view.chunk().uses().is_some() => return unsafe { scratch_of(queue, view) },
         // SAFETY: passed on from the caller.
         Source::View(view) => unsafe { view.chunk().data() }.get(view.range()).unwrap_or_default(),
     };
@@ -109,6 +104,53 @@ unsafe fn read(queue: &mut Queue<'_>, source: &Source) -> Result<*mut u8, Failur
         }
     }
     Ok(there)
+}
+
+/// A copy of a view for this operation.
+///
+/// # Safety
+/// As for [`copy_view`].
+unsafe fn scratch_of(queue: &mut Queue<'_>, view: &View) -> Result<*mut u8, Failure> {
+    let copy = queue.scratch(view.bytes())?;
+    // SAFETY: passed on from the caller; the copy is kept.
+    unsafe { copy_view(queue, view, copy) };
+    Ok(copy)
+}
+
+/// Copies a view to memory of the queue's device, zeros if no one wrote it.
+///
+/// # Safety
+/// As for [`enqueued`]; the view is in the memory of a driver's device, and the target has its size.
+unsafe fn copy_view(queue: &Queue<'_>, view: &View, target: *mut u8) {
+    let (from, to, bytes) = (view.device(), queue.device(), view.bytes() as usize);
+    // SAFETY: passed on from the caller; the view lies inside its chunk.
+    unsafe {
+        match view.chunk().address() {
+            Some(start) => {
+                let source = start.wrapping_add(view.range().start);
+                queue.stream().copy(Transfer { source, from, target, to, bytes });
+            }
+            None => queue.stream().fill(target, bytes, &[0]),
+        }
+    }
+}
+
+/// Enqueues a copy of a view of another driver's device to a target of this one.
+///
+/// # Safety
+/// As for [`super::staged::staged`].
+pub(super) unsafe fn brought(queue: &mut Queue<'_>, source: &View, target: &Target) -> Result<(), Failure> {
+    queue.keep((source.clone(), target.clone()));
+    let view = target.view();
+    if source.bytes() != view.bytes() {
+        return Err(format!("a copy of {} bytes to {}", source.bytes(), view.bytes()).into());
+    }
+    // SAFETY: passed on from the caller; the view lies inside its chunk.
+    unsafe {
+        let start = allocated(queue, target)?.add(view.range().start);
+        copy_view(queue, source, start);
+    }
+    Ok(())
 }
 
 /// The first byte of a target's chunk, which has memory afterwards. Where the operation keeps a part of what no one wrote,

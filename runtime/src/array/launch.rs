@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::enqueued::enqueued;
+use super::driven::Driven;
+use super::enqueued::{brought, enqueued};
 use super::source::Source;
-use super::space::Space;
+use super::space::{Space, Worker};
 use super::staged::{Staged, staged};
 use super::uses::Touched;
 use super::view::View;
@@ -103,15 +104,13 @@ fn launch_with(
     done: Option<&Var>,
     body: impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>]) -> Result<(), Failure> + Send + 'static,
 ) -> Result<(), LaunchError> {
-    let driven = space.driven(launch.device)?;
-    let accelerator = if driven.is_none() { space.accelerator(launch.device)? } else { None };
     let property = launch.property;
-    match (driven, accelerator) {
-        (None, None) => push(launch, done, |op, inputs, outputs| {
+    match space.worker(launch.device)? {
+        Worker::Host => push(launch, done, |op, inputs, outputs| {
             // SAFETY: called where the engine has given permission for every chunk of the lists.
             space.engine().push(op, move |_| unsafe { execute(&inputs, &outputs, &[], &[], body) })
         }),
-        (None, Some(accelerator)) => push(launch, done, |op, inputs, outputs| {
+        Worker::Streams(accelerator) => push(launch, done, |op, inputs, outputs| {
             space.engine().push_async(op, move |_, completion| {
                 let stream = match property {
                     Property::CopyToDevice => &accelerator.copy_in,
@@ -128,12 +127,10 @@ fn launch_with(
                 }));
             })
         }),
-        (Some(driven), _) => push(launch, done, |op, inputs, outputs| {
-            let (storage, touched) = (space.storage().clone(), Touched::new(&inputs, &outputs));
-            space.engine().push_enqueued(op, move |_, completion| {
+        Worker::Driver(driven) => push(launch, done, |op, inputs, outputs| {
+            enqueue_on(space, driven, op, inputs, outputs, property, |queue, inputs, outputs| {
                 // SAFETY: as above, until the operation is complete.
-                let stage = |queue: &mut Queue<'_>| unsafe { staged(queue, inputs, outputs, body) };
-                driven.operate(property, &storage, &touched, completion, stage);
+                unsafe { staged(queue, inputs, outputs, body) }
             })
         }),
     }
@@ -149,20 +146,53 @@ pub fn enqueue(
     launch: Launch<'_>,
     body: impl FnOnce(&mut Queue<'_>, &[DeviceTensor<'_>], &[DeviceTensor<'_>]) -> Result<(), Failure> + Send + 'static,
 ) -> Result<(), LaunchError> {
+    enqueue_with(space, launch, |queue, inputs, outputs| {
+        // SAFETY: called where the engine has given permission for every chunk of the lists, until the operation is
+        // complete.
+        unsafe { enqueued(queue, inputs, outputs, body) }
+    })
+}
+
+/// Pushes a copy of the only input, in the memory of another driver's device, to the only output, which has its size; returns
+/// before it ran.
+///
+/// # Errors
+/// As [`enqueue`].
+pub(super) fn bring(space: &Space, launch: Launch<'_>) -> Result<(), LaunchError> {
+    enqueue_with(space, launch, |queue, inputs, outputs| match (&inputs[..], &outputs[..]) {
+        // SAFETY: as for `enqueue`.
+        ([Source::View(source)], [target]) => unsafe { brought(queue, source, target) },
+        _ => Err("a copy of one tensor to another".into()),
+    })
+}
+
+/// `stage` enqueues the operation where the engine has given permission for every chunk of the lists, until it is complete.
+fn enqueue_with(
+    space: &Space,
+    launch: Launch<'_>,
+    stage: impl FnOnce(&mut Queue<'_>, Vec<Source>, Vec<Target>) -> Result<(), Failure> + Send + 'static,
+) -> Result<(), LaunchError> {
     let (device, property) = (launch.device, launch.property);
     let Some(driven) = space.driven(device)? else {
         let message = "the device has no driver".into();
         return Err(LaunchError::Driver(DriverError { device, message }));
     };
-    let storage = space.storage().clone();
-    push(launch, None, |op, inputs, outputs| {
-        let touched = Touched::new(&inputs, &outputs);
-        space.engine().push_enqueued(op, move |_, completion| {
-            // SAFETY: called where the engine has given permission for every chunk of the lists, until the operation
-            // is complete.
-            let run = |queue: &mut Queue<'_>| unsafe { enqueued(queue, inputs, outputs, body) };
-            driven.operate(property, &storage, &touched, completion, run);
-        })
+    push(launch, None, |op, inputs, outputs| enqueue_on(space, driven, op, inputs, outputs, property, stage))
+}
+
+/// Hands an operation to the engine that is enqueued on a driver's device.
+fn enqueue_on(
+    space: &Space,
+    driven: Arc<Driven>,
+    op: Op<'_>,
+    inputs: Vec<Source>,
+    outputs: Vec<Target>,
+    property: Property,
+    stage: impl FnOnce(&mut Queue<'_>, Vec<Source>, Vec<Target>) -> Result<(), Failure> + Send + 'static,
+) -> Result<(), EngineError> {
+    let (storage, touched) = (space.storage().clone(), Touched::new(&inputs, &outputs));
+    space.engine().push_enqueued(op, move |_, completion| {
+        driven.operate(property, &storage, &touched, completion, |queue| stage(queue, inputs, outputs));
     })
 }
 

@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::launch::{Launch, LaunchError, enqueue};
+use super::launch::{Launch, LaunchError, bring, enqueue};
 use super::region::Piece;
+use super::source::Source;
 use super::space::Space;
+use super::view::View;
 use crate::Context;
 use crate::engine::Property;
 use crate::gpu::Rows;
@@ -41,11 +43,16 @@ pub fn run(space: &Space, launch: Launch<'_>, run: Run) -> Result<(), LaunchErro
     })
 }
 
-/// Pushes a copy of the only input to the only output, of the same size; returns before it ran.
+/// Pushes a copy of the only input, which may be on another driver's device, to the only output, of the same size; returns
+/// before it ran.
 ///
 /// # Errors
 /// As [`enqueue`].
 pub fn duplicate(space: &Space, launch: Launch<'_>) -> Result<(), LaunchError> {
+    let elsewhere = |view: &View| view.device() != launch.device && space.is_driven(view.device());
+    if launch.inputs.iter().filter_map(Source::view).any(elsewhere) {
+        return bring(space, launch);
+    }
     enqueue(space, launch, |queue, inputs, outputs| {
         let ([from], [to]) = (inputs, outputs) else { return Err("a copy of one tensor to another".into()) };
         match (from.bytes(), to.bytes()) {

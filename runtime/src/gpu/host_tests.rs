@@ -121,7 +121,10 @@ fn memory_given_back_too_early_is_an_error() {
     launch(&*stream, &f, &*a, &*b);
     drop(b);
     let error = stream.synchronize().unwrap_err().to_string();
-    assert!(error.contains("kernel `double`: 4 bytes at 0x") && error.ends_with("memory that is allocated"), "{error}");
+    assert!(
+        error.contains("kernel `double`: 4 bytes at 0x") && error.contains("not inside memory of gpu:0"),
+        "{error}"
+    );
     let mut out = [0; 8];
     let transfer = Transfer { source: a.address(), from: GPU, target: out.as_mut_ptr(), to: HOST, bytes: 8 };
     // SAFETY: both live until the stream is done; that the source is too short is what is tested.
@@ -191,4 +194,42 @@ fn a_stream_that_is_asked_gets_on() {
     while !stream.query() {
         std::thread::yield_now();
     }
+}
+
+/// A device copies what another one makes. Returns whether the result was right.
+fn copied_over(seed: u64, ordered: bool) -> bool {
+    let (one, two) = (driver(seed), HostDriver::with_seed(Device::accelerator(1), seed + 1));
+    let f = double(&one);
+    let (a, b, there) = (one.alloc(4).unwrap(), one.alloc(4).unwrap(), two.alloc(4).unwrap());
+    let (makes, copies) = (one.stream().unwrap(), two.stream().unwrap());
+    upload(&*makes, &[1, 2, 3, 4], &*a);
+    launch(&*makes, &f, &*a, &*b);
+    if ordered {
+        copies.wait_event(&makes.record());
+    }
+    let (from, to) = (one.device(), two.device());
+    let mut out = [0; 4];
+    // SAFETY: the memory is kept until the streams are done.
+    unsafe {
+        copies.copy(Transfer { source: b.address(), from, target: there.address(), to, bytes: 4 });
+        copies.copy(Transfer { source: there.address(), from: to, target: out.as_mut_ptr(), to: HOST, bytes: 4 });
+    }
+    copies.synchronize().unwrap();
+    makes.synchronize().unwrap();
+    out == [2, 4, 6, 8]
+}
+
+#[test]
+fn devices_copy_from_each_other() {
+    assert!((0..20).all(|seed| copied_over(seed, true)));
+    assert!(!(0..20).any(|seed| copied_over(seed, false)), "nobody has waited for the other device");
+    let (one, two) = (driver(0), HostDriver::new(Device::accelerator(1)));
+    let (there, stream) = (two.alloc(4).unwrap(), one.stream().unwrap());
+    // Addresses belong to one device: a kernel of another cannot use them, and a copy must name it.
+    launch(&*stream, &double(&one), &*there, &*there);
+    let error = stream.synchronize().unwrap_err().to_string();
+    assert!(error.contains("are not inside memory of gpu:0"), "{error}");
+    upload(&*stream, &[1; 4], &*there);
+    let error = stream.synchronize().unwrap_err().to_string();
+    assert!(error.contains("is no address of gpu:0"), "{error}");
 }

@@ -4,7 +4,7 @@
 //! is handed out again, the one dropped last first, to a request of the same size class
 //! ([`Pooling`]). A pool keeps a bounded amount of unused memory ([`PoolConfig::max_held`]) and gives
 //! all of it back on [`Storage::release`], when its device's limit is near, and when the system has
-//! no more memory. With a driver, the pools of its device and of page-locked memory get theirs from it.
+//! no more memory. The pools of a driver's device and of page-locked memory for it get theirs from the driver.
 
 mod block;
 mod config;
@@ -21,9 +21,9 @@ pub use config::{Cutoff, CutoffError, ParsePoolingError, PoolConfig, Pooling, St
 pub use error::{AllocCause, AllocError};
 pub use pool::StorageStats;
 
-use crate::Device;
 use crate::device::DeviceTable;
 use crate::gpu::Driver;
+use crate::{Device, DeviceKind};
 use pool::Pool;
 use raw::Supply;
 
@@ -53,18 +53,18 @@ pub struct Storage {
 #[derive(Debug)]
 struct Shared {
     config: StorageConfig,
-    driver: Option<Arc<dyn Driver>>,
+    drivers: Vec<Arc<dyn Driver>>,
     pools: DeviceTable<Arc<Pool>>,
 }
 
 impl Storage {
     pub fn new(config: StorageConfig) -> Storage {
-        Storage::with_driver(config, None)
+        Storage::with_drivers(config, vec![])
     }
 
     /// With the memory of a GPU, for its device and for [`Device::pinned`] of the same number.
-    pub fn with_driver(config: StorageConfig, driver: Option<Arc<dyn Driver>>) -> Storage {
-        Storage { shared: Arc::new(Shared { config, driver, pools: DeviceTable::new() }) }
+    pub fn with_drivers(config: StorageConfig, drivers: Vec<Arc<dyn Driver>>) -> Storage {
+        Storage { shared: Arc::new(Shared { config, drivers, pools: DeviceTable::new() }) }
     }
 
     /// A block of `bytes` bytes whose contents are undefined; none are needed for 0 bytes.
@@ -132,11 +132,13 @@ impl Storage {
     }
 
     fn supply(&self, device: Device) -> Supply {
-        match &self.shared.driver {
-            Some(driver) if driver.device() == device => Supply::Device(driver.clone()),
-            Some(driver) if Device::pinned(driver.device().id) == device => Supply::Pinned(driver.clone()),
-            _ => Supply::System,
-        }
+        let of = |device: Device| self.shared.drivers.iter().find(|driver| driver.device() == device).cloned();
+        let supply = match device.kind {
+            DeviceKind::Accelerator => of(device).map(Supply::Device),
+            DeviceKind::CpuPinned => of(Device::accelerator(device.id)).map(Supply::Pinned),
+            DeviceKind::Cpu => None,
+        };
+        supply.unwrap_or(Supply::System)
     }
 }
 

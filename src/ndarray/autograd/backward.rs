@@ -161,7 +161,7 @@ impl Work {
     /// The gradients of this structure, compiled at the first use.
     fn compiled(&self, orders: &[Order]) -> Result<Arc<Compiled>, Error> {
         let mut key = Key::default();
-        key.small(u8::from(self.rt.space().is_driven(self.device)));
+        key.device(self.rt.space(), self.device);
         self.linear.describe(&mut key);
         let position = |at: Option<usize>| at.map_or(0, |i| i as u64 + 1);
         key.number(self.heads.len() as u64);

@@ -35,7 +35,7 @@ fn digits(capability: Capability, assembler: Option<PathBuf>) -> (Model, Artifac
 
 fn compiled(capability: Capability, assembler: Option<PathBuf>, program: bool) -> (Model, Artifact) {
     let gpu = tensorc::gpu::interpreted(Device::accelerator(0));
-    let compiler = Compiler::new(Options { gpu: Some(gpu), threads: Some(1), ..Options::default() }).unwrap();
+    let compiler = Compiler::new(Options { gpus: vec![gpu], threads: Some(1), ..Options::default() }).unwrap();
     let model = compiler.load(examples().join("digits/digits.onnx")).unwrap();
     let ranges = BTreeMap::from([("batch".to_owned(), (1, 2))]);
     let gpu = Some(Gpu { capability, assembler });
@@ -398,7 +398,7 @@ fn a_block_of_a_transformer_runs() {
         weight("wh", [32, 64], 4),
     );
     let gpu = tensorc::gpu::interpreted(Device::accelerator(0));
-    let compiler = Compiler::new(Options { gpu: Some(gpu), threads: Some(1), ..Options::default() }).unwrap();
+    let compiler = Compiler::new(Options { gpus: vec![gpu], threads: Some(1), ..Options::default() }).unwrap();
     let graph = parse_module(&program, compiler.registry()).unwrap().graphs.remove(0);
     let model = compiler.model(graph);
     let gpu = Some(Gpu { capability: Capability::Sm80, assembler: None });
@@ -439,7 +439,7 @@ fn a_block_of_a_transformer_runs() {
 /// A model whose products are by groups of warps, and its library with the driver that executes it.
 fn grouped(name: &str, program: &str) -> (Model, Imaginary, Loaded) {
     let gpu = tensorc::gpu::interpreted_as(Device::accelerator(0), Capability::Sm90a);
-    let mut options = Options { gpu: Some(gpu), threads: Some(1), ..Options::default() };
+    let mut options = Options { gpus: vec![gpu], threads: Some(1), ..Options::default() };
     options.passes.tf32 = true;
     let compiler = Compiler::new(options).unwrap();
     let model = compiler.model(parse_module(program, compiler.registry()).unwrap().graphs.remove(0));

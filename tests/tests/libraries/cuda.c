@@ -1,6 +1,6 @@
-/* CUDA's driver where there is none, as the runtime of compiled models in this process calls it. Memory is the host's. One thread does the
+/* CUDA's driver and two GPUs where there are none, as the runtime of compiled models in this process calls it. Memory is the host's. One thread does the
  * work of all streams, in the order of each, waiting for events; kernels are executed by functions that the process has given.
- * Misuse is an error: calls outside of a context, addresses that were never allocated, what is left when the context goes.
+ * Misuse is an error: calls outside of a context, addresses that were never allocated or are another GPU's, what is left when the context goes.
  *
  *   cc -shared -fPIC -DMAJOR=8 -DMINOR=0 cuda.c cublaslt.c cudnn.c -o libcuda.so -lpthread -lm */
 #include <pthread.h>
@@ -18,9 +18,12 @@ enum {
   INVALID_CONTEXT = 201,
   NOT_FOUND = 500,
   NOT_READY = 600,
+  PEER_ACCESS_ALREADY_ENABLED = 704,
   ILLEGAL_ADDRESS = 700,
   LAUNCH_FAILED = 719,
-  MOST = 4096
+  MOST = 4096,
+  GPUS = 2,
+  FIRST_GPU = 7 /* the number of the first one's handle */
 };
 
 typedef struct Event {
@@ -41,6 +44,7 @@ typedef struct Stream {
   struct Stream *next;
   Work *first, **last;
   uint64_t asked, done;
+  int gpu;
   Work *recorded, **recorded_last;
   int records;
 } Stream;
@@ -48,11 +52,16 @@ typedef struct Stream {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static Stream *streams;
-static int sticky, users, left, started;
+static int sticky, left, started;
+static struct {
+  int users, peers[GPUS];
+} contexts[GPUS];
+/* The GPU whose context the thread has entered, counted from 1. */
 static _Thread_local int entered;
 static struct {
   char *at;
   size_t bytes;
+  int gpu;
 } blocks[MOST];
 static int (*arguments_of)(const char *);
 static int (*execute)(const char *, void **);
@@ -61,15 +70,18 @@ void imaginary_kernels(int (*arguments)(const char *), int (*run)(const char *, 
   arguments_of = arguments, execute = run;
 }
 
-int imaginary_known(const void *address, size_t bytes) {
+/* The GPU in whose memory the bytes are, counted from 1. */
+static int owner(const void *address, size_t bytes) {
   const char *at = address;
-  int known = 0;
+  int gpu = 0;
   pthread_mutex_lock(&lock);
   for (int i = 0; i < MOST; i++)
-    known |= blocks[i].at && at >= blocks[i].at && at + bytes <= blocks[i].at + blocks[i].bytes;
+    if (blocks[i].at && at >= blocks[i].at && at + bytes <= blocks[i].at + blocks[i].bytes) gpu = blocks[i].gpu;
   pthread_mutex_unlock(&lock);
-  return known;
+  return gpu;
 }
+
+int imaginary_known(const void *address, size_t bytes) { return entered && owner(address, bytes) == entered; }
 
 static int passed(Event event) { return !event.stream || event.stream->done >= event.at; }
 
@@ -117,7 +129,7 @@ static int push(Stream *stream, Work *work) {
 }
 
 int imaginary_enqueue(void *stream, int (*run)(void *), const void *argument, size_t bytes) {
-  if (!entered || !stream) return INVALID_CONTEXT;
+  if (!entered || !stream || ((Stream *)stream)->gpu != entered) return INVALID_CONTEXT;
   pthread_mutex_lock(&lock);
   int code = sticky ? sticky : push(stream, made(run, argument, bytes));
   pthread_mutex_unlock(&lock);
@@ -144,13 +156,19 @@ static int wait_for(Event event) {
 int cuInit(unsigned flags) { return flags ? INVALID_VALUE : 0; }
 
 int cuDeviceGetCount(int *count) {
-  *count = 1;
+  *count = GPUS;
   return 0;
 }
 
 int cuDeviceGet(int *device, int number) {
-  *device = 7;
-  return number == 0 ? 0 : INVALID_DEVICE;
+  *device = FIRST_GPU + number;
+  return number >= 0 && number < GPUS ? 0 : INVALID_DEVICE;
+}
+
+/* The number of a handle's GPU, counted from 0. */
+static int number_of(int device) {
+  int number = device - FIRST_GPU;
+  return number >= 0 && number < GPUS ? number : -1;
 }
 
 int cuDeviceGetName(char *name, int room, int device) {
@@ -160,35 +178,58 @@ int cuDeviceGetName(char *name, int room, int device) {
 
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
   *value = attribute == 75 ? MAJOR : MINOR;
-  return device != 7 || (attribute != 75 && attribute != 76) ? INVALID_VALUE : 0;
+  return number_of(device) < 0 || (attribute != 75 && attribute != 76) ? INVALID_VALUE : 0;
 }
 
 int cuDevicePrimaryCtxRetain(void **context, int device) {
+  int gpu = number_of(device);
+  if (gpu < 0) return INVALID_DEVICE;
   pthread_mutex_lock(&lock);
-  users++;
+  contexts[gpu].users++;
   if (!started) {
     pthread_t thread;
     started = pthread_create(&thread, NULL, work, NULL) == 0;
   }
   pthread_mutex_unlock(&lock);
-  *context = &blocks;
-  return device == 7 ? 0 : INVALID_DEVICE;
+  *context = &contexts[gpu];
+  return 0;
 }
 
 int cuDevicePrimaryCtxRelease_v2(int device) {
+  int gpu = number_of(device), users = 0, blocks_left = 0;
+  if (gpu < 0) return INVALID_DEVICE;
   pthread_mutex_lock(&lock);
-  users--;
-  int blocks_left = 0;
+  contexts[gpu].users--;
+  for (int i = 0; i < GPUS; i++) users += contexts[i].users;
   for (int i = 0; i < MOST; i++) blocks_left += blocks[i].at != NULL;
   if (users == 0) printf("imaginary: %d blocks, %d handles left\n", blocks_left, left);
   fflush(stdout);
   pthread_mutex_unlock(&lock);
-  return device == 7 ? 0 : INVALID_DEVICE;
+  return 0;
+}
+
+/* A context's GPU, counted from 1. */
+static int gpu_of(void *context) {
+  for (int i = 0; i < GPUS; i++)
+    if (context == &contexts[i] && contexts[i].users > 0) return i + 1;
+  return 0;
 }
 
 int cuCtxSetCurrent(void *context) {
-  entered = context == &blocks && users > 0;
+  entered = gpu_of(context);
   return entered ? 0 : INVALID_CONTEXT;
+}
+
+int cuDeviceCanAccessPeer(int *can, int device, int other) {
+  *can = 1;
+  return number_of(device) < 0 || number_of(other) < 0 || device == other ? INVALID_DEVICE : 0;
+}
+
+int cuCtxEnablePeerAccess(void *context, unsigned flags) {
+  int other = gpu_of(context);
+  if (!entered || !other || other == entered || flags) return INVALID_VALUE;
+  if (contexts[entered - 1].peers[other - 1]++) return PEER_ACCESS_ALREADY_ENABLED;
+  return 0;
 }
 
 void imaginary_count(int more) {
@@ -238,7 +279,7 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
   if (!code && (bytes == 0 || i == MOST)) code = bytes == 0 ? INVALID_VALUE : OUT_OF_MEMORY;
   if (!code) {
     blocks[i].at = aligned_alloc(256, (bytes + 255) / 256 * 256);
-    blocks[i].bytes = bytes;
+    blocks[i].bytes = bytes, blocks[i].gpu = entered;
     memset(blocks[i].at, 0xff, bytes);
     *address = (uintptr_t)blocks[i].at;
   }
@@ -292,7 +333,21 @@ static int fills(void *argument) {
 int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
   void *target = (void *)(uintptr_t)to;
   const void *source = (const void *)(uintptr_t)from;
-  if (bytes == 0 || !(imaginary_known(target, bytes) || imaginary_known(source, bytes))) return INVALID_VALUE;
+  int to_gpu = owner(target, bytes), from_gpu = owner(source, bytes);
+  if (bytes == 0 || (to_gpu != entered && from_gpu != entered) || (to_gpu && from_gpu && to_gpu != from_gpu))
+    return INVALID_VALUE;
+  Copy copy = {target, source, bytes, 0, 0};
+  return imaginary_enqueue(stream, copies, &copy, sizeof copy);
+}
+
+/* Between GPUs of which that of the stream has been given access to the other. */
+int cuMemcpyPeerAsync(uint64_t to, void *to_context, uint64_t from, void *from_context, size_t bytes, void *stream) {
+  void *target = (void *)(uintptr_t)to;
+  const void *source = (const void *)(uintptr_t)from;
+  int to_gpu = gpu_of(to_context), from_gpu = gpu_of(from_context), other = to_gpu == entered ? from_gpu : to_gpu;
+  if (!to_gpu || !from_gpu || to_gpu == from_gpu || owner(target, bytes) != to_gpu || owner(source, bytes) != from_gpu)
+    return INVALID_VALUE;
+  if (!entered || !contexts[entered - 1].peers[other - 1]) return INVALID_CONTEXT;
   Copy copy = {target, source, bytes, 0, 0};
   return imaginary_enqueue(stream, copies, &copy, sizeof copy);
 }
@@ -362,7 +417,7 @@ int cuStreamCreate(void **out, unsigned flags) {
   if (!code && flags != 1) code = INVALID_VALUE;
   if (!code) {
     Stream *stream = calloc(1, sizeof *stream);
-    stream->last = &stream->first;
+    stream->last = &stream->first, stream->gpu = entered;
     stream->next = streams, streams = stream, left++;
     *out = stream;
   }
@@ -403,6 +458,7 @@ int cuEventCreate(void **out, unsigned flags) {
 int cuEventRecord(void *event, void *handle) {
   Stream *stream = handle;
   ENTER();
+  if (!code && stream->gpu != entered) code = INVALID_CONTEXT;
   if (!code) *(Event *)event = (Event){stream, stream->asked};
   LEAVE();
 }

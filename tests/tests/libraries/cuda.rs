@@ -15,7 +15,7 @@ use tensorc::ir::kir::Kernel;
 use tensorc::ndarray::{Runtime, RuntimeOptions, Slice};
 use tensorc::passes::{PassCx, Phase, Pipeline};
 use tensorc::runtime::Device;
-use tensorc::{Backend, Compiler, DType, GpuLibraries};
+use tensorc::{Backend, Compiler, DType, GpuLibraries, Options};
 use tensorc_codegen::lower::lower_with;
 use tensorc_codegen::target::entry_names;
 
@@ -191,6 +191,32 @@ fn slices_of_arrays_are_copies_of_rows() {
     let rows = [[8.0, 9.0, 10.0, -1.0, 4.0, -1.0], [20.0, 21.0, 22.0, -1.0, 10.0, -1.0]];
     let rest = [[12.0, -1.0, 14.0, -1.0, 16.0, -1.0], [18.0, -1.0, 20.0, -1.0, 22.0, -1.0]];
     assert_eq!(x.to_vec::<f32>().unwrap(), [rows, rest].concat().concat());
+}
+
+/// Two GPUs: copies between their memories on streams of the one that gets them, ordered behind what the other one does.
+#[test]
+fn gpus_copy_from_each_other() {
+    if !imaginary("gpus_copy_from_each_other", (8, 0)) {
+        return;
+    }
+    connect();
+    let gpus = (0..2).map(|id| tensorc::gpu::cuda(id).unwrap()).collect();
+    let compiler = Compiler::new(Options { gpus, threads: Some(1), ..Options::default() }).unwrap();
+    let [first, second] = [0, 1].map(Device::accelerator);
+    let rt = Runtime::with_compiler(compiler, RuntimeOptions { device: first, ..RuntimeOptions::default() }).unwrap();
+    let x = rt.array(&[4, 6], &(0..24).map(|i| i as f32).collect::<Vec<_>>()).unwrap();
+    for round in 0..4u8 {
+        let there = x.copy_to(second).unwrap();
+        there.row(1).unwrap().fill(f64::from(round)).unwrap();
+        let back = there.copy_to(first).unwrap();
+        back.rows(1, 2).unwrap().copy_into(&x.rows(3, 4).unwrap()).unwrap();
+        there.rows(0, 1).unwrap().copy_into(&x.rows(2, 3).unwrap()).unwrap();
+        let row = |i: u8| (0..6).map(move |k| f32::from(i * 6 + k));
+        let expected: Vec<f32> = row(0).chain(row(1)).chain(row(0)).chain([f32::from(round); 6]).collect();
+        assert_eq!(x.to_vec::<f32>().unwrap(), expected);
+        assert_eq!(there.to_vec::<f32>().unwrap()[6..12], [f32::from(round); 6]);
+    }
+    assert!(tensorc::gpu::cuda(2).unwrap_err().to_string().contains("there are 2 GPUs here"));
 }
 
 /// A driver without libraries: the error says which one is missing.

@@ -9,7 +9,7 @@ use tensorc::{Backend, Compiler, Options};
 pub fn options() -> Options {
     let named = std::env::var("TENSORC_BACKEND").ok();
     if named.as_deref() == Some("gpu") {
-        return Options { gpu: Some(tensorc::gpu::interpreted(Device::accelerator(0))), ..Options::default() };
+        return Options { gpus: vec![tensorc::gpu::interpreted(Device::accelerator(0))], ..Options::default() };
     }
     let backend = named.map_or(Backend::default(), |name| {
         Backend::from_name(&name).unwrap_or_else(|| panic!("TENSORC_BACKEND names no back end: {name}"))
@@ -20,7 +20,7 @@ pub fn options() -> Options {
 /// A runtime of arrays with such options; on a GPU, arrays are made there.
 pub fn new_runtime(mut runtime: RuntimeOptions) -> Runtime {
     let options = options();
-    if let Some(driver) = options.gpu.as_ref().filter(|_| runtime.device == Device::default()) {
+    if let Some(driver) = options.gpus.first().filter(|_| runtime.device == Device::default()) {
         runtime.device = driver.device();
     }
     let compiler = Compiler::new(options);

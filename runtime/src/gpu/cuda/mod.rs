@@ -6,6 +6,7 @@
 
 mod graph;
 mod matrix;
+mod peer;
 mod stream;
 mod vendor;
 
@@ -20,6 +21,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Code, CodeForm, Driver, DriverError, Entry, Function, LaunchStream, Memory};
 use crate::Device;
+use peer::Peers;
 use stream::CudaStream;
 use vendor::{Call, Libraries};
 
@@ -41,6 +43,7 @@ struct Shared {
     /// Modules by the hash of their PTX.
     modules: Mutex<BTreeMap<u128, Weak<Module>>>,
     libraries: Libraries,
+    peers: Peers,
 }
 
 // SAFETY: the handles are names that any thread may use once it entered the context.
@@ -107,8 +110,8 @@ impl CudaDriver {
         let capability = (attribute(MAJOR)? * 10 + attribute(MINOR)?).unsigned_abs();
         // SAFETY: as above; the context is released with the last owner of what is made here.
         let context = unsafe { result::primary_ctx::retain(handle) }.map_err(describe)?;
-        let (modules, libraries) = (Mutex::default(), Libraries::default());
-        Ok(CudaDriver(Arc::new(Shared { device, handle, context, name, capability, modules, libraries })))
+        let (modules, libraries, peers) = (Mutex::default(), Libraries::default(), Peers::default());
+        Ok(CudaDriver(Arc::new(Shared { device, handle, context, name, capability, modules, libraries, peers })))
     }
 }
 

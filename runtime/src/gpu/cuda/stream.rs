@@ -224,16 +224,11 @@ impl Stream for CudaStream {
     }
 
     unsafe fn copy(&self, transfer: Transfer) {
-        let Transfer { source, target, bytes, .. } = transfer;
+        let Transfer { from, to, bytes, .. } = transfer;
         if bytes > 0 {
-            let what = || format!("a copy of {bytes} bytes from {} to {}", transfer.from, transfer.to);
-            // SAFETY: the caller promised that both ranges are valid; addresses of host and devices do not overlap, and
-            // the driver knows which is which.
-            self.call(&what, || unsafe {
-                sys::cuMemcpyAsync(target as sys::CUdeviceptr, source as sys::CUdeviceptr, bytes, self.handle)
-                    .result()
-                    .map_err(text)
-            });
+            let what = || format!("a copy of {bytes} bytes from {from} to {to}");
+            // SAFETY: passed on from the caller; `call` enters the context.
+            self.call(&what, || unsafe { self.shared.copy(self.handle, transfer) });
         }
     }
 

@@ -2,7 +2,9 @@
 //!
 //! Work is done by one thread, and only when somebody waits for some of it: until then everything enqueued stays undone.
 //! Which stream goes on is drawn from a seed, so that order comes from events and waiting alone: a program that lacks
-//! some of them computes wrong numbers. Addresses of the memory are of no use to the host.
+//! some of them computes wrong numbers.
+
+mod memory;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,15 +15,11 @@ use std::time::Duration;
 use super::{DriverError, Entry, Function, Graph, HostKernel, LaunchStream, Memory, Rows};
 use crate::device::stream::{Callback, Event, Stream, StreamError, Transfer, Work};
 use crate::engine::Failure;
-use crate::{AlignedBuffer, Device, DeviceKind, TaskPanic};
+use crate::{Device, DeviceKind, TaskPanic};
+use memory::DeviceMemory;
 
-/// Addresses that processors refuse to use, so that no access of the host goes unnoticed.
-const FIRST_ADDRESS: usize = 0x5dea_0000_0000_0000;
-const ALIGN: usize = 256;
 /// At multiples of what arguments of kernels begin, as wide accesses of a GPU need.
 const ARGUMENT_ALIGNMENT: usize = 16;
-/// What new memory holds: NaN in every floating-point type.
-const UNDEFINED: u8 = 0xff;
 /// One in so many steps goes on with another stream.
 const SWITCH: u64 = 4;
 /// How long to wait for what other devices do before looking again.
@@ -112,15 +110,9 @@ struct Shared {
     device: Device,
     state: Mutex<State>,
     changed: Condvar,
-    memory: Mutex<Space>,
+    memory: Arc<DeviceMemory>,
     /// The thread that does the work.
     worker: OnceLock<ThreadId>,
-}
-
-/// Memory by address.
-struct Space {
-    blocks: BTreeMap<usize, AlignedBuffer>,
-    next: usize,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -132,21 +124,14 @@ impl Simulator {
         let random = (seed ^ 0x9e37_79b9_7f4a_7c15).max(1);
         let state =
             State { queues: BTreeMap::new(), streams: 0, waiting: 0, nudges: 0, current: 0, random, closing: false };
-        let memory = Mutex::new(Space { blocks: BTreeMap::new(), next: FIRST_ADDRESS });
+        let memory = DeviceMemory::new(device);
         let (state, changed, worker) = (Mutex::new(state), Condvar::new(), OnceLock::new());
         Simulator { shared: Arc::new(Shared { device, state, changed, memory, worker }), thread: Mutex::default() }
     }
 
     pub fn alloc(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError> {
         let fail = |e| DriverError { device: self.shared.device, message: format!("{e}") };
-        let mut buffer = AlignedBuffer::zeroed(bytes, "device memory").map_err(fail)?;
-        buffer.as_mut_slice().fill(UNDEFINED);
-        let mut space = lock(&self.shared.memory);
-        let address = space.next;
-        // A gap between blocks makes what goes beyond one an error.
-        space.next += (buffer.len() + 1).next_multiple_of(ALIGN);
-        space.blocks.insert(address, buffer);
-        Ok(Box::new(SimulatedMemory { address, shared: self.shared.clone() }))
+        self.shared.memory.alloc(bytes).map_err(fail)
     }
 
     pub fn stream(self: &Arc<Self>) -> Result<SimulatedStream, DriverError> {
@@ -175,49 +160,6 @@ impl Drop for Simulator {
             let ended = thread.join();
             debug_assert!(ended.is_ok(), "the thread catches every panic");
         }
-    }
-}
-
-#[derive(Debug)]
-struct SimulatedMemory {
-    address: usize,
-    shared: Arc<Shared>,
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.device)
-    }
-}
-
-impl Memory for SimulatedMemory {
-    fn address(&self) -> *mut u8 {
-        std::ptr::without_provenance_mut(self.address)
-    }
-}
-
-impl Drop for SimulatedMemory {
-    fn drop(&mut self) {
-        lock(&self.shared.memory).blocks.remove(&self.address);
-    }
-}
-
-/// Work used memory that is not there: given back too early, or never allocated.
-#[derive(Debug, thiserror::Error)]
-#[error("{bytes} bytes at {address:#x} are not inside memory that is allocated")]
-struct NoMemory {
-    address: usize,
-    bytes: usize,
-}
-
-impl Space {
-    fn at(&mut self, address: usize, bytes: usize) -> Result<&mut [u8], NoMemory> {
-        let none = NoMemory { address, bytes };
-        if bytes == 0 {
-            return Ok(&mut []);
-        }
-        let Some((start, buffer)) = self.blocks.range_mut(..=address).next_back() else { return Err(none) };
-        buffer.as_mut_slice().get_mut(address - start..address - start + bytes).ok_or(none)
     }
 }
 
@@ -309,60 +251,61 @@ impl Shared {
         }
     }
 
-    fn copy(&self, transfer: Transfer) -> Result<(), Failure> {
-        let Transfer { source, from, target, to, bytes } = transfer;
-        let there = |device: Device| device == self.device;
-        if [from, to].iter().any(|d| d.kind == DeviceKind::Accelerator && !there(*d)) {
-            return Err(format!("a copy from {from} to {to} on {}", self.device).into());
-        }
-        let mut space = lock(&self.memory);
-        match (there(from), there(to)) {
-            (true, true) => {
-                let data = space.at(source.addr(), bytes)?.to_vec();
-                space.at(target.addr(), bytes)?.copy_from_slice(&data);
-            }
-            (true, false) => {
-                let data = space.at(source.addr(), bytes)?;
-                // SAFETY: promised by the caller of `copy`.
-                unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), target, bytes) };
-            }
-            (false, true) => {
-                let into = space.at(target.addr(), bytes)?;
-                // SAFETY: promised by the caller of `copy`.
-                unsafe { std::ptr::copy_nonoverlapping(source, into.as_mut_ptr(), bytes) };
-            }
-            // SAFETY: promised by the caller of `copy`.
-            (false, false) => unsafe { transfer.in_host_memory() },
-        }
-        Ok(())
-    }
-
     fn launch(&self, kernel: &HostKernel, addresses: &[usize]) -> Result<(), Failure> {
         if addresses.len() != kernel.buffers.len() {
             return Err("a launch with another number of arguments".into());
         }
         let pairs = || addresses.iter().zip(&kernel.buffers);
-        let mut space = lock(&self.memory);
         let mut buffers = vec![];
         for (i, (address, (bytes, _))) in pairs().enumerate() {
             if !address.is_multiple_of(ARGUMENT_ALIGNMENT) {
                 return Err(format!("argument {i} is at no multiple of {ARGUMENT_ALIGNMENT} bytes").into());
             }
-            buffers.push(space.at(*address, *bytes)?.to_vec());
+            buffers.push(self.memory.read(*address, *bytes)?);
         }
-        drop(space);
         let before = buffers.clone();
         (kernel.run)(&mut buffers)?;
-        let mut space = lock(&self.memory);
         // Buffers may be parts of one tensor whose elements alternate: only what was changed is written.
         for (((address, (bytes, _)), old), new) in pairs().zip(&before).zip(&buffers).filter(|((p, _), _)| p.1.1) {
-            let into = space.at(*address, *bytes)?;
-            for (i, byte) in new.iter().enumerate().filter(|(i, byte)| old[*i] != **byte) {
-                into[i] = *byte;
-            }
+            self.memory.with(*address, *bytes, |into| {
+                for (i, byte) in new.iter().enumerate().filter(|(i, byte)| old[*i] != **byte) {
+                    into[i] = *byte;
+                }
+            })?;
         }
         Ok(())
     }
+}
+
+/// The memory of a device with an address; none for the host's.
+fn memory_of(device: Device, address: usize) -> Result<Option<Arc<DeviceMemory>>, Failure> {
+    if device.kind != DeviceKind::Accelerator {
+        return Ok(None);
+    }
+    let memory = DeviceMemory::of(device, address);
+    memory.map(Some).ok_or_else(|| format!("{address:#x} is no address of {device}").into())
+}
+
+fn copy(transfer: Transfer) -> Result<(), Failure> {
+    let Transfer { source, from, target, to, bytes } = transfer;
+    if bytes == 0 {
+        return Ok(());
+    }
+    match (memory_of(from, source.addr())?, memory_of(to, target.addr())?) {
+        // Copied out before, as both may be one memory, which is locked meanwhile.
+        (Some(here), Some(there)) => there.write(target.addr(), &here.read(source.addr(), bytes)?)?,
+        // SAFETY: promised by the caller of `copy`.
+        (Some(here), None) => here.with(source.addr(), bytes, |data| unsafe {
+            std::ptr::copy_nonoverlapping(data.as_ptr(), target, bytes);
+        })?,
+        // SAFETY: promised by the caller of `copy`.
+        (None, Some(there)) => there.with(target.addr(), bytes, |into| unsafe {
+            std::ptr::copy_nonoverlapping(source, into.as_mut_ptr(), bytes);
+        })?,
+        // SAFETY: promised by the caller of `copy`.
+        (None, None) => unsafe { transfer.in_host_memory() },
+    }
+    Ok(())
 }
 
 /// A stream of a [`Simulator`]. Dropping it waits for the work enqueued.
@@ -420,7 +363,7 @@ impl Stream for SimulatedStream {
 
     unsafe fn copy(&self, transfer: Transfer) {
         let transfer = Copied(transfer);
-        let step = self.step(move |shared| shared.copy(transfer.get()));
+        let step: Step = Arc::new(move || copy(transfer.get()));
         let inside = transfer.get().from == transfer.get().to;
         match inside || self.queue(|queue| queue.recording.is_none()) {
             true => self.push(Command::Step(step)),
@@ -475,10 +418,10 @@ impl LaunchStream for SimulatedStream {
     unsafe fn fill(&self, target: *mut u8, bytes: usize, element: &[u8]) {
         let (target, element) = (target.addr(), element.to_vec());
         self.push(Command::Step(self.step(move |shared| {
-            let mut space = lock(&shared.memory);
-            let into = space.at(target, bytes)?;
-            into.chunks_exact_mut(element.len().max(1)).for_each(|to| to.copy_from_slice(&element));
-            Ok(())
+            let repeat = |into: &mut [u8]| {
+                into.chunks_exact_mut(element.len().max(1)).for_each(|to| to.copy_from_slice(&element))
+            };
+            Ok(shared.memory.with(target, bytes, repeat)?)
         })));
     }
 
@@ -489,10 +432,9 @@ impl LaunchStream for SimulatedStream {
             if source_stride.min(target_stride) < width || source_stride.max(target_stride) > Rows::MAX_STRIDE {
                 return Err(format!("rows of {width} bytes at distances of {source_stride} and {target_stride}").into());
             }
-            let mut space = lock(&shared.memory);
             for row in 0..count {
-                let data = space.at(source + row * source_stride, width)?.to_vec();
-                space.at(target + row * target_stride, width)?.copy_from_slice(&data);
+                let data = shared.memory.read(source + row * source_stride, width)?;
+                shared.memory.write(target + row * target_stride, &data)?;
             }
             Ok(())
         })));
