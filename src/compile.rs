@@ -134,7 +134,7 @@ fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Com
         let weights = report.timed(compiler, "pack-weights", || pack_weights(compiler, &plan, &constants))?;
         compiler.progress("generate code");
         let executable = report.timed(compiler, "codegen", || {
-            let (kernels, calls) = (gpu::load(driver, &plan, &kernels)?, vendor::load(driver, &plan)?);
+            let (kernels, calls) = (gpu::load(compiler, driver, &plan, &kernels)?, vendor::load(driver, &plan)?);
             link_device(driver, plan, [&kernels, &calls], weights, compiler.weights())
         })?;
         return Ok(Compiled { executable: Arc::new(executable), report });
@@ -167,20 +167,27 @@ pub(crate) fn pack_weights(
 
 /// Brings constants into the layouts of weights, on all threads.
 pub(crate) fn pack_each(compiler: &Compiler, weights: &[(&Weight, &TensorData)]) -> Result<Vec<WeightStorage>, Error> {
-    let slots: Vec<Mutex<Option<Result<WeightStorage, Error>>>> = weights.iter().map(|_| Mutex::default()).collect();
-    let pack = |i: usize| {
+    side_by_side(compiler, weights.len(), "packing weights", |i| {
         let (weight, data) = weights[i];
         let packed = compiler.weights().pack(&weight.packing, data.dtype(), data.bytes().clone());
-        let packed = packed.map_err(|source| Error::Weight { name: weight.name.clone(), source });
-        *slots[i].lock().unwrap_or_else(PoisonError::into_inner) = Some(packed);
-    };
-    let task = |_: usize, range: std::ops::Range<u64>| range.for_each(|i| pack(i as usize));
-    compiler
-        .pool()
-        .run(slots.len() as u64, 1, &task)
-        .map_err(|panic| Error::Internal(format!("packing weights: {panic}")))?;
+        packed.map_err(|source| Error::Weight { name: weight.name.clone(), source })
+    })
+}
+
+/// Results of `make` for each of `count` numbers, on all threads. Fails with the first, in order, that does; `what` says what
+/// was done when something panicked.
+pub(crate) fn side_by_side<T: Send>(
+    compiler: &Compiler,
+    count: usize,
+    what: &str,
+    make: impl Fn(usize) -> Result<T, Error> + Sync,
+) -> Result<Vec<T>, Error> {
+    let slots: Vec<Mutex<Option<Result<T, Error>>>> = (0..count).map(|_| Mutex::default()).collect();
+    let one = |i: usize| *slots[i].lock().unwrap_or_else(PoisonError::into_inner) = Some(make(i));
+    let task = |_: usize, range: std::ops::Range<u64>| range.for_each(|i| one(i as usize));
+    compiler.pool().run(count as u64, 1, &task).map_err(|panic| Error::Internal(format!("{what}: {panic}")))?;
     let taken = slots.into_iter().map(|s| s.into_inner().unwrap_or_else(PoisonError::into_inner));
-    taken.map(|w| w.unwrap_or_else(|| Err(Error::Internal("a weight was not packed".into())))).collect()
+    taken.map(|made| made.unwrap_or_else(|| Err(Error::Internal(format!("{what}: one is missing"))))).collect()
 }
 
 #[allow(unsafe_code, reason = "joining generated code with the run time is the one unsafe act of this crate")]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tensorc_codegen::emit::Style;
 use tensorc_codegen::jit::{Backend, KernelCache};
 use tensorc_codegen::lower::{Choices, GpuLibraries, Joins};
+use tensorc_codegen::ptx::PtxCache;
 use tensorc_codegen::target::Target;
 use tensorc_frontend::mxnet::params::{self, Checkpoint};
 use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import, signature};
@@ -34,7 +35,7 @@ pub struct Options {
     pub passes: tensorc_passes::Options,
     /// What makes machine code. The results have the same bits.
     pub backend: Backend,
-    /// A folder in which machine code is kept for later processes; it is created with the first code in it. Whoever
+    /// A folder in which machine code, and PTX for GPUs, is kept for later processes; it is created with the first code in it. Whoever
     /// can write to it decides what this process runs.
     pub code_cache: Option<PathBuf>,
     /// GPUs, each with a number of its own. Models run on the first, if there is one: passes and kernels are made for it then.
@@ -73,6 +74,7 @@ struct Inner {
 struct Shared {
     registry: Registry,
     kernels: KernelCache,
+    ptx: PtxCache,
     code: Option<Arc<CodeFolder>>,
     weights: WeightCache,
     pool: Pool,
@@ -115,11 +117,12 @@ impl Compiler {
         }
         let pool = Pool::new(resolve_threads(options.threads))?;
         let code = options.code_cache.clone().map(|path| Arc::new(CodeFolder::new(path)));
-        let kernels = match &code {
-            Some(folder) => KernelCache::new().storing(folder.clone()),
-            None => KernelCache::new(),
+        let (kernels, ptx) = (KernelCache::new(), PtxCache::default());
+        let (kernels, ptx) = match &code {
+            Some(folder) => (kernels.storing(folder.clone()), ptx.storing(folder.clone())),
+            None => (kernels, ptx),
         };
-        let shared = Arc::new(Shared { registry, kernels, code, weights: WeightCache::default(), pool });
+        let shared = Arc::new(Shared { registry, kernels, ptx, code, weights: WeightCache::default(), pool });
         Ok(Compiler(Arc::new(Inner { shared, options, gpu })))
     }
 
@@ -195,6 +198,10 @@ impl Compiler {
 
     pub(crate) fn weights(&self) -> &WeightCache {
         &self.0.shared.weights
+    }
+
+    pub(crate) fn ptx(&self) -> &PtxCache {
+        &self.0.shared.ptx
     }
 
     pub(crate) fn kernels(&self) -> &KernelCache {

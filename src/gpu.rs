@@ -2,6 +2,7 @@
 
 pub(crate) mod vendor;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use tensorc_abi::{BufferId, Home, Plan, StepOp};
@@ -14,9 +15,8 @@ use tensorc_ir::verify::verify_kernel;
 use tensorc_runtime::Device;
 use tensorc_runtime::gpu::{Code, CodeForm, Driver, Entry, Function, HostDriver, HostKernel, Matrix};
 
-#[cfg(not(feature = "llvm"))]
-use crate::Backend;
-use crate::Error;
+use crate::compile::side_by_side;
+use crate::{Compiler, Error};
 
 /// A GPU whose kernels the interpreter executes, with every access checked: races, bounds, barriers and reads of what was
 /// never written are errors of the run. Slow; for tests of models where there is no GPU.
@@ -66,20 +66,47 @@ pub fn ptx(kernels: &[Kernel], capability: Capability) -> Result<String, Error> 
     module(kernels, &entries(kernels)?, &vec![true; kernels.len()], capability)
 }
 
-/// Loads a plan's kernels.
-pub(crate) fn load(driver: &Arc<dyn Driver>, plan: &Plan, kernels: &[Kernel]) -> Result<Vec<Function>, Error> {
+/// Loads a plan's kernels, on all threads. Equal ones are loaded once.
+pub(crate) fn load(
+    compiler: &Compiler,
+    driver: &Arc<dyn Driver>,
+    plan: &Plan,
+    kernels: &[Kernel],
+) -> Result<Vec<Function>, Error> {
     let entries = entries(kernels)?;
-    let code = match driver.form() {
-        CodeForm::Host { .. } => {
-            kernels.iter().try_for_each(verify_kernel)?;
-            Code::Host(entries.into_iter().zip(kernels.iter().map(host_kernel)).collect())
+    let distinct = distinct(plan);
+    let mut numbers = HashMap::new();
+    let mut unique = vec![];
+    let mut of = vec![];
+    for (i, kernel) in kernels.iter().enumerate() {
+        let number = *numbers.entry((kernel.canonical(), distinct[i])).or_insert(unique.len());
+        if number == unique.len() {
+            unique.push(i);
         }
-        CodeForm::Ptx { capability } => {
-            let text = module(kernels, &entries, &distinct(plan), capability_of(capability)?)?;
-            Code::Ptx { text, entries }
-        }
+        of.push(number);
+    }
+    let load = |number: usize| {
+        let (entry, kernel) = (entries[unique[number]].clone(), &kernels[unique[number]]);
+        let code = match driver.form() {
+            CodeForm::Host { .. } => {
+                verify_kernel(kernel)?;
+                Code::Host(vec![(entry, host_kernel(kernel))])
+            }
+            CodeForm::Ptx { capability } => {
+                let (distinct, capability) = (distinct[unique[number]], capability_of(capability)?);
+                let text = compiler.ptx().translate(kernel, &entry.name, distinct, capability)?;
+                Code::Ptx { text, entries: vec![entry] }
+            }
+        };
+        let function = driver.load(code)?.pop();
+        function.ok_or_else(|| Error::Internal("the driver loaded no kernel".into()))
     };
-    Ok(driver.load(code)?)
+    let loaded = side_by_side(compiler, unique.len(), "loading kernels", load)?;
+    compiler.ptx().finish();
+    // A failure names the kernel that was launched.
+    let named =
+        |(entry, number): (Entry, usize)| Function { entry: Arc::new(entry), code: loaded[number].code.clone() };
+    Ok(entries.into_iter().zip(of).map(named).collect())
 }
 
 fn entries(kernels: &[Kernel]) -> Result<Vec<Entry>, Error> {
@@ -146,7 +173,6 @@ fn capability_of(number: u32) -> Result<Capability, Error> {
 }
 
 /// PTX of kernels as one module.
-#[cfg(feature = "llvm")]
 pub(crate) fn module(
     kernels: &[Kernel],
     entries: &[Entry],
@@ -154,13 +180,7 @@ pub(crate) fn module(
     capability: Capability,
 ) -> Result<String, Error> {
     let named: Vec<(&str, &Kernel)> = entries.iter().map(|e| e.name.as_str()).zip(kernels).collect();
-    Ok(tensorc_codegen::llvm::ptx(&named, distinct, capability)?)
-}
-
-#[cfg(not(feature = "llvm"))]
-pub(crate) fn module(_: &[Kernel], _: &[Entry], _: &[bool], _: Capability) -> Result<String, Error> {
-    Backend::Llvm.check()?;
-    Ok(String::new())
+    Ok(tensorc_codegen::ptx::module(&named, distinct, capability)?)
 }
 
 #[cfg(test)]

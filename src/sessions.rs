@@ -23,6 +23,11 @@ impl Key {
 /// A session, once somebody has compiled it; others that need the same wait meanwhile.
 pub type Slot = Arc<Mutex<Option<Session>>>;
 
+/// Whether a place holds no session and nobody is making one: its shapes did not compile.
+fn is_vacant(slot: &Slot) -> bool {
+    Arc::strong_count(slot) == 1 && slot.try_lock().is_ok_and(|session| session.is_none())
+}
+
 pub struct Sessions {
     most: usize,
     kept: Mutex<Kept>,
@@ -36,7 +41,7 @@ struct Kept {
 }
 
 impl Sessions {
-    /// Sessions used before the last `most` go, but at least one stays.
+    /// Sessions used before the last `most` go, but at least one stays. What did not compile goes first.
     pub fn new(most: usize) -> Sessions {
         Sessions { most: most.max(1), kept: Mutex::default() }
     }
@@ -51,7 +56,8 @@ impl Sessions {
             return slot.clone();
         }
         if kept.slots.len() >= self.most {
-            let oldest = kept.slots.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| key.clone());
+            let first = kept.slots.iter().min_by_key(|(_, (used, slot))| (!is_vacant(slot), *used));
+            let oldest = first.map(|(key, _)| key.clone());
             oldest.and_then(|key| kept.slots.remove(&key));
         }
         let slot = Slot::default();
@@ -72,10 +78,20 @@ mod tests {
     #[test]
     fn the_session_that_was_not_used_longest_goes() {
         let sessions = Sessions::new(2);
+        // In use, so that they count as sessions.
         let (a, b) = (sessions.slot(key(1)), sessions.slot(key(2)));
         assert!(Arc::ptr_eq(&a, &sessions.slot(key(1))));
         sessions.slot(key(3));
         assert!(Arc::ptr_eq(&a, &sessions.slot(key(1))), "it was used after the other");
         assert!(!Arc::ptr_eq(&b, &sessions.slot(key(2))));
+    }
+
+    #[test]
+    fn what_did_not_compile_takes_no_place_of_what_did() {
+        let sessions = Sessions::new(3);
+        let (a, b) = (sessions.slot(key(1)), sessions.slot(key(2)));
+        (10..20).for_each(|wrong| drop(sessions.slot(key(wrong))));
+        assert!(Arc::ptr_eq(&a, &sessions.slot(key(1))));
+        assert!(Arc::ptr_eq(&b, &sessions.slot(key(2))));
     }
 }

@@ -4,7 +4,6 @@
 //! Each case is a chain of equal layers. What one layer takes is the difference of a long and a short chain, so that copies of the
 //! ends, launches and waiting do not count.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -13,8 +12,7 @@ use tensorc::ir::graph::{Graph, Value};
 use tensorc::ir::params::{ParamValue, Params};
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::{DType, DenseType, TensorData};
-use tensorc::runtime::gpu::Driver;
-use tensorc::runtime::{Device, TensorMut, TensorRef};
+use tensorc::runtime::{TensorMut, TensorRef};
 use tensorc::{Compiler, Error, GpuLibraries, Options, Session};
 
 use crate::summary::summarize;
@@ -140,10 +138,7 @@ fn layer_time(sessions: &mut [Session; 2], input: &TensorData, output: &mut [u8]
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
-    let driver: Arc<dyn Driver> = match arguments.gpu.as_str() {
-        "interpreted" => tensorc::gpu::interpreted(Device::accelerator(0)),
-        number => tensorc::gpu::cuda(number.parse().map_err(|_| format!("--gpu: `{number}` is no number of a GPU"))?)?,
-    };
+    let driver = crate::driver(&arguments.gpu)?.ok_or("--gpu: libraries are for GPUs")?;
     let dtype =
         DType::from_name(&arguments.dtype).ok_or_else(|| format!("--dtype: unknown type `{}`", arguments.dtype))?;
     println!("{}, {}, time of a layer in µs (TFLOP/s)", driver.name(), dtype.name());

@@ -3,6 +3,7 @@
 #[path = "../../runtime/tests/common/allocations.rs"]
 mod allocations;
 mod backends;
+mod bandwidth;
 mod engine;
 mod engine_cost;
 mod fit_machine;
@@ -17,8 +18,11 @@ mod train;
 
 use std::error::Error;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
+use tensorc::runtime::Device;
+use tensorc::runtime::gpu::Driver;
 
 /// Measures parts of tensorc.
 #[derive(Parser)]
@@ -31,6 +35,8 @@ struct Command {
 enum Verb {
     /// The back ends against each other.
     Backends(backends::Arguments),
+    /// Kernels that move more than they compute against a copy, on arrays of a device.
+    Bandwidth(bandwidth::Arguments),
     BenchEngine(engine::Arguments),
     EngineCost(engine_cost::Arguments),
     FitMachine(fit_machine::Arguments),
@@ -49,9 +55,22 @@ enum Verb {
     TinyMlp,
 }
 
+/// A GPU by its number, or the interpreter's; none for `cpu`.
+fn driver(name: &str) -> Result<Option<Arc<dyn Driver>>, Box<dyn Error>> {
+    match name {
+        "cpu" => Ok(None),
+        "interpreted" => Ok(Some(tensorc::gpu::interpreted(Device::accelerator(0)))),
+        number => {
+            let number = number.parse().map_err(|_| format!("`{number}` is no number of a GPU"))?;
+            Ok(Some(tensorc::gpu::cuda(number)?))
+        }
+    }
+}
+
 fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
     match verb {
         Verb::Backends(arguments) => backends::run(&arguments)?,
+        Verb::Bandwidth(arguments) => bandwidth::run(&arguments)?,
         Verb::BenchEngine(arguments) => engine::run(&arguments)?,
         Verb::EngineCost(arguments) => engine_cost::run(&arguments)?,
         Verb::FitMachine(arguments) => fit_machine::run(&arguments)?,

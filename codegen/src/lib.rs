@@ -8,6 +8,7 @@ pub mod jit;
 pub mod llvm;
 pub mod lower;
 pub mod object;
+pub mod ptx;
 pub mod stored;
 mod symbols;
 pub mod target;

@@ -5,9 +5,12 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::operations::{Case, cases};
 use common::random::{contents, random_kernel};
-use tensorc_codegen::llvm::ptx;
+use common::records::Records;
+use tensorc_codegen::ptx::{self, PtxCache};
 use tensorc_codegen::target::Capability;
 use tensorc_ir::index::Index;
 use tensorc_ir::interp::run_launch;
@@ -46,7 +49,7 @@ fn for_a_gpu(kernel: &Kernel, scalars: &[i64]) -> Kernel {
 fn module(kernels: &[Kernel], capability: Capability) -> Result<Module, String> {
     let names: Vec<String> = (0..kernels.len()).map(|i| format!("k{i}")).collect();
     let named: Vec<(&str, &Kernel)> = names.iter().map(String::as_str).zip(kernels).collect();
-    let text = ptx(&named, &vec![true; kernels.len()], capability).map_err(|e| e.to_string())?;
+    let text = ptx::module(&named, &vec![true; kernels.len()], capability).map_err(|e| e.to_string())?;
     Ok(Module::parse(&text).unwrap_or_else(|fault| panic!("{fault}")))
 }
 
@@ -125,4 +128,37 @@ fn random_kernels_match_the_interpreter() {
     }
     println!("{ran} kernels, {refused} without code");
     assert!(ran * 2 >= COUNT, "only {ran} of {COUNT} programs were valid, {refused} have no code");
+}
+
+/// Equal kernels are translated once, by one process and by later ones, whatever their names; what was kept for other GPUs or was
+/// damaged is not taken.
+#[test]
+fn ptx_is_kept() {
+    let (kernel, scalars) = random_kernel(3);
+    let kernel = for_a_gpu(&kernel, &scalars);
+    let other = Kernel { name: "other".into(), ..kernel.clone() };
+    let (store, [old, new]) = (Arc::new(Records::default()), Capability::ALL);
+    let process = || PtxCache::default().storing(store.clone());
+    let stored = || (store.put.lock().unwrap().len(), *store.found.lock().unwrap());
+    let expected = ptx::module(&[("k0", &kernel)], &[true], old).unwrap();
+
+    let first = process();
+    assert_eq!(first.translate(&kernel, "k0", true, old).unwrap(), expected);
+    let renamed = first.translate(&other, "another", true, old).unwrap();
+    assert_eq!(renamed, ptx::module(&[("another", &other)], &[true], old).unwrap());
+    assert_eq!((first.len(), stored()), (1, (1, 0)));
+    first.translate(&kernel, "k0", false, old).unwrap();
+    first.translate(&kernel, "k0", true, new).unwrap();
+    assert_eq!((first.len(), stored()), (3, (3, 0)));
+
+    assert_eq!(process().translate(&other, "k0", true, old).unwrap(), expected);
+    assert_eq!(stored(), (3, 1));
+    for record in store.held.lock().unwrap().values_mut() {
+        let middle = record.len() / 2;
+        record[middle] ^= 1;
+    }
+    assert_eq!(process().translate(&kernel, "k0", true, old).unwrap(), expected);
+    assert_eq!(stored(), (4, 2), "a damaged record is replaced");
+    assert_eq!(process().translate(&kernel, "k0", true, old).unwrap(), expected);
+    assert_eq!(stored(), (4, 3));
 }

@@ -3,36 +3,14 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use common::operations;
 use common::random::{contents, random_kernel};
+use common::records::Records;
 use tensorc_abi::seal;
 use tensorc_codegen::jit::{JitModule, KernelCache, compile_kernels};
-use tensorc_codegen::stored::CodeStore;
 use tensorc_ir::kir::Kernel;
-
-/// Records in memory, and what happened to them.
-#[derive(Default)]
-struct Records {
-    held: Mutex<BTreeMap<u128, Vec<u8>>>,
-    put: Mutex<Vec<u128>>,
-    found: Mutex<usize>,
-}
-
-impl CodeStore for Records {
-    fn get(&self, number: u128) -> Option<Vec<u8>> {
-        let record = self.held.lock().unwrap().get(&number).cloned();
-        *self.found.lock().unwrap() += usize::from(record.is_some());
-        record
-    }
-
-    fn put(&self, number: u128, record: &[u8]) {
-        self.held.lock().unwrap().insert(number, record.to_vec());
-        self.put.lock().unwrap().push(number);
-    }
-}
 
 /// A new process, as far as the cache knows.
 fn compile(kernels: &[Kernel], store: &Arc<Records>) -> JitModule {

@@ -28,12 +28,12 @@ fn here() -> Runtime {
     Runtime::new(RuntimeOptions::default()).unwrap()
 }
 
-fn numbers(count: usize, seed: u64) -> Vec<f32> {
+pub fn numbers(count: usize, seed: u64) -> Vec<f32> {
     let mut rng = tensorc_ir::testing::Rng::new(seed);
     (0..count).map(|_| rng.below(401) as f32 / 100.0 - 2.0).collect()
 }
 
-fn values(array: &NDArray) -> Vec<f32> {
+pub fn values(array: &NDArray) -> Vec<f32> {
     array.to_vec::<f32>().unwrap()
 }
 
@@ -165,6 +165,18 @@ fn sessions_keep_two_runs_under_way() {
     assert!(begin(&mut here, 0).unwrap_err().to_string().contains("it runs here, not on a device"));
 }
 
+#[test]
+fn equal_kernels_are_loaded_once() {
+    let driver = CountedDriver::new(GPU, 8);
+    let counts = driver.counts.clone();
+    let compiler = Compiler::new(Options { gpus: vec![Arc::new(driver)], ..Options::default() }).unwrap();
+    let text = "tensorc-ir 1\ngraph @main(%x: f32[4, 8]) {
+  %a = softmax(%x)\n  %b = softmax(%a)\n  %y = softmax(%b)\n  return %y\n}\n";
+    let graph = tensorc::ir::text::parse_module(text, compiler.registry()).unwrap().graphs.remove(0);
+    let session = compiler.model(graph).compile(&[tensorc::ir::DenseType::new(DType::F32, &[4, 8])]).unwrap();
+    assert_eq!((session.plan().kernels.len(), counts.loads.load(Ordering::Relaxed)), (3, 1));
+}
+
 fn network() -> Symbol {
     let data = Symbol::variable("data");
     let layer = |x: &Symbol, n: i64, name: &str| {
@@ -176,9 +188,8 @@ fn network() -> Symbol {
     op("SoftmaxOutput").inputs([&out, &Symbol::variable("label")]).name("softmax").build().unwrap()
 }
 
-fn bind(rt: &Runtime) -> Executor {
-    let binder = Executor::simple_bind(rt, &network()).shape("data", &[8, 12]);
-    let executor = binder.grad_req_of("data", GradReq::Null).grad_req_of("label", GradReq::Null).build().unwrap();
+/// Labels from 0 to 4 for eight rows, and small numbers for what is not `label`.
+pub fn set_arguments(rt: &Runtime, executor: &Executor) {
     for (i, (name, array)) in executor.arguments().iter().enumerate() {
         let given = match name.as_str() {
             "label" => vec![0.0, 1.0, 2.0, 3.0, 4.0, 3.0, 2.0, 1.0],
@@ -186,6 +197,12 @@ fn bind(rt: &Runtime) -> Executor {
         };
         rt.array(array.dims(), &given).unwrap().copy_into(array).unwrap();
     }
+}
+
+fn bind(rt: &Runtime) -> Executor {
+    let binder = Executor::simple_bind(rt, &network()).shape("data", &[8, 12]);
+    let executor = binder.grad_req_of("data", GradReq::Null).grad_req_of("label", GradReq::Null).build().unwrap();
+    set_arguments(rt, &executor);
     executor.auxiliary("bn_moving_var").unwrap().fill(1.0).unwrap();
     executor
 }

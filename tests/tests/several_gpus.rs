@@ -11,6 +11,7 @@ use tensorc::runtime::storage::{PoolConfig, StorageConfig};
 use tensorc::symbol::{Symbol, attr_scope, op};
 use tensorc::{Compiler, DType, Options};
 
+use crate::gpu_arrays::{numbers, set_arguments, values};
 use crate::support::counted::{CountedDriver, Counts};
 
 const FIRST: Device = Device::accelerator(0);
@@ -24,15 +25,6 @@ fn on_two(seed: u64) -> (Runtime, [Arc<Counts>; 2]) {
     let compiler = Compiler::new(Options { gpus, ..Options::default() }).unwrap();
     let options = RuntimeOptions { device: FIRST, ..RuntimeOptions::default() };
     (Runtime::with_compiler(compiler, options).unwrap(), counts)
-}
-
-fn numbers(count: usize, seed: u64) -> Vec<f32> {
-    let mut rng = tensorc_ir::testing::Rng::new(seed);
-    (0..count).map(|_| rng.below(401) as f32 / 100.0 - 2.0).collect()
-}
-
-fn values(array: &NDArray) -> Vec<f32> {
-    array.to_vec::<f32>().unwrap()
 }
 
 /// The same on either GPU, and a result of each brought to the other.
@@ -156,13 +148,7 @@ fn train(rt: &Runtime, devices: [Device; 2]) -> Vec<Vec<f32>> {
         assert_eq!(executor.argument(name).unwrap().device(), device);
         assert_eq!(executor.gradient(name).unwrap().device(), device);
     }
-    for (i, (name, array)) in executor.arguments().iter().enumerate() {
-        let given = match name.as_str() {
-            "label" => vec![0.0, 1.0, 2.0, 3.0, 4.0, 3.0, 2.0, 1.0],
-            _ => numbers(array.len() as usize, 10 + i as u64).iter().map(|x| x / 4.0).collect(),
-        };
-        rt.array(array.dims(), &given).unwrap().copy_into(array).unwrap();
-    }
+    set_arguments(rt, &executor);
     for _ in 0..5 {
         executor.forward(true).unwrap();
         executor.backward(&[]).unwrap();

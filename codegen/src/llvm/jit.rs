@@ -49,10 +49,14 @@ pub(crate) fn load(wanted: &[Wanted<'_>], addresses: &BTreeMap<String, usize>, v
 
 /// All that decides what code LLVM makes on this machine.
 pub(crate) fn describe() -> Result<String> {
-    let (major, minor, patch) = get_llvm_version();
     let target = Target::native()?;
     let (cpu, features) = cpu(target);
-    Ok(format!("LLVM {major}.{minor}.{patch} {} {cpu} {features}", target.triple()))
+    Ok(format!("{} {} {cpu} {features}", version(), target.triple()))
+}
+
+pub(crate) fn version() -> String {
+    let (major, minor, patch) = get_llvm_version();
+    format!("LLVM {major}.{minor}.{patch}")
 }
 
 /// Objects that are loaded; their memory is returned when this is dropped.

@@ -18,7 +18,8 @@ mod module;
 mod nvptx;
 mod scalar;
 
+pub(crate) use jit::version;
 pub(crate) use machine::scales;
 pub(crate) use module::objects;
 pub use module::{assembly, emit_object, ir_text};
-pub use nvptx::ptx;
+pub(crate) use nvptx::ptx;

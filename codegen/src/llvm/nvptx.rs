@@ -32,15 +32,8 @@ const PARAMETER_ALIGNMENT: u64 = 16;
 const TENSOR_MAP_BYTES: u32 = 128;
 const TENSOR_MAP_ALIGNMENT: u64 = 64;
 
-/// A module of PTX with an entry for each kernel, whose parameters are the addresses of its buffers, then its
-/// [tensor maps](Kernel::tensor_maps) as `cuTensorMapEncodeTiled` encodes them.
-///
-/// `distinct[i]` says that no two buffers of kernel `i` share memory, unless both are only read. Shared memory is
-/// dynamic: a launch gives as many bytes as [`Launch::shared_bytes`](tensorc_ir::kir::Launch) says.
-///
-/// # Errors
-/// A kernel is not for a GPU, or has no code; the build of LLVM lacks the target.
-pub fn ptx(kernels: &[(&str, &Kernel)], distinct: &[bool], capability: Capability) -> Result<String> {
+/// See [`crate::ptx::module`].
+pub(crate) fn ptx(kernels: &[(&str, &Kernel)], distinct: &[bool], capability: Capability) -> Result<String> {
     let machine = machine(capability)?;
     let cx = Context::create();
     let module = cx.create_module("tensorc");

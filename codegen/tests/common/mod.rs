@@ -3,6 +3,7 @@
 
 pub mod operations;
 pub mod random;
+pub mod records;
 
 use std::sync::LazyLock;
 

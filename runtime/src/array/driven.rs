@@ -60,7 +60,7 @@ impl Driven {
         &self,
         property: Property,
         storage: &Storage,
-        touched: &Touched,
+        touched: Touched,
         completion: Completion,
         f: impl FnOnce(&mut Queue<'_>) -> Result<(), Failure>,
     ) {
@@ -82,6 +82,8 @@ impl Driven {
         let operation = Enqueued { lane: lane.number, event: finished.end, done: AtomicBool::new(false) };
         let operation = Arc::new(operation);
         touched.note(&operation);
+        // Who waits for the operation finds the memory of arrays that it was the last to use given back.
+        drop(touched);
         if outcome.is_ok() {
             completion.issue();
         }

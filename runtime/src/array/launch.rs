@@ -192,7 +192,7 @@ fn enqueue_on(
 ) -> Result<(), EngineError> {
     let (storage, touched) = (space.storage().clone(), Touched::new(&inputs, &outputs));
     space.engine().push_enqueued(op, move |_, completion| {
-        driven.operate(property, &storage, &touched, completion, |queue| stage(queue, inputs, outputs));
+        driven.operate(property, &storage, touched, completion, |queue| stage(queue, inputs, outputs));
     })
 }
 

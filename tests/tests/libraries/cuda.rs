@@ -162,13 +162,24 @@ fn kernels_are_launched_by_the_driver() {
         return;
     }
     connect();
-    let driver = tensorc::gpu::cuda(0).unwrap();
-    let gpu = compiler(driver, GpuLibraries::default(), false);
+    let (driver, folder) = (tensorc::gpu::cuda(0).unwrap(), tempfile::tempdir().unwrap());
+    // As a process of its own would begin.
+    let process = || {
+        let code_cache = Some(folder.path().to_owned());
+        Compiler::new(Options { gpus: vec![driver.clone()], code_cache, threads: Some(2), ..Options::default() })
+            .unwrap()
+    };
+    let kept = || std::fs::read_dir(folder.path()).unwrap().count();
     let layer = ("%x: T[70, 136], %w: T[136, 72], %b: T[72]", "%p = matmul(%x, %w) %s = add(%p, %b) %y = softmax(%s)");
     for (inputs, body) in [layer, ("%x: T[9, 70]", "%t = transpose(%x) {perm = [1, 0]} %y = softmax(%t)")] {
+        let gpu = process();
         let graph = graph(&gpu, inputs, body, DType::BF16);
         announce(&gpu, &graph);
         agrees(&gpu, body, &graph, [0, 0], tolerance(DType::BF16));
+        let before = kept();
+        assert!(before > 0, "PTX is kept");
+        agrees(&process(), body, &graph, [0, 0], tolerance(DType::BF16));
+        assert_eq!(kept(), before, "and found again");
     }
 }
 

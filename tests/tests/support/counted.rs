@@ -18,6 +18,8 @@ pub struct Counts {
     pub host_bytes: AtomicU64,
     /// Launches of recorded work.
     pub replays: AtomicU64,
+    /// Kernels loaded.
+    pub loads: AtomicU64,
     /// Operations enqueued.
     pub operations: AtomicU64,
     /// While it is set, the host hears of no end but those of the first so many operations.
@@ -66,7 +68,9 @@ impl Driver for CountedDriver {
     }
 
     fn load(&self, code: Code) -> Result<Vec<Function>, DriverError> {
-        self.inner.load(code)
+        let loaded = self.inner.load(code)?;
+        self.counts.loads.fetch_add(loaded.len() as u64, Ordering::Relaxed);
+        Ok(loaded)
     }
 
     fn alloc(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError> {

@@ -139,15 +139,22 @@ impl Shared {
     /// The module of some PTX, translated by the driver if it is not here.
     fn module(self: &Arc<Self>, ptx: &str) -> Result<Arc<Module>, DriverError> {
         let number = xxh3_128(ptx.as_bytes());
-        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = modules.get(&number).and_then(Weak::upgrade) {
-            return Ok(known);
+        let modules = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = |modules: &BTreeMap<u128, Weak<Module>>| modules.get(&number).and_then(Weak::upgrade);
+        if let Some(module) = known(&modules()) {
+            return Ok(module);
         }
         self.enter()?;
         let image = CString::new(ptx).map_err(|_| self.error("PTX with a 0 in it"))?;
+        // Not locked, so that threads translate side by side.
         // SAFETY: the image is text that ends in 0.
         let handle = self.check(unsafe { result::module::load_data(image.as_ptr().cast()) })?;
         let module = Arc::new(Module { handle, shared: self.clone() });
+        let mut modules = modules();
+        if let Some(first) = known(&modules) {
+            drop(modules);
+            return Ok(first);
+        }
         modules.retain(|_, module| module.strong_count() > 0);
         modules.insert(number, Arc::downgrade(&module));
         Ok(module)
