@@ -146,6 +146,30 @@ proptest! {
     }
 }
 
+/// Channels that fill blocks only together are not joined in blocks.
+#[test]
+fn joined_channels_are_whole_blocks() {
+    for parts in [[13, 3], [36, 12], [16, 32], [47, 1]] {
+        let (mut p, mut rng) = (Prims::new(), Rng(1));
+        let x = p.input(&[2, 16, 6, 5]);
+        let joined: Vec<Value> = parts
+            .into_iter()
+            .map(|channels| {
+                let w = p.constant(whole(&[channels, 16, 3, 3], channels));
+                p.conv(x, w, 1)
+            })
+            .collect();
+        let joined = p.concat(&joined, 1);
+        let w = p.constant(whole(&[32, parts.iter().sum(), 3, 3], rng.next(9)));
+        let y = p.conv(joined, w, 1);
+        p.output(y);
+        let inputs = [whole(&[2, 16, 6, 5], 7)];
+        for everywhere in ImageLayout::ALL.map(Some).into_iter().chain([None]) {
+            assert_same(&p.graph, &laid_out(&p.graph, everywhere), &inputs, 0.0);
+        }
+    }
+}
+
 #[test]
 fn methods_follow_the_cost() {
     let methods = |size: u64, channels: u64, change: fn(&mut PassCx<'_>)| {

@@ -170,10 +170,11 @@ fn equal_kernels_are_loaded_once() {
     let driver = CountedDriver::new(GPU, 8);
     let counts = driver.counts.clone();
     let compiler = Compiler::new(Options { gpus: vec![Arc::new(driver)], ..Options::default() }).unwrap();
-    let text = "tensorc-ir 1\ngraph @main(%x: f32[4, 8]) {
-  %a = softmax(%x)\n  %b = softmax(%a)\n  %y = softmax(%b)\n  return %y\n}\n";
+    let text = "tensorc-ir 1\ngraph @main(%x: f32[8, 8], %w: f32[8, 8]) {
+  %a = matmul(%x, %w)\n  %b = matmul(%a, %w)\n  %y = matmul(%b, %w)\n  return %y\n}\n";
     let graph = tensorc::ir::text::parse_module(text, compiler.registry()).unwrap().graphs.remove(0);
-    let session = compiler.model(graph).compile(&[tensorc::ir::DenseType::new(DType::F32, &[4, 8])]).unwrap();
+    let square = tensorc::ir::DenseType::new(DType::F32, &[8, 8]);
+    let session = compiler.model(graph).compile(&[square.clone(), square]).unwrap();
     assert_eq!((session.plan().kernels.len(), counts.loads.load(Ordering::Relaxed)), (3, 1));
 }
 

@@ -55,8 +55,9 @@ fn conversion(ty: &DenseType, rank: usize, from: ImageLayout, to: ImageLayout) -
 /// A node that could compute its result in other layouts than planes.
 #[derive(Clone, Debug)]
 enum Candidate {
-    /// In the layout of its operands.
+    /// In the layout of its operands, where that is one of blocks or has channels last, if it can be.
     Same {
+        blocks: bool,
         last: bool,
     },
     /// A convolution of one group.
@@ -88,20 +89,23 @@ fn candidate(graph: &Graph, node: NodeId) -> Result<Option<Candidate>> {
     for v in graph.args(node) {
         operands.push(graph.dense(v)?);
     }
-    let same = |fits: bool, last: bool| Ok(fits.then_some(Candidate::Same { last }));
+    let same = |fits: bool| Ok(fits.then_some(Candidate::Same { blocks: true, last: true }));
     match prim {
         Prim::Contract(_) => Ok(convolution(graph, node)?.map(|conv| match conv.is_depthwise() {
             true => Candidate::Depthwise(conv),
             false => Candidate::Dense(conv),
         })),
-        Prim::Map(f) => same(!f.uses_coord(), true),
-        Prim::View(view) if keeps_channels(view, &operands[0], &out) => same(true, true),
+        Prim::Map(f) => same(!f.uses_coord()),
+        Prim::View(view) if keeps_channels(view, &operands[0], &out) => same(true),
         Prim::View(view) if graph.constant(graph.args(node)[0]).is_none() => {
             Ok(Some(Candidate::Moving(view.as_ref().clone())))
         }
-        Prim::Reduce(r) => same(folds_pixels(r) && operands.iter().all(is_image), true),
-        // Parts of a pixel do not lie in one place.
-        Prim::Concat { axis } => same(*axis < out.rank() && operands.iter().all(is_image), *axis != 1),
+        Prim::Reduce(r) => same(folds_pixels(r) && operands.iter().all(is_image)),
+        Prim::Concat { axis } if *axis < out.rank() && operands.iter().all(is_image) => {
+            // Whole blocks are joined; with channels last, parts of a pixel do not lie in one place.
+            let blocks = operands.iter().all(|ty| ImageLayout::Blocks.holds(ty.dims[1]));
+            Ok(Some(Candidate::Same { blocks, last: *axis != 1 }))
+        }
         _ => Ok(None),
     }
 }
@@ -211,7 +215,11 @@ impl Problem<'_> {
         let (node, candidate) = &self.nodes[i];
         let Some(ty) = self.graph.dense(Value { node: *node, port: 0 }).ok() else { return false };
         let able = match candidate {
-            Candidate::Same { last } => *last || layout != ImageLayout::Last,
+            Candidate::Same { blocks, last } => match layout {
+                ImageLayout::Planes => true,
+                ImageLayout::Blocks => *blocks,
+                ImageLayout::Last => *last,
+            },
             Candidate::Dense(_) | Candidate::Moving(_) => true,
             Candidate::Depthwise(conv) => [ImageLayout::Blocks, ImageLayout::Last]
                 .map(|x| Conv2d { layouts: [x, layout], ..*conv })

@@ -52,7 +52,7 @@ typedef struct Stream {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static Stream *streams;
-static int sticky, left, started;
+static int sticky, left, started, held;
 static struct {
   int users, peers[GPUS];
 } contexts[GPUS];
@@ -68,6 +68,14 @@ static int (*execute)(const char *, void **);
 
 void imaginary_kernels(int (*arguments)(const char *), int (*run)(const char *, void **)) {
   arguments_of = arguments, execute = run;
+}
+
+/* While the device is held, it begins nothing. */
+void imaginary_hold(int hold) {
+  pthread_mutex_lock(&lock);
+  held = hold;
+  pthread_cond_broadcast(&changed);
+  pthread_mutex_unlock(&lock);
 }
 
 /* The GPU in whose memory the bytes are, counted from 1. */
@@ -88,7 +96,7 @@ static int passed(Event event) { return !event.stream || event.stream->done >= e
 static void *work(void *nothing) {
   pthread_mutex_lock(&lock);
   for (;;) {
-    Stream *stream = streams;
+    Stream *stream = held ? NULL : streams;
     while (stream && !(stream->first && passed(stream->first->awaits))) stream = stream->next;
     if (!stream) {
       pthread_cond_wait(&changed, &lock);

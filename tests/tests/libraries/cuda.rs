@@ -14,7 +14,7 @@ use tensorc::ir::interp::run_launch;
 use tensorc::ir::kir::Kernel;
 use tensorc::ndarray::{Runtime, RuntimeOptions, Slice};
 use tensorc::passes::{PassCx, Phase, Pipeline};
-use tensorc::runtime::Device;
+use tensorc::runtime::{Device, TensorMut, TensorRef};
 use tensorc::{Backend, Compiler, DType, GpuLibraries, Options};
 use tensorc_codegen::lower::lower_with;
 use tensorc_codegen::target::entry_names;
@@ -97,18 +97,28 @@ fn imaginary(test: &str, (major, minor): (u32, u32)) -> bool {
     false
 }
 
-/// Gives the driver functions for kernels.
-fn connect() {
+/// A function of the imaginary driver.
+///
+/// # Safety
+/// `F` is the function's type.
+unsafe fn of_driver<F: Copy>(name: &[u8]) -> F {
     let path = Path::new(&std::env::var_os(VARIABLE).unwrap()).join("libcuda.so");
-    type Arguments = extern "C" fn(*const c_char) -> c_int;
-    type Execute = extern "C" fn(*const c_char, *const *mut c_void) -> c_int;
-    // SAFETY: the library was made for this test; the function has this type, and what it is given lives as long as the process.
+    // SAFETY: the library was made for this test; the type is the caller's promise, and the library stays loaded.
     unsafe {
         let library = libloading::Library::new(path).unwrap();
-        let set = library.get::<extern "C" fn(Arguments, Execute)>(b"imaginary_kernels").unwrap();
-        set(arguments, execute);
+        let function = *library.get::<F>(name).unwrap();
         std::mem::forget(library);
+        function
     }
+}
+
+/// Gives the driver functions for kernels.
+fn connect() {
+    type Arguments = extern "C" fn(*const c_char) -> c_int;
+    type Execute = extern "C" fn(*const c_char, *const *mut c_void) -> c_int;
+    // SAFETY: the function has this type.
+    let set = unsafe { of_driver::<extern "C" fn(Arguments, Execute)>(b"imaginary_kernels") };
+    set(arguments, execute);
 }
 
 /// Makes the kernels of a graph known to the driver.
@@ -228,6 +238,34 @@ fn gpus_copy_from_each_other() {
         assert_eq!(there.to_vec::<f32>().unwrap()[6..12], [f32::from(round); 6]);
     }
     assert!(tensorc::gpu::cuda(2).unwrap_err().to_string().contains("there are 2 GPUs here"));
+}
+
+/// A run that is refused in the middle ends when what it had begun has ended: until then the device reads the caller's memory.
+#[test]
+fn a_run_that_fails_waits_for_what_it_began() {
+    if !imaginary("a_run_that_fails_waits_for_what_it_began", (8, 0)) {
+        return;
+    }
+    connect();
+    // SAFETY: the function has this type.
+    let hold = unsafe { of_driver::<extern "C" fn(c_int)>(b"imaginary_hold") };
+    let gpu = compiler(tensorc::gpu::cuda(0).unwrap(), GpuLibraries::default(), false);
+    let graph = graph(&gpu, "%x: T[64, 64]", "%y = softmax(%x)", DType::F32);
+    let values = inputs(&graph, 1);
+    let mut session = gpu.model(graph).compile(&types(&values)).unwrap();
+    hold(1);
+    let run = std::thread::spawn(move || {
+        let given = [TensorRef::new(values[0].dtype(), values[0].dims(), values[0].bytes())];
+        let mut bytes = vec![0; values[0].bytes().len()];
+        let mut outputs = [TensorMut::new(values[0].dtype(), values[0].dims(), &mut bytes)];
+        // The driver knows of no kernel.
+        session.run_into(&given, &mut outputs).unwrap_err().to_string()
+    });
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(!run.is_finished(), "the copy of the input is under way");
+    hold(0);
+    let error = run.join().unwrap();
+    assert!(error.contains("named symbol not found"), "{error}");
 }
 
 /// A driver without libraries: the error says which one is missing.

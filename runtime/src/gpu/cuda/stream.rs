@@ -142,16 +142,35 @@ impl CudaStream {
         })
     }
 
-    /// Lets what follows wait for a point of another stream.
-    fn wait_for(&self, event: &CudaEvent) {
-        if event.handle.is_null() || event.stream == self.handle.addr() {
-            return;
-        }
-        self.call(&|| "waiting for an event".into(), || {
+    /// Lets what follows wait for a point of another stream, whose failure it may carry on. It waits also after a failure, as
+    /// the end of what failed must not come before the end of what was begun for it.
+    fn wait_for(&self, event: &Arc<dyn Event>, carries: bool) {
+        let any: &dyn Any = &**event;
+        let Some(own) = any.downcast_ref::<CudaEvent>() else { return self.wait_here(event.clone(), carries) };
+        if !own.handle.is_null() && own.stream != self.handle.addr() {
             let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
             // SAFETY: both handles are alive; the driver keeps the event until the wait is over.
-            unsafe { result::stream::wait_event(self.handle, event.handle, flags) }.map_err(text)
-        });
+            let wait = || unsafe { result::stream::wait_event(self.handle, own.handle, flags) }.map_err(text);
+            if let Err(message) = self.shared.enter().map_err(|e| e.message).and_then(|()| wait()) {
+                self.note(self.error(format!("waiting for an event: {message}")));
+            }
+        }
+        // Known already, so that the end of an operation that waits carries it.
+        if let Some(failure) = own.failure.clone().filter(|_| carries) {
+            self.note(failure);
+        }
+    }
+
+    /// As [`CudaStream::wait_for`], for an event that the driver does not know.
+    fn wait_here(&self, event: Arc<dyn Event>, carries: bool) {
+        let late = lock(&self.state).late.clone();
+        let run = move || match event.synchronize() {
+            Err(error) if carries => _ = lock(&late).get_or_insert(error),
+            _ => {}
+        };
+        if let Err(error) = self.host(run) {
+            self.note(error);
+        }
     }
 
     fn driver_error(&self, e: result::DriverError) -> DriverError {
@@ -238,16 +257,7 @@ impl Stream for CudaStream {
     }
 
     fn wait_event(&self, event: &Arc<dyn Event>) {
-        let any: &dyn Any = &**event;
-        match any.downcast_ref::<CudaEvent>() {
-            // Known already, so that the end of an operation that waits carries it.
-            Some(CudaEvent { failure: Some(failure), .. }) => self.note(failure.clone()),
-            Some(own) => self.wait_for(own),
-            None => {
-                let event = event.clone();
-                self.enqueue(Box::new(move || Ok(event.synchronize()?)));
-            }
-        }
+        self.wait_for(event, true);
     }
 
     fn on_complete(&self, callback: Callback) {
@@ -389,18 +399,7 @@ impl LaunchStream for CudaStream {
     }
 
     fn follow(&self, event: &Arc<dyn Event>) {
-        let any: &dyn Any = &**event;
-        match any.downcast_ref::<CudaEvent>() {
-            Some(own) => self.wait_for(own),
-            None => {
-                let event = event.clone();
-                self.enqueue(Box::new(move || {
-                    // Whose failure it is is told of it elsewhere.
-                    let _ = event.synchronize();
-                    Ok(())
-                }));
-            }
-        }
+        self.wait_for(event, false);
     }
 
     fn close(&self) -> Arc<dyn Event> {
