@@ -254,17 +254,19 @@ fn a_run_that_fails_waits_for_what_it_began() {
     let values = inputs(&graph, 1);
     let mut session = gpu.model(graph).compile(&types(&values)).unwrap();
     hold(1);
+    let (ended, ends) = std::sync::mpsc::channel();
     let run = std::thread::spawn(move || {
         let given = [TensorRef::new(values[0].dtype(), values[0].dims(), values[0].bytes())];
         let mut bytes = vec![0; values[0].bytes().len()];
         let mut outputs = [TensorMut::new(values[0].dtype(), values[0].dims(), &mut bytes)];
         // The driver knows of no kernel.
-        session.run_into(&given, &mut outputs).unwrap_err().to_string()
+        ended.send(session.run_into(&given, &mut outputs).unwrap_err().to_string()).unwrap();
     });
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    assert!(!run.is_finished(), "the copy of the input is under way");
+    let early = ends.recv_timeout(std::time::Duration::from_millis(300));
+    assert!(early.is_err(), "the copy of the input is under way: {early:?}");
     hold(0);
-    let error = run.join().unwrap();
+    let error = ends.recv().unwrap();
+    run.join().unwrap();
     assert!(error.contains("named symbol not found"), "{error}");
 }
 
