@@ -200,6 +200,17 @@ pub fn set_arguments(rt: &Runtime, executor: &Executor) {
     }
 }
 
+/// A step of gradient descent, an operation for each parameter.
+pub fn descend(rt: &Runtime, executor: &mut Executor) {
+    executor.forward(true).unwrap();
+    executor.backward(&[]).unwrap();
+    for (name, gradient) in executor.gradients() {
+        let weight = executor.argument(name).unwrap();
+        let change = (gradient * 0.05).unwrap();
+        rt.op("sub").unwrap().arg(weight).arg(&change).into(&[weight]).unwrap();
+    }
+}
+
 fn bind(rt: &Runtime) -> Executor {
     let binder = Executor::simple_bind(rt, &network()).shape("data", &[8, 12]);
     let executor = binder.grad_req_of("data", GradReq::Null).grad_req_of("label", GradReq::Null).build().unwrap();
@@ -301,13 +312,9 @@ fn a_training_step_never_waits_for_the_host() {
         let mut step = |k: u64| {
             let data = executor.argument("data").unwrap().clone();
             rt.array(&dims, &numbers(800, 40 + k)).unwrap().copy_into(&data).unwrap();
-            executor.forward(true).unwrap();
-            executor.backward(&[]).unwrap();
-            for (name, gradient) in executor.gradients() {
-                let weight = executor.argument(name).unwrap();
-                let change = (gradient * 0.05).unwrap();
-                rt.op("sub").unwrap().arg(weight).arg(&change).into(&[weight]).unwrap();
-                outputs.push(weight.copy_to(Device::cpu(0)).unwrap());
+            descend(rt, &mut executor);
+            for (name, _) in executor.gradients() {
+                outputs.push(executor.argument(name).unwrap().copy_to(Device::cpu(0)).unwrap());
             }
             outputs.push(executor.outputs()[0].copy_to(Device::cpu(0)).unwrap());
         };

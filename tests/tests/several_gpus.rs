@@ -11,7 +11,7 @@ use tensorc::runtime::storage::{PoolConfig, StorageConfig};
 use tensorc::symbol::{Symbol, attr_scope, op};
 use tensorc::{Compiler, DType, Options};
 
-use crate::gpu_arrays::{numbers, set_arguments, values};
+use crate::gpu_arrays::{descend, numbers, set_arguments, values};
 use crate::support::counted::{CountedDriver, Counts};
 
 const FIRST: Device = Device::accelerator(0);
@@ -150,13 +150,7 @@ fn train(rt: &Runtime, devices: [Device; 2]) -> Vec<Vec<f32>> {
     }
     set_arguments(rt, &executor);
     for _ in 0..5 {
-        executor.forward(true).unwrap();
-        executor.backward(&[]).unwrap();
-        for (name, gradient) in executor.gradients() {
-            let weight = executor.argument(name).unwrap();
-            let change = (gradient * 0.05).unwrap();
-            rt.op("sub").unwrap().arg(weight).arg(&change).into(&[weight]).unwrap();
-        }
+        descend(rt, &mut executor);
     }
     let arrays = executor.arguments().iter().map(|(_, array)| array);
     arrays.chain(executor.outputs()).map(values).collect()
