@@ -35,8 +35,8 @@ pub struct Options {
     pub passes: tensorc_passes::Options,
     /// What makes machine code. The results have the same bits.
     pub backend: Backend,
-    /// A folder in which machine code, and PTX for GPUs, is kept for later processes; it is created with the first code in it. Whoever
-    /// can write to it decides what this process runs.
+    /// A folder in which machine code, and PTX for GPUs, is kept for later processes; it is created with the first code in
+    /// it. Whoever can write to it decides what this process runs.
     pub code_cache: Option<PathBuf>,
     /// GPUs, each with a number of its own. Models run on the first, if there is one: passes and kernels are made for it then.
     /// What works on arrays runs on the device that they are on.
