@@ -11,6 +11,7 @@ pub mod device;
 pub mod dlpack;
 pub mod engine;
 pub mod gpu;
+pub mod host_tensor;
 pub mod plan;
 pub mod pool;
 pub mod profiler;
@@ -25,6 +26,7 @@ pub use device::{Device, DeviceKind};
 pub use engine::Engine;
 /// The crate of the element types f16 and bf16.
 pub use half;
+pub use host_tensor::HostTensor;
 pub use plan::{Bindings, Context, Executable, RunError};
 pub use pool::{Pool, PoolError, TaskPanic};
 pub use profiler::Profiler;

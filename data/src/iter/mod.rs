@@ -1,0 +1,135 @@
+//! Iterators over batches.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use tensorc_runtime::HostTensor;
+
+use crate::{DataDesc, DataError};
+
+/// Examples that are taken at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// In the order of [`DataIter::provide_data`]; the first axis counts examples.
+    pub data: Vec<HostTensor>,
+    /// In the order of [`DataIter::provide_label`].
+    pub labels: Vec<HostTensor>,
+    /// Examples at the end that only fill the batch up and do not count.
+    pub pad: usize,
+    /// The numbers by which the source knows the examples, those that fill the batch up included; empty if it
+    /// does not number them.
+    pub index: Vec<u64>,
+}
+
+impl Batch {
+    /// Examples, those that fill it up included.
+    pub fn size(&self) -> usize {
+        self.data.first().and_then(|tensor| tensor.dims().first()).map_or(0, |n| *n as usize)
+    }
+
+    /// Examples that count.
+    pub fn examples(&self) -> usize {
+        self.size().saturating_sub(self.pad)
+    }
+}
+
+/// Where an iterator stands: the batch of an epoch that comes next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Position {
+    pub epoch: u64,
+    pub batch: u64,
+}
+
+impl Position {
+    pub fn new(epoch: u64, batch: u64) -> Position {
+        Position { epoch, batch }
+    }
+}
+
+/// As `EPOCH:BATCH`.
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.epoch, self.batch)
+    }
+}
+
+impl FromStr for Position {
+    type Err = DataError;
+
+    fn from_str(text: &str) -> Result<Position, DataError> {
+        let parts = text.trim().split_once(':');
+        let numbers = parts.and_then(|(epoch, batch)| Some(Position::new(epoch.parse().ok()?, batch.parse().ok()?)));
+        numbers.ok_or_else(|| DataError::options("position", format!("`{text}` is not EPOCH:BATCH")))
+    }
+}
+
+/// A source of batches, epoch after epoch.
+///
+/// After an error, the next call of [`DataIter::next`] goes on behind what failed.
+pub trait DataIter: Send {
+    /// The arrays of a batch that are data, batch size first.
+    fn provide_data(&self) -> &[DataDesc];
+
+    /// The arrays of a batch that are labels.
+    fn provide_label(&self) -> &[DataDesc];
+
+    /// The next batch, `None` at the end of the epoch, and again until [`DataIter::reset`].
+    ///
+    /// # Errors
+    /// What the source met while reading this batch.
+    fn next(&mut self) -> Result<Option<Batch>, DataError>;
+
+    /// Goes to the beginning of the next epoch, or stays where no batch of the present one was taken.
+    ///
+    /// # Errors
+    /// The source cannot begin again.
+    fn reset(&mut self) -> Result<(), DataError>;
+
+    /// The batch that [`DataIter::next`] will give: a number of batches equal to the epoch's at its end.
+    fn position(&self) -> Position;
+
+    /// Goes to a position: what follows is what would have followed there.
+    ///
+    /// # Errors
+    /// The epoch has no such batch, or the source cannot go there.
+    fn seek(&mut self, position: Position) -> Result<(), DataError>;
+
+    /// Batches in the present epoch, if that is known before its end.
+    fn batches(&self) -> Option<u64>;
+
+    /// Examples in a batch.
+    fn batch_size(&self) -> usize {
+        self.provide_data().first().and_then(|desc| desc.dims.first()).map_or(0, |n| *n as usize)
+    }
+}
+
+impl<I: DataIter + ?Sized> DataIter for Box<I> {
+    fn provide_data(&self) -> &[DataDesc] {
+        (**self).provide_data()
+    }
+
+    fn provide_label(&self) -> &[DataDesc] {
+        (**self).provide_label()
+    }
+
+    fn next(&mut self) -> Result<Option<Batch>, DataError> {
+        (**self).next()
+    }
+
+    fn reset(&mut self) -> Result<(), DataError> {
+        (**self).reset()
+    }
+
+    fn position(&self) -> Position {
+        (**self).position()
+    }
+
+    fn seek(&mut self, position: Position) -> Result<(), DataError> {
+        (**self).seek(position)
+    }
+
+    fn batches(&self) -> Option<u64> {
+        (**self).batches()
+    }
+}

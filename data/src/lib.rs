@@ -1,0 +1,17 @@
+//! Data loading: files of examples, and iterators that make batches of them.
+//!
+//! A [`Dataset`] reads any of its examples by number; a [`DataIter`] gives batches, epoch after epoch. Everything random
+//! is a function of (seed, epoch, sample), and positions are explicit, so that the same batches come for any number of
+//! threads and after resuming anywhere.
+
+mod dataset;
+mod draws;
+mod error;
+pub mod iter;
+
+pub use dataset::{DataDesc, Dataset, Sample};
+pub use draws::Draws;
+pub use error::{Cause, DataError, Place};
+pub use iter::{Batch, DataIter, Position};
+/// The tensors that batches are made of.
+pub use tensorc_runtime::HostTensor;
