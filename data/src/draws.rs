@@ -51,13 +51,4 @@ impl Draws {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }
-
-    /// A random order of `0..n`, by Fisher and Yates.
-    pub fn permutation(&mut self, n: usize) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..n as u32).collect();
-        for i in (1..n).rev() {
-            order.swap(i, self.below(i as u64 + 1) as usize);
-        }
-        order
-    }
 }

@@ -85,6 +85,9 @@ pub enum DataError {
     /// A source of the user's own failed.
     #[error("{name}: {source}")]
     Source { name: String, source: Arc<dyn std::error::Error + Send + Sync> },
+    /// Memory for a batch is short.
+    #[error(transparent)]
+    Memory(#[from] tensorc_runtime::AllocError),
     /// Code that reads an example panicked.
     #[error("{name}: panic while reading an example: {message}")]
     Panic { name: String, message: String },

@@ -12,6 +12,6 @@ pub mod iter;
 pub use dataset::{DataDesc, Dataset, Sample};
 pub use draws::Draws;
 pub use error::{Cause, DataError, Place};
-pub use iter::{Batch, DataIter, Position};
+pub use iter::{Batch, Batches, DataIter, LastBatch, Loader, OnError, Position, Shuffle};
 /// The tensors that batches are made of.
 pub use tensorc_runtime::HostTensor;

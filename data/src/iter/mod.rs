@@ -1,10 +1,20 @@
 //! Iterators over batches.
 
+mod arrays;
+mod assemble;
+mod loader;
+mod memory;
+pub mod schedule;
+
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tensorc_runtime::HostTensor;
+
+pub use arrays::{Batches, NamedArray};
+pub use loader::{DEFAULT_PREFETCH, Faults, Loader, LoaderBuilder, OnError};
+pub use schedule::{LastBatch, Schedule, Shuffle};
 
 use crate::{DataDesc, DataError};
 
@@ -131,5 +141,32 @@ impl<I: DataIter + ?Sized> DataIter for Box<I> {
 
     fn batches(&self) -> Option<u64> {
         (**self).batches()
+    }
+}
+
+/// The batches that are left of the present epoch; then the iterator is reset for the next one.
+pub fn epoch<I: DataIter + ?Sized>(iter: &mut I) -> Epoch<'_, I> {
+    Epoch { iter, ended: false }
+}
+
+/// See [`epoch`].
+pub struct Epoch<'a, I: DataIter + ?Sized> {
+    iter: &'a mut I,
+    ended: bool,
+}
+
+impl<I: DataIter + ?Sized> Iterator for Epoch<'_, I> {
+    type Item = Result<Batch, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = self.iter.next().transpose();
+        self.ended = next.is_none();
+        match self.ended {
+            true => self.iter.reset().err().map(Err),
+            false => next,
+        }
     }
 }
