@@ -1,5 +1,6 @@
 //! Iterators over batches.
 
+pub mod adapt;
 mod arrays;
 mod assemble;
 mod loader;
