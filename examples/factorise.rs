@@ -10,9 +10,10 @@ use std::fs::File;
 use std::path::Path;
 
 use tensorc::Tensor;
+use tensorc::data::Batches;
 use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::symbol::{Symbol, SymbolError, op, variable};
-use tensorc::train::{Batches, Fit, Initializer, Module, Optimizer, metric};
+use tensorc::train::{Fit, Initializer, Module, Optimizer, metric};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -72,8 +73,7 @@ fn entries(pixels: &[u8], chosen: impl Fn(&usize) -> bool) -> Result<Batches> {
     let row = column(&[n, 1], &|i| (i / PIXELS as usize) as f32)?;
     let place = column(&[n, 1], &|i| (i % PIXELS as usize) as f32)?;
     let value = column(&[n, 1], &|i| f32::from(pixels[i]) / 16.0)?;
-    let data = vec![("row".into(), row), ("column".into(), place)];
-    Ok(Batches::new(data, vec![("pixel".into(), value)], BATCH)?.shuffle(1))
+    Ok(Batches::new([("row", row), ("column", place)], [("pixel", value)], BATCH)?.shuffle(1))
 }
 
 /// The error of guessing a pixel by the mean of its column.

@@ -10,9 +10,11 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use tensorc::Tensor;
+use tensorc::data::iter::epoch;
+use tensorc::data::{Batch, Batches, DataDesc, HostTensor, LastBatch};
 use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::symbol::{Symbol, SymbolError, op, variable};
-use tensorc::train::{Batch, Batches, Initializer, LastBatch, Metric, Module, Optimizer, Schedule, metric};
+use tensorc::train::{Initializer, Metric, Module, Optimizer, Schedule, metric};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 type Built = std::result::Result<Symbol, SymbolError>;
@@ -46,7 +48,8 @@ fn main() -> Result<()> {
     let (mut loss, start) = (metric::create("ce")?, Instant::now());
     let mut step = 0;
     'training: loop {
-        for batch in train.epoch() {
+        for batch in epoch(&mut train) {
+            let batch = batch?;
             module.step(&batch)?;
             loss.update(&[flat(&batch.labels[0])?], &[module.outputs()[0].to_tensor()?])?;
             step += 1;
@@ -61,7 +64,8 @@ fn main() -> Result<()> {
         }
     }
     loss.reset();
-    for batch in held_out.epoch() {
+    for batch in epoch(&mut held_out) {
+        let batch = batch?;
         module.forward(&batch, false)?;
         loss.update(&[flat(&batch.labels[0])?], &[module.outputs()[0].to_tensor()?])?;
     }
@@ -84,8 +88,8 @@ fn bits(loss: &dyn Metric) -> f64 {
     loss.values()[0].1 / std::f64::consts::LN_2
 }
 
-fn flat(labels: &Tensor) -> Result<Tensor> {
-    Ok(labels.reshape(&[labels.dims().iter().product()])?)
+fn flat(labels: &HostTensor) -> Result<Tensor> {
+    Ok(Tensor::try_from(labels)?.reshape(&[labels.dims().iter().product()])?)
 }
 
 /// Stretches of the text, half a window apart, each with the characters that follow.
@@ -104,15 +108,15 @@ fn write(module: &mut Module, rt: &Runtime, prompt: &[f32], kinds: usize, count:
     let (window, f32) = (WINDOW as u64, tensorc::DType::F32);
     let mut writer = module.sibling(
         &network,
-        &[("data".into(), f32, vec![1, window])],
-        &[("softmax_label".into(), f32, vec![1, window])],
+        &[DataDesc::new("data", f32, &[1, window])],
+        &[DataDesc::new("softmax_label", f32, &[1, window])],
     )?;
     let draws = rt.uniform(&[count as u64], f32, 0.0, 1.0)?.to_vec::<f32>()?;
     let mut seen: Vec<f32> = prompt[..WINDOW].to_vec();
     let mut written = vec![];
     for draw in draws {
         let data = Tensor::from_f32(&[1, window], &seen[seen.len() - WINDOW..])?;
-        let batch = Batch { labels: vec![data.clone()], data: vec![data], pad: 0 };
+        let batch = Batch::new([data.clone()], [data])?;
         let scores = writer.forward(&batch, false)?[0].to_vec::<f32>()?;
         // Sharper than learned: unlikely characters become rarer still.
         let last = scores[(WINDOW - 1) * kinds..].iter().map(|p| p.powf(1.4));

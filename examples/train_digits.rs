@@ -10,9 +10,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use tensorc::Tensor;
+use tensorc::data::{Batches, DataIter};
 use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::symbol::{Symbol, SymbolError, op};
-use tensorc::train::{Batches, Fit, Initializer, Module, Optimizer, load_checkpoint, read_idx};
+use tensorc::train::{Fit, Initializer, Module, Optimizer, load_checkpoint, read_idx};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -88,7 +89,7 @@ fn run(name: &str, network: &Symbol, epochs: u32, train: &Digits, test: &Digits)
     println!("\n{name}: {parameters} parameters");
 
     // The held-out digits come in batches of another size: the same network and parameters, other shapes.
-    let mut judge = module.sibling(network, &held_out.data_types(), &held_out.label_types())?;
+    let mut judge = module.sibling(network, held_out.provide_data(), held_out.provide_label())?;
     let mut metric = tensorc::train::metric::create("acc")?;
     let mut last = 0.0;
     for epoch in 0..epochs {

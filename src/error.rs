@@ -102,6 +102,9 @@ pub enum Error {
     Params(#[from] ParamsError),
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// Data that cannot be loaded.
+    #[error(transparent)]
+    Data(#[from] tensorc_data::DataError),
     #[error(transparent)]
     Random(#[from] EntropyError),
     #[error(transparent)]

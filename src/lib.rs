@@ -22,6 +22,7 @@ pub mod build;
 mod code_cache;
 mod compile;
 mod compiler;
+pub mod data;
 mod error;
 pub mod executor;
 pub mod gpu;

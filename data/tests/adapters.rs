@@ -59,8 +59,8 @@ fn resumes(make: &dyn Fn() -> Box<dyn DataIter>) {
 
 #[test]
 fn every_adapter_resumes_anywhere() {
-    let shuffled = || numbers("x", 11).shuffle(3).unwrap();
-    let rolling = || numbers("x", 11).shuffle(3).unwrap().last(LastBatch::RollOver).unwrap();
+    let shuffled = || numbers("x", 11).shuffle(3);
+    let rolling = || numbers("x", 11).shuffle(3).last(LastBatch::RollOver);
     resumes(&|| Box::new(shuffled()));
     resumes(&|| Box::new(Prefetch::new(shuffled(), 2)));
     resumes(&|| Box::new(Prefetch::new(rolling(), 1)));

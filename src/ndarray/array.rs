@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tensorc_abi::DType;
 use tensorc_ir::DenseType;
 use tensorc_ir::scalar::Scalar;
-use tensorc_runtime::array::{self, Source, Target, View};
+use tensorc_runtime::array::{self, Extents, Source, Target, View};
 use tensorc_runtime::engine::Property;
 use tensorc_runtime::{Device, DeviceKind, Element, TensorRef};
 
@@ -252,6 +252,35 @@ impl NDArray {
             })?,
         }
         to.view.chunk().touch();
+        Ok(())
+    }
+
+    /// Lets a tensor's elements be the array's. Returns before they are copied; until then they are shared, not copied.
+    ///
+    /// # Errors
+    /// Types or shapes differ.
+    pub fn assign(&self, tensor: &Tensor) -> Result<(), Error> {
+        if self.ty() != tensor.0.ty {
+            let (expected, found) = (tensor.0.ty.to_string(), self.ty().to_string());
+            return Err(Error::Target { op: "copy".into(), expected, found });
+        }
+        tape::refuse_in_place("copy", [], [self])?;
+        self.rt.bound_run_ahead(tensor.bytes().len() as u64)?;
+        self.settle()?;
+        let data = tensor.0.bytes().clone();
+        let request = array::Launch {
+            name: &self.rt.inner().common.copy,
+            device: self.device(),
+            property: Property::CopyToDevice,
+            priority: 0,
+            inputs: vec![Source::Host { dtype: tensor.dtype(), dims: Extents::from_slice(tensor.dims()), data }],
+            outputs: vec![Target::write(self.view.clone())],
+        };
+        array::launch(self.rt.space(), request, |inputs, outputs| {
+            outputs[0].data.copy_from_slice(inputs[0].data);
+            Ok(())
+        })?;
+        self.view.chunk().touch();
         Ok(())
     }
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tensorc_abi::DType;
-use tensorc_runtime::array::{self, Chunk, Extents, Launch, Source, Space, Target, View, byte_len};
-use tensorc_runtime::engine::{Engine, EngineConfig, Property};
+use tensorc_runtime::array::{Chunk, Space, View, byte_len};
+use tensorc_runtime::engine::{Engine, EngineConfig};
 use tensorc_runtime::resource::RandomStreams;
 use tensorc_runtime::storage::{StorageConfig, StorageStats};
 use tensorc_runtime::{Device, Element, TensorRef};
@@ -162,7 +162,14 @@ impl Runtime {
     /// # Errors
     /// Memory is short.
     pub fn from_tensor(&self, tensor: &Tensor, device: Device) -> Result<NDArray, Error> {
-        self.from_bytes(device, tensor.dtype(), tensor.dims(), tensor.bytes())
+        match self.0.space.is_driven(device) {
+            true => {
+                let array = self.empty(device, tensor.dtype(), tensor.dims())?;
+                array.assign(tensor)?;
+                Ok(array)
+            }
+            false => self.from_bytes(device, tensor.dtype(), tensor.dims(), tensor.bytes()),
+        }
     }
 
     /// Copies little-endian, row-major elements to a device.
@@ -174,26 +181,12 @@ impl Runtime {
             return Err(Error::TensorSize { elements: data.len() / dtype.size(), dims: dims.to_vec() });
         }
         self.0.space.check(device)?;
-        self.bound_run_ahead(data.len() as u64)?;
         if !self.0.space.is_driven(device) {
+            self.bound_run_ahead(data.len() as u64)?;
             let chunk = Chunk::copy_of(&self.0.space, device, data)?;
             return Ok(NDArray::new(self.clone(), View::whole(chunk, dtype, dims)?));
         }
-        let array = self.empty(device, dtype, dims)?;
-        let data = Bytes::copy_from_slice(data);
-        let request = Launch {
-            name: &self.0.common.copy,
-            device,
-            property: Property::CopyToDevice,
-            priority: 0,
-            inputs: vec![Source::Host { dtype, dims: Extents::from_slice(dims), data }],
-            outputs: vec![Target::write(array.view().clone())],
-        };
-        array::launch(&self.0.space, request, |inputs, outputs| {
-            outputs[0].data.copy_from_slice(inputs[0].data);
-            Ok(())
-        })?;
-        Ok(array)
+        self.from_tensor(&Tensor::from_bytes(dtype, dims, Bytes::copy_from_slice(data))?, device)
     }
 
     /// An array whose elements are undefined until they are written. Memory is allocated then.
@@ -261,7 +254,7 @@ impl Runtime {
     }
 
     /// Waits for the engine when much host data may be waiting in it.
-    fn bound_run_ahead(&self, bytes: u64) -> Result<(), Error> {
+    pub(super) fn bound_run_ahead(&self, bytes: u64) -> Result<(), Error> {
         let ahead = self.0.ahead.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         if ahead > self.0.options.ahead_bytes {
             self.flush()?;

@@ -20,8 +20,9 @@ pub enum TrainError {
     Metric { metric: String, why: String },
     #[error("there is no metric `{name}`; there are: {known}")]
     UnknownMetric { name: String, known: String },
-    #[error("batches of {source_name}: {why}")]
-    Batches { source_name: String, why: String },
+    /// Batches do not have the arrays that a module takes.
+    #[error("the batches have {found}, the module takes {expected}")]
+    Inputs { expected: String, found: String },
     #[error("{path}: {why}", path = path.display())]
     Idx { path: PathBuf, why: String },
 }

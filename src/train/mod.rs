@@ -1,10 +1,9 @@
-//! What stands around a network for training it: initial values, learning rates, optimizers, metrics, batches.
+//! What stands around a network for training it: initial values, learning rates, optimizers, metrics.
 //!
 //! Names, defaults and formulas are MXNet's, so that a training script can be carried over and gives
 //! the same losses. Configurations ([`Initializer`], [`Schedule`], [`Optimizer`]) are plain values that
 //! serde writes and reads.
 
-mod batches;
 mod error;
 mod idx;
 mod init;
@@ -13,11 +12,10 @@ mod module;
 mod optimizer;
 mod schedule;
 
-pub use batches::{Batch, Batches, LastBatch, Source};
 pub use error::TrainError;
 pub use idx::read_idx;
 pub use init::{FanFactor, FusedRnn, Initializer, Number, RandomKind, RnnMode, Variable};
 pub use metric::Metric;
-pub use module::{Buckets, EpochReport, Fit, Input, Module, ModuleBuilder, Network, Params, load_checkpoint};
+pub use module::{Buckets, EpochReport, Fit, Module, ModuleBuilder, Network, Params, load_checkpoint};
 pub use optimizer::{Clock, Emitted, FusedUpdate, Optimizer, Rule, State, Update, Updater, scalar_at};
 pub use schedule::{Decay, Schedule, WarmUp, WarmUpMode};

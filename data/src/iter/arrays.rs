@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use tensorc_runtime::HostTensor;
+use tensorc_runtime::host_tensor::SizeMismatch;
 
 use super::schedule::{Cut, LastBatch, Schedule, Shuffle};
 use super::{Batch, DataIter, Position};
@@ -18,8 +19,6 @@ pub struct Batches {
     data_desc: Vec<DataDesc>,
     label_desc: Vec<DataDesc>,
     batch: usize,
-    last: LastBatch,
-    shuffle: Shuffle,
     schedule: Schedule,
     position: Position,
 }
@@ -28,8 +27,26 @@ fn examples(array: &HostTensor) -> usize {
     array.dims().first().map_or(0, |n| *n as usize)
 }
 
-fn named<N: Into<String>, T: Into<HostTensor>>(arrays: impl IntoIterator<Item = (N, T)>) -> Vec<NamedArray> {
-    arrays.into_iter().map(|(name, array)| (name.into(), array.into())).collect()
+/// What becomes a tensor in host memory without a copy.
+pub trait ToHost {
+    /// # Errors
+    /// The bytes do not fill the shape.
+    fn to_host(self) -> Result<HostTensor, SizeMismatch>;
+}
+
+impl ToHost for HostTensor {
+    fn to_host(self) -> Result<HostTensor, SizeMismatch> {
+        Ok(self)
+    }
+}
+
+fn named<N: Into<String>, T: ToHost>(arrays: impl IntoIterator<Item = (N, T)>) -> Result<Vec<NamedArray>, DataError> {
+    let named = |(name, array): (N, T)| {
+        let name = name.into();
+        let array = array.to_host().map_err(|e| DataError::source(&name, e))?;
+        Ok((name, array))
+    };
+    arrays.into_iter().map(named).collect()
 }
 
 fn described(arrays: &[NamedArray], batch: usize) -> Vec<DataDesc> {
@@ -41,13 +58,13 @@ impl Batches {
     /// Batches of `batch` examples of named data and labels. Every array has the same number of examples.
     ///
     /// # Errors
-    /// The arrays disagree, or there are no examples.
-    pub fn new<N: Into<String>, T: Into<HostTensor>>(
+    /// The arrays disagree, or there are fewer examples than a batch has.
+    pub fn new<N: Into<String>, T: ToHost>(
         data: impl IntoIterator<Item = (N, T)>,
         labels: impl IntoIterator<Item = (N, T)>,
         batch: usize,
     ) -> Result<Batches, DataError> {
-        let (data, labels) = (named(data), named(labels));
+        let (data, labels) = (named(data)?, named(labels)?);
         let Some((first, array)) = data.first() else {
             return Err(DataError::options("batches", "there is no data"));
         };
@@ -59,47 +76,35 @@ impl Batches {
                 return Err(DataError::options(format!("batches of `{name}`"), why));
             }
         }
-        let (last, shuffle) = (LastBatch::Pad, Shuffle::None);
-        let schedule = Schedule::new(&format!("batches of `{first}`"), count, batch, last, shuffle.clone())?;
+        // Every kind of last batch is possible then.
+        let (strictest, name) = (LastBatch::Discard, format!("batches of `{first}`"));
+        let schedule = Schedule::new(&name, count, batch, strictest, Shuffle::None)?.with_last(LastBatch::Pad);
         let (data_desc, label_desc) = (described(&data, batch), described(&labels, batch));
         let position = Position::default();
-        Ok(Batches { data, labels, data_desc, label_desc, batch, last, shuffle, schedule, position })
+        Ok(Batches { data, labels, data_desc, label_desc, batch, schedule, position })
     }
 
     /// The usual case: an array `data` and labels `softmax_label`.
     ///
     /// # Errors
     /// As [`Batches::new`].
-    pub fn labelled(
-        data: impl Into<HostTensor>,
-        labels: impl Into<HostTensor>,
-        batch: usize,
-    ) -> Result<Batches, DataError> {
-        Batches::new([("data", data.into())], [("softmax_label", labels.into())], batch)
+    pub fn labelled(data: impl ToHost, labels: impl ToHost, batch: usize) -> Result<Batches, DataError> {
+        let (data, labels) = (named([("data", data)])?, named([("softmax_label", labels)])?);
+        Batches::new(data, labels, batch)
     }
 
     /// Another order in every epoch, from a seed.
-    ///
-    /// # Errors
-    /// None that [`Batches::new`] has not found.
-    pub fn shuffle(self, seed: u64) -> Result<Batches, DataError> {
-        self.scheduled(None, Some(Shuffle::EachEpoch(seed)))
+    #[must_use]
+    pub fn shuffle(mut self, seed: u64) -> Batches {
+        self.schedule = self.schedule.with_shuffle(Shuffle::EachEpoch(seed));
+        self
     }
 
     /// What happens to the examples that whole batches leave over.
-    ///
-    /// # Errors
-    /// There are fewer examples than a batch has, and they are not filled up.
-    pub fn last(self, last: LastBatch) -> Result<Batches, DataError> {
-        self.scheduled(Some(last), None)
-    }
-
-    fn scheduled(mut self, last: Option<LastBatch>, shuffle: Option<Shuffle>) -> Result<Batches, DataError> {
-        self.last = last.unwrap_or(self.last);
-        self.shuffle = shuffle.unwrap_or(self.shuffle);
-        self.schedule =
-            Schedule::new("batches", self.schedule.examples(), self.batch, self.last, self.shuffle.clone())?;
-        Ok(self)
+    #[must_use]
+    pub fn last(mut self, last: LastBatch) -> Batches {
+        self.schedule = self.schedule.with_last(last);
+        self
     }
 
     pub fn examples(&self) -> usize {
@@ -194,8 +199,8 @@ mod tests {
         let last = epoch(&mut batches).last().unwrap().unwrap();
         assert_eq!((last.pad, last.examples(), last.index.clone()), (2, 2, vec![8, 9, 0, 1]));
         assert_eq!(last.data[0].to_vec::<f32>().unwrap(), [16., 17., 18., 19., 0., 1., 2., 3.]);
-        assert_eq!(labels(&mut ten().last(LastBatch::Discard).unwrap()), [[0., 1., 2., 3.], [4., 5., 6., 7.]]);
-        let mut roll = ten().last(LastBatch::RollOver).unwrap();
+        assert_eq!(labels(&mut ten().last(LastBatch::Discard)), [[0., 1., 2., 3.], [4., 5., 6., 7.]]);
+        let mut roll = ten().last(LastBatch::RollOver);
         assert_eq!(labels(&mut roll), [[0., 1., 2., 3.], [4., 5., 6., 7.]]);
         assert_eq!(labels(&mut roll), [[8., 9., 0., 1.], [2., 3., 4., 5.], [6., 7., 8., 9.]]);
         assert_eq!(labels(&mut roll), [[0., 1., 2., 3.], [4., 5., 6., 7.]]);
@@ -204,19 +209,19 @@ mod tests {
 
     #[test]
     fn epochs_differ_follow_from_the_seed_and_resume_anywhere() {
-        let mut batches = ten().shuffle(7).unwrap();
+        let mut batches = ten().shuffle(7);
         let (first, second) = (labels(&mut batches), labels(&mut batches));
         assert_ne!(first, second);
         for k in 0..=3u64 {
-            let mut again = ten().shuffle(7).unwrap();
+            let mut again = ten().shuffle(7);
             again.seek(Position::new(1, k)).unwrap();
             assert_eq!(again.position(), Position::new(1, k));
             assert_eq!(labels(&mut again), second[k as usize..]);
             assert_eq!(again.position(), Position::new(2, 0));
         }
-        assert_ne!(labels(&mut ten().shuffle(8).unwrap()), first);
+        assert_ne!(labels(&mut ten().shuffle(8)), first);
         // Data and labels stay together.
-        for batch in epoch(&mut ten().shuffle(3).unwrap()) {
+        for batch in epoch(&mut ten().shuffle(3)) {
             let batch = batch.unwrap();
             let (x, y) = (batch.data[0].to_vec::<f32>().unwrap(), batch.labels[0].to_vec::<f32>().unwrap());
             assert!(x.chunks(2).zip(&y).all(|(x, y)| x[0] == 2.0 * y));

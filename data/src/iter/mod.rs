@@ -13,7 +13,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use tensorc_runtime::HostTensor;
 
-pub use arrays::{Batches, NamedArray};
+pub use arrays::{Batches, NamedArray, ToHost};
 pub use loader::{DEFAULT_PREFETCH, Faults, Loader, LoaderBuilder, OnError};
 pub use schedule::{LastBatch, Schedule, Shuffle};
 
@@ -34,6 +34,20 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// A batch of which every example counts, without numbers of examples.
+    ///
+    /// # Errors
+    /// A tensor's bytes do not fill its shape.
+    pub fn new<T: ToHost>(
+        data: impl IntoIterator<Item = T>,
+        labels: impl IntoIterator<Item = T>,
+    ) -> Result<Batch, DataError> {
+        let host = |tensor: T| tensor.to_host().map_err(|e| DataError::source("batch", e));
+        let data = data.into_iter().map(host).collect::<Result<_, _>>()?;
+        let labels = labels.into_iter().map(host).collect::<Result<_, _>>()?;
+        Ok(Batch { data, labels, pad: 0, index: vec![] })
+    }
+
     /// Examples, those that fill it up included.
     pub fn size(&self) -> usize {
         self.data.first().and_then(|tensor| tensor.dims().first()).map_or(0, |n| *n as usize)

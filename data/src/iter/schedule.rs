@@ -94,6 +94,15 @@ impl Schedule {
         Ok(self)
     }
 
+    pub(super) fn with_shuffle(self, shuffle: Shuffle) -> Schedule {
+        Schedule { shuffle, orders: vec![], ..self }
+    }
+
+    /// There are enough examples for a batch.
+    pub(super) fn with_last(self, last: LastBatch) -> Schedule {
+        Schedule { last, ..self }
+    }
+
     pub fn examples(&self) -> usize {
         self.examples
     }

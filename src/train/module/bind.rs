@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tensorc_frontend::symbol::Symbol;
 use tensorc_runtime::Device;
 
-use super::{Input, Module};
+use super::Module;
+use crate::data::{DataDesc, DataIter};
 use crate::executor::{Executor, GradReq};
 use crate::ndarray::Runtime;
-use crate::train::Batches;
 use crate::{DType, Error};
 
 /// Types of data and labels and what is to be learned; [`ModuleBuilder::bind`] makes the module.
@@ -17,8 +17,8 @@ pub struct ModuleBuilder {
     rt: Runtime,
     symbol: Symbol,
     device: Device,
-    data: Vec<Input>,
-    labels: Vec<Input>,
+    data: Vec<DataDesc>,
+    labels: Vec<DataDesc>,
     fixed: Vec<String>,
     grad_req: GradReq,
     inputs_need_grad: bool,
@@ -40,25 +40,25 @@ impl ModuleBuilder {
 
     /// An argument of f32 that is data; its first extent is the batch size.
     pub fn data(mut self, name: &str, dims: &[u64]) -> Self {
-        self.data.push((name.to_owned(), DType::F32, dims.to_vec()));
+        self.data.push(DataDesc::new(name, DType::F32, dims));
         self
     }
 
     /// An argument of f32 that is a label.
     pub fn label(mut self, name: &str, dims: &[u64]) -> Self {
-        self.labels.push((name.to_owned(), DType::F32, dims.to_vec()));
+        self.labels.push(DataDesc::new(name, DType::F32, dims));
         self
     }
 
     /// The data and labels of these batches.
-    pub fn batches(mut self, batches: &Batches) -> Self {
-        self.data = batches.data_types();
-        self.labels = batches.label_types();
+    pub fn batches(mut self, batches: &dyn DataIter) -> Self {
+        self.data = batches.provide_data().to_vec();
+        self.labels = batches.provide_label().to_vec();
         self
     }
 
     /// Data and labels by name, element type and shape.
-    pub fn inputs(mut self, data: Vec<Input>, labels: Vec<Input>) -> Self {
+    pub fn inputs(mut self, data: Vec<DataDesc>, labels: Vec<DataDesc>) -> Self {
         (self.data, self.labels) = (data, labels);
         self
     }
@@ -101,17 +101,18 @@ impl ModuleBuilder {
     pub(super) fn bind_sharing(self, other: Option<&Module>) -> Result<Module, Error> {
         // Labels that the symbol does not use, as in prediction, are left out.
         let arguments = self.symbol.list_arguments();
-        let labels: Vec<Input> = self.labels.iter().filter(|(name, ..)| arguments.contains(name)).cloned().collect();
+        let labels = self.labels.into_iter().enumerate();
+        let labels: Vec<(usize, DataDesc)> = labels.filter(|(_, desc)| arguments.contains(&desc.name)).collect();
         let mut binder = Executor::simple_bind(&self.rt, &self.symbol).device(self.device);
-        for (name, dtype, dims) in self.data.iter().chain(&labels) {
-            binder = binder.shape(name, dims).dtype(name, *dtype);
+        for desc in self.data.iter().chain(labels.iter().map(|(_, desc)| desc)) {
+            binder = binder.shape(&desc.name, &desc.dims).dtype(&desc.name, desc.dtype);
         }
         binder = binder.grad_req(self.grad_req);
-        for (name, ..) in &labels {
-            binder = binder.grad_req_of(name, GradReq::Null);
+        for (_, desc) in &labels {
+            binder = binder.grad_req_of(&desc.name, GradReq::Null);
         }
-        for (name, ..) in &self.data {
-            binder = binder.grad_req_of(name, if self.inputs_need_grad { GradReq::Write } else { GradReq::Null });
+        for desc in &self.data {
+            binder = binder.grad_req_of(&desc.name, if self.inputs_need_grad { GradReq::Write } else { GradReq::Null });
         }
         for name in &self.fixed {
             binder = binder.grad_req_of(name, GradReq::Null);
@@ -152,7 +153,7 @@ impl Module {
     ///
     /// # Errors
     /// Shapes contradict each other, or a parameter of both would need two shapes.
-    pub fn sibling(&self, symbol: &Symbol, data: &[Input], labels: &[Input]) -> Result<Module, Error> {
+    pub fn sibling(&self, symbol: &Symbol, data: &[DataDesc], labels: &[DataDesc]) -> Result<Module, Error> {
         let builder = ModuleBuilder {
             rt: self.rt.clone(),
             symbol: symbol.clone(),

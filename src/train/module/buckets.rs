@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use tensorc_frontend::symbol::Symbol;
 
-use super::{Input, Module, ModuleBuilder};
+use super::{Module, ModuleBuilder};
 use crate::Error;
+use crate::data::DataDesc;
 
 type Make<'a> = dyn Fn(usize) -> Result<Network, Error> + 'a;
 
@@ -13,8 +14,8 @@ type Make<'a> = dyn Fn(usize) -> Result<Network, Error> + 'a;
 #[derive(Clone, Debug)]
 pub struct Network {
     pub symbol: Symbol,
-    pub data: Vec<Input>,
-    pub labels: Vec<Input>,
+    pub data: Vec<DataDesc>,
+    pub labels: Vec<DataDesc>,
 }
 
 /// One module for each size, made when it is first used. All share the parameters, the optimizer and the

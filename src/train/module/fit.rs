@@ -3,25 +3,31 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::Module;
 use super::progress::Progress;
+use super::step::Staged;
+use super::{Module, describe};
+use crate::data::{Batch, DataIter, HostTensor, Position};
+use crate::train::TrainError;
 use crate::train::metric::{self, Metric};
-use crate::train::{Batch, Batches};
 use crate::{Error, Tensor};
 
 /// What is called after each epoch.
 type OnEpoch<'a> = Box<dyn FnMut(&EpochReport) + 'a>;
+
+/// What is called after some batches.
+type OnBatches<'a> = Box<dyn FnMut(&Module, Position) -> Result<(), Error> + 'a>;
 
 /// How a module is trained.
 pub struct Fit<'a> {
     begin: u32,
     end: u32,
     metric: Box<dyn Metric>,
-    evaluate: Option<&'a mut Batches>,
+    evaluate: Option<&'a mut dyn DataIter>,
     checkpoint: Option<PathBuf>,
     progress: bool,
     step_by_step: bool,
     on_epoch: Option<OnEpoch<'a>>,
+    on_batches: Option<(u64, OnBatches<'a>)>,
 }
 
 /// What an epoch gave.
@@ -62,6 +68,7 @@ impl<'a> Fit<'a> {
             progress: true,
             step_by_step: false,
             on_epoch: None,
+            on_batches: None,
         }
     }
 
@@ -80,7 +87,7 @@ impl<'a> Fit<'a> {
 
     /// Batches to score after every epoch.
     #[must_use]
-    pub fn evaluate(mut self, batches: &'a mut Batches) -> Fit<'a> {
+    pub fn evaluate(mut self, batches: &'a mut dyn DataIter) -> Fit<'a> {
         self.evaluate = Some(batches);
         self
     }
@@ -112,14 +119,24 @@ impl<'a> Fit<'a> {
         self.on_epoch = Some(Box::new(f));
         self
     }
+
+    /// Called after every `count` batches of an epoch with the module and the position behind them: what it saves, with
+    /// that position, is what [`DataIter::seek`] takes up again.
+    #[must_use]
+    pub fn on_batches(mut self, count: u64, f: impl FnMut(&Module, Position) -> Result<(), Error> + 'a) -> Fit<'a> {
+        self.on_batches = Some((count.max(1), Box::new(f)));
+        self
+    }
 }
 
 impl Module {
-    /// Trains over epochs, and returns what the last one gave.
+    /// Trains over epochs, and returns what the last one gave. The first one begins where the batches stand.
+    ///
+    /// The next batch is taken and brought to the module's device while a step runs.
     ///
     /// # Errors
-    /// There is no optimizer, batches do not fit, or what computes fails.
-    pub fn fit(&mut self, batches: &mut Batches, mut fit: Fit<'_>) -> Result<Option<EpochReport>, Error> {
+    /// There is no optimizer, batches do not fit or cannot be read, or what computes fails.
+    pub fn fit(&mut self, batches: &mut dyn DataIter, mut fit: Fit<'_>) -> Result<Option<EpochReport>, Error> {
         let mut last = None;
         for epoch in fit.begin..fit.end {
             let report = self.epoch(epoch, batches, &mut fit)?;
@@ -135,36 +152,76 @@ impl Module {
         Ok(last)
     }
 
-    fn epoch(&mut self, epoch: u32, batches: &mut Batches, fit: &mut Fit<'_>) -> Result<EpochReport, Error> {
+    fn epoch(&mut self, epoch: u32, batches: &mut dyn DataIter, fit: &mut Fit<'_>) -> Result<EpochReport, Error> {
         let progress = Progress::new(fit.progress, epoch, batches);
         let (start, mut examples) = (Instant::now(), 0);
         fit.metric.reset();
-        for batch in batches.epoch() {
-            match fit.step_by_step {
-                true => {
-                    self.forward(&batch, true)?;
-                    self.backward(&[])?;
-                    self.update()?;
-                }
-                false => self.step(&batch)?,
-            }
-            self.measure(fit.metric.as_mut(), &batch)?;
+        let step = match fit.step_by_step {
+            true => Module::step_apart,
+            false => Module::step_staged,
+        };
+        self.each(batches, step, |module, batch, position| {
+            module.measure(fit.metric.as_mut(), batch)?;
             examples += batch.examples();
-            progress.advance(&batch, fit.metric.as_ref());
-        }
+            progress.advance(batch, fit.metric.as_ref());
+            match &mut fit.on_batches {
+                Some((count, call)) if position.batch.is_multiple_of(*count) => call(module, position),
+                _ => Ok(()),
+            }
+        })?;
         let train = fit.metric.values();
         let speed = examples as f64 / start.elapsed().as_secs_f64();
         progress.clear();
         let evaluation = match &mut fit.evaluate {
-            Some(held_out) => self.score(held_out, fit.metric.as_mut())?,
+            Some(held_out) => self.score(&mut **held_out, fit.metric.as_mut())?,
             None => vec![],
         };
         Ok(EpochReport { epoch, train, evaluation, speed })
     }
 
+    /// Runs `compute` for every batch that is left of an epoch, and `after` with the batch and the position behind it.
+    /// While a batch is computed, the next one is taken and staged.
+    fn each(
+        &mut self,
+        batches: &mut dyn DataIter,
+        compute: fn(&mut Module, &[Staged]) -> Result<(), Error>,
+        mut after: impl FnMut(&mut Module, &Batch, Position) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.check(batches)?;
+        let mut upcoming = self.upcoming(batches)?;
+        while let Some((batch, staged)) = upcoming {
+            compute(self, &staged)?;
+            drop(staged);
+            let behind = batches.position();
+            let next = self.upcoming(batches);
+            after(self, &batch, behind)?;
+            upcoming = next?;
+        }
+        Ok(batches.reset()?)
+    }
+
+    fn upcoming(&self, batches: &mut dyn DataIter) -> Result<Option<(Batch, Vec<Staged>)>, Error> {
+        let Some(batch) = batches.next()? else { return Ok(None) };
+        let staged = self.stage(&batch)?;
+        Ok(Some((batch, staged)))
+    }
+
+    /// Whether batches have the data and labels that the module takes, in the places where it takes them.
+    fn check(&self, batches: &dyn DataIter) -> Result<(), Error> {
+        let (data, labels) = (batches.provide_data(), batches.provide_label());
+        match data == self.data && self.labels.iter().all(|(at, desc)| labels.get(*at) == Some(desc)) {
+            true => Ok(()),
+            false => {
+                let (expected, found) = (describe(self.inputs()), describe(data.iter().chain(labels)));
+                Err(TrainError::Inputs { expected, found }.into())
+            }
+        }
+    }
+
     /// Takes the outputs for a batch into a metric. What fills up a last batch does not count.
     fn measure(&self, metric: &mut dyn Metric, batch: &Batch) -> Result<(), Error> {
-        let labels = batch.labels.iter().map(|tensor| unpadded(tensor, batch)).collect::<Result<Vec<_>, _>>()?;
+        let label = |tensor: &HostTensor| unpadded(&Tensor::try_from(tensor)?, batch);
+        let labels = batch.labels.iter().map(label).collect::<Result<Vec<_>, _>>()?;
         metric.update(&labels, &self.output_tensors(batch)?)
     }
 
@@ -177,12 +234,9 @@ impl Module {
     ///
     /// # Errors
     /// The batches or the metric do not fit.
-    pub fn score(&mut self, batches: &mut Batches, metric: &mut dyn Metric) -> Result<Vec<(String, f64)>, Error> {
+    pub fn score(&mut self, batches: &mut dyn DataIter, metric: &mut dyn Metric) -> Result<Vec<(String, f64)>, Error> {
         metric.reset();
-        for batch in batches.epoch() {
-            self.forward(&batch, false)?;
-            self.measure(metric, &batch)?;
-        }
+        self.each(batches, infer, |module, batch, _| module.measure(metric, batch))?;
         Ok(metric.values())
     }
 
@@ -190,15 +244,20 @@ impl Module {
     ///
     /// # Errors
     /// The batches do not fit.
-    pub fn predict(&mut self, batches: &mut Batches) -> Result<Vec<Tensor>, Error> {
+    pub fn predict(&mut self, batches: &mut dyn DataIter) -> Result<Vec<Tensor>, Error> {
         let mut parts: Vec<Vec<Tensor>> = vec![];
-        for batch in batches.epoch() {
-            self.forward(&batch, false)?;
-            parts.push(self.output_tensors(&batch)?);
-        }
+        self.each(batches, infer, |module, batch, _| {
+            parts.push(module.output_tensors(batch)?);
+            Ok(())
+        })?;
         let outputs = parts.first().map_or(0, Vec::len);
         (0..outputs).map(|i| joined(parts.iter().map(|part| &part[i]))).collect()
     }
+}
+
+fn infer(module: &mut Module, staged: &[Staged]) -> Result<(), Error> {
+    module.forward_staged(staged, false)?;
+    Ok(())
 }
 
 /// The part of an array that belongs to examples which do not fill up the batch. The first axis counts

@@ -4,7 +4,8 @@
 //! # fn main() -> Result<(), tensorc::Error> {
 //! use tensorc::ndarray::{Runtime, RuntimeOptions};
 //! use tensorc::symbol::{Symbol, op};
-//! use tensorc::train::{Batches, Fit, Initializer, Module, Optimizer, read_idx};
+//! use tensorc::data::Batches;
+//! use tensorc::train::{Fit, Initializer, Module, Optimizer, read_idx};
 //!
 //! let images = read_idx("train-images-idx3-ubyte")?.to_scaled(0.0, 1.0 / 255.0)?;
 //! let mut train = Batches::labelled(images, read_idx("train-labels-idx1-ubyte")?.to_scaled(0.0, 1.0)?, 64)?.shuffle(1);
@@ -30,7 +31,6 @@ mod fit;
 mod progress;
 mod step;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tensorc_frontend::symbol::Symbol;
@@ -42,9 +42,10 @@ pub use checkpoint::{Params, load_checkpoint};
 pub use fit::{EpochReport, Fit};
 
 use super::{Initializer, Optimizer, TrainError, Updater, Variable};
+use crate::data::DataDesc;
 use crate::executor::{Executor, GradReq};
 use crate::ndarray::{NDArray, Runtime};
-use crate::{DType, Error, Tensor};
+use crate::{Error, Tensor};
 
 /// A symbol bound to arrays, with what updates its parameters.
 ///
@@ -53,8 +54,9 @@ pub struct Module {
     rt: Runtime,
     symbol: Symbol,
     device: Device,
-    data: Vec<Input>,
-    labels: Vec<Input>,
+    data: Vec<DataDesc>,
+    /// Labels that the symbol uses, with their places among those of a batch.
+    labels: Vec<(usize, DataDesc)>,
     fixed: Vec<String>,
     grad_req: GradReq,
     inputs_need_grad: bool,
@@ -63,9 +65,6 @@ pub struct Module {
     updater: Arc<Mutex<Option<Updater>>>,
     fused: Option<step::Fused>,
 }
-
-/// An argument that every batch gives anew: its name, element type and shape, batch size first.
-pub type Input = (String, DType, Vec<u64>);
 
 impl Module {
     /// Begins to bind a symbol.
@@ -88,11 +87,11 @@ impl Module {
 
     /// Examples in a batch.
     pub fn batch_size(&self) -> u64 {
-        self.data.first().and_then(|(_, _, dims)| dims.first().copied()).unwrap_or(1)
+        self.data.first().and_then(|desc| desc.dims.first().copied()).unwrap_or(1)
     }
 
     fn is_input(&self, name: &str) -> bool {
-        self.data.iter().chain(&self.labels).any(|(input, ..)| input == name)
+        self.inputs().any(|input| input.name == name)
     }
 
     /// Names and arrays of the parameters, in the symbol's order.
@@ -197,10 +196,16 @@ impl Module {
         }
     }
 
-    /// Names and types of the data and labels of a batch.
-    pub fn inputs(&self) -> BTreeMap<&str, (DType, &[u64])> {
-        self.data.iter().chain(&self.labels).map(|(name, dtype, dims)| (name.as_str(), (*dtype, &dims[..]))).collect()
+    /// What every batch gives anew: data, and the labels that the symbol uses.
+    pub fn inputs(&self) -> impl Iterator<Item = &DataDesc> {
+        self.data.iter().chain(self.labels.iter().map(|(_, desc)| desc))
     }
+}
+
+/// Arrays as messages name them.
+fn describe<'a>(descs: impl IntoIterator<Item = &'a DataDesc>) -> String {
+    let one = |desc: &DataDesc| format!("{} {}{:?}", desc.name, desc.dtype, desc.dims);
+    descs.into_iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 fn no_optimizer() -> Error {

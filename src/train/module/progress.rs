@@ -5,20 +5,24 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::train::{Batch, Batches, Metric};
+use crate::data::{Batch, DataIter};
+use crate::train::Metric;
 
 /// Nothing if standard error is no terminal.
 pub struct Progress(Option<ProgressBar>);
 
 const LINE: &str = "{prefix} {bar:30} {pos}/{len} {per_sec}, {eta} left{msg}";
+/// Where the length of an epoch is not known.
+const ENDLESS: &str = "{prefix} {spinner} {pos} {per_sec}{msg}";
 
 impl Progress {
-    pub fn new(wanted: bool, epoch: u32, batches: &Batches) -> Progress {
+    pub fn new(wanted: bool, epoch: u32, batches: &dyn DataIter) -> Progress {
         if !wanted || !std::io::stderr().is_terminal() {
             return Progress(None);
         }
-        let bar = ProgressBar::new((batches.len() * batches.batch_size()) as u64);
-        bar.set_style(ProgressStyle::with_template(LINE).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let left = batches.batches().map(|n| n.saturating_sub(batches.position().batch) * batches.batch_size() as u64);
+        let (bar, line) = left.map_or((ProgressBar::no_length(), ENDLESS), |n| (ProgressBar::new(n), LINE));
+        bar.set_style(ProgressStyle::with_template(line).unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_prefix(format!("epoch {}", epoch + 1));
         bar.enable_steady_tick(Duration::from_millis(500));
         Progress(Some(bar))

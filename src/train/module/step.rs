@@ -2,12 +2,20 @@
 
 use std::sync::PoisonError;
 
-use super::{Module, no_optimizer};
-use crate::Error;
+use super::{Module, describe, no_optimizer};
+use crate::data::{Batch, DataDesc, HostTensor};
 use crate::executor::{FusedStep, GradReq};
 use crate::ndarray::NDArray;
 use crate::train::optimizer::FusedUpdate;
-use crate::train::{Batch, Optimizer, Updater};
+use crate::train::{Optimizer, Updater};
+use crate::{Error, Tensor};
+
+/// An input of a batch on its way.
+pub(super) enum Staged {
+    Host(Tensor),
+    /// In the memory of the device, or being copied there.
+    Device(NDArray),
+}
 
 /// The plan of a whole step, and the optimizer whose constants it holds.
 pub(super) struct Fused {
@@ -24,16 +32,38 @@ impl Fused {
 }
 
 impl Module {
-    /// Copies a batch to the arguments it is for.
+    /// Copies a batch to the arguments it is for. Returns before that is done; a tensor of the batch is kept until then.
     ///
     /// # Errors
     /// The batch has another type or shape than the module was bound to.
     pub fn feed(&self, batch: &Batch) -> Result<(), Error> {
-        let data = self.data.iter().zip(&batch.data);
-        let labels = self.labels.iter().zip(&batch.labels);
-        for ((name, ..), tensor) in data.chain(labels) {
-            let argument = self.executor.argument(name)?;
-            self.rt.from_tensor(tensor, argument.device())?.copy_into(argument)?;
+        self.take(&self.stage(batch)?)
+    }
+
+    /// Begins to bring a batch to the module's device, whatever that is doing.
+    pub(super) fn stage(&self, batch: &Batch) -> Result<Vec<Staged>, Error> {
+        let labels = self.labels.iter().map(|(at, desc)| (batch.labels.get(*at), desc));
+        let tensors = self.data.iter().enumerate().map(|(at, desc)| (batch.data.get(at), desc)).chain(labels);
+        let stage = |(tensor, desc): (Option<&HostTensor>, &DataDesc)| {
+            let missing = || Error::MissingInput { name: desc.name.clone(), expected: describe(self.inputs()) };
+            let tensor = Tensor::try_from(tensor.ok_or_else(missing)?)?;
+            let argument = self.executor.argument(&desc.name)?;
+            match self.rt.space().is_driven(argument.device()) {
+                true => Ok(Staged::Device(self.rt.from_tensor(&tensor, argument.device())?)),
+                false => Ok(Staged::Host(tensor)),
+            }
+        };
+        tensors.map(stage).collect()
+    }
+
+    /// Lets what was staged be the arguments.
+    fn take(&self, staged: &[Staged]) -> Result<(), Error> {
+        for (input, staged) in self.inputs().zip(staged) {
+            let argument = self.executor.argument(&input.name)?;
+            match staged {
+                Staged::Host(tensor) => argument.assign(tensor)?,
+                Staged::Device(array) => array.copy_into(argument)?,
+            }
         }
         Ok(())
     }
@@ -43,7 +73,11 @@ impl Module {
     /// # Errors
     /// As [`Module::feed`], or the graph does not compile.
     pub fn forward(&mut self, batch: &Batch, training: bool) -> Result<&[NDArray], Error> {
-        self.feed(batch)?;
+        self.forward_staged(&self.stage(batch)?, training)
+    }
+
+    pub(super) fn forward_staged(&mut self, staged: &[Staged], training: bool) -> Result<&[NDArray], Error> {
+        self.take(staged)?;
         self.executor.forward(training)
     }
 
@@ -82,12 +116,22 @@ impl Module {
     /// # Errors
     /// As those of the three.
     pub fn step(&mut self, batch: &Batch) -> Result<(), Error> {
+        let staged = self.stage(batch)?;
+        self.step_staged(&staged)
+    }
+
+    /// [`Module::forward`], [`Module::backward`] and [`Module::update`].
+    pub(super) fn step_apart(&mut self, staged: &[Staged]) -> Result<(), Error> {
+        self.forward_staged(staged, true)?;
+        self.backward(&[])?;
+        self.update()
+    }
+
+    pub(super) fn step_staged(&mut self, staged: &[Staged]) -> Result<(), Error> {
         if self.inputs_need_grad || self.grad_req != GradReq::Write {
-            self.forward(batch, true)?;
-            self.backward(&[])?;
-            return self.update();
+            return self.step_apart(staged);
         }
-        self.feed(batch)?;
+        self.take(staged)?;
         let shared = self.updater.clone();
         let mut updater = shared.lock().unwrap_or_else(PoisonError::into_inner);
         let updater = updater.as_mut().ok_or_else(no_optimizer)?;

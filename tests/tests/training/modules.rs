@@ -4,10 +4,13 @@ use std::fs::File;
 use std::path::Path;
 
 use tensorc::Tensor;
+use tensorc::data::iter::epoch;
+use tensorc::data::{Batch, Batches, DataDesc, DataIter, Position};
 use tensorc::executor::GradReq;
+
 use tensorc::symbol::{Symbol, name_scope, op};
 use tensorc::train::metric::{self, Accuracy};
-use tensorc::train::{Batches, Buckets, Fit, Initializer, Module, Network, Optimizer, load_checkpoint};
+use tensorc::train::{Buckets, Fit, Initializer, Module, Network, Optimizer, load_checkpoint};
 
 use super::runtime;
 
@@ -60,7 +63,8 @@ fn a_module_learns_digits() {
     // 397 held-out digits: the last batch is filled up, which neither counts nor is returned.
     let scores = module.predict(&mut test).unwrap().remove(0);
     assert_eq!(scores.dims(), [397, 10]);
-    let labels: Vec<f32> = test.epoch().flat_map(|b| b.labels[0].to_f32().unwrap()).take(397).collect();
+    let labels: Vec<f32> =
+        epoch(&mut test).flat_map(|b| b.unwrap().labels[0].to_vec::<f32>().unwrap()).take(397).collect();
     let mut again = Accuracy::default();
     metric::Metric::update(&mut again, &[Tensor::from_f32(&[397], &labels).unwrap()], &[scores]).unwrap();
     assert_eq!(metric::Metric::values(&again)[0].1, accuracy);
@@ -90,7 +94,7 @@ fn ways_to_train_agree() {
     module.init_optimizer(Optimizer::sgd(0.2, 0.9)).unwrap();
     module.load_optimizer_states(&prefix, 2).unwrap();
     let mut rest = train.clone();
-    rest.set_epoch(2);
+    rest.seek(Position::new(2, 0)).unwrap();
     module.fit(&mut rest, Fit::epochs(3).begin(2).quiet()).unwrap();
     assert_eq!(module.params().unwrap(), whole);
     for file in ["-symbol.json", "-0001.params", "-0002.params", "-0001.states", "-0002.states"] {
@@ -105,7 +109,7 @@ fn fixed_parameters_stay_and_gradients_of_data_are_there() {
     let builder = Module::of(&rt, &perceptron()).batches(&train).fixed(["fc1_weight"]).inputs_need_grad();
     let mut module = builder.bind().unwrap();
     module.init_params(&Initializer::uniform(0.1)).unwrap();
-    let wrong = module.step(&train.epoch().next().unwrap()).unwrap_err();
+    let wrong = module.step(&train.next().unwrap().unwrap()).unwrap_err();
     assert_eq!(wrong.to_string(), "optimizer: there is none; `init_optimizer` sets it");
     module.init_optimizer(Optimizer::adam(0.01)).unwrap();
     let before = module.params().unwrap();
@@ -133,8 +137,8 @@ fn buckets_share_what_they_learn() {
         let f32 = tensorc::DType::F32;
         Ok(Network {
             symbol,
-            data: vec![("data".into(), f32, vec![4, length as u64, 3])],
-            labels: vec![("out_label".into(), f32, vec![4, 2])],
+            data: vec![DataDesc::new("data", f32, &[4, length as u64, 3])],
+            labels: vec![DataDesc::new("out_label", f32, &[4, 2])],
         })
     };
     let rt = runtime();
@@ -148,7 +152,7 @@ fn buckets_share_what_they_learn() {
         let x = rt.normal(&[4, length, 3], tensorc::DType::F32, 0.0, 0.5).unwrap();
         // What is to be learned: the sums of the first and the second feature.
         let y = x.sum(&[1], false).unwrap().slice(&[tensorc::ndarray::Slice::ALL, (0..2).into()]).unwrap();
-        tensorc::train::Batch { data: vec![x.to_tensor().unwrap()], labels: vec![y.to_tensor().unwrap()], pad: 0 }
+        Batch::new([x.to_tensor().unwrap()], [y.to_tensor().unwrap()]).unwrap()
     };
     for i in 0..240 {
         let length = [5, 2, 3][i % 3];

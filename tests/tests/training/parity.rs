@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 use tensorc::Tensor;
+use tensorc::data::Batch;
 use tensorc::symbol::Symbol;
-use tensorc::train::{Batch, Module, Optimizer, Params};
+use tensorc::train::{Module, Optimizer, Params};
 
 use super::runtime;
 
@@ -46,8 +47,7 @@ impl Run {
         let mut file = arrays(&folder.join("batches.npz"));
         let mut take = |name: String| file.remove(&name).unwrap_or_else(|| panic!("no {name} in {}", folder.display()));
         let steps = config["steps"].as_u64().unwrap();
-        let batch =
-            |i: u64| Batch { data: vec![take(format!("data_{i}"))], labels: vec![take(format!("label_{i}"))], pad: 0 };
+        let batch = |i: u64| Batch::new([take(format!("data_{i}"))], [take(format!("label_{i}"))]).unwrap();
         let batches = (0..steps).map(batch).collect();
         let losses = arrays(&folder.join("losses.npz")).remove("losses").unwrap();
         let losses = losses.bytes().as_chunks().0.iter().map(|b| f64::from_le_bytes(*b)).collect();
@@ -74,7 +74,8 @@ impl Run {
         let (mut module, mut steady) = (self.module(), true);
         for (i, (batch, expected)) in self.batches.iter().zip(&self.losses).enumerate() {
             step(&mut module, batch);
-            let loss = cross_entropy(&module.outputs()[0].to_tensor().unwrap(), &batch.labels[0]);
+            let loss =
+                cross_entropy(&module.outputs()[0].to_tensor().unwrap(), &Tensor::try_from(&batch.labels[0]).unwrap());
             let error = (loss - expected).abs() / expected;
             // From here on MXNet's own losses move by up to 0.7 % if the initial parameters are changed by a
             // ten-millionth: a unit of a batch of eight passes its kink.
