@@ -17,7 +17,7 @@ const NEAR_READ: usize = 1 << 16;
 const FAR_READ: usize = 1 << 9;
 
 /// The longest jump forward that counts as close.
-const NEAR: u64 = 1 << 12;
+const NEAR: u64 = walk::SHORT;
 
 /// A file of records that many threads may read at once.
 #[derive(Debug)]
@@ -113,17 +113,13 @@ impl Source for Window<'_> {
         }
         let want = left.min(want as u64);
         if at < self.base || at + want > self.end_of_bytes() {
-            let near = at >= self.base && at <= self.end_of_bytes() + NEAR;
+            let near = at + NEAR_READ as u64 >= self.base && at <= self.end_of_bytes() + NEAR;
             let length = want.max(if near { NEAR_READ } else { FAR_READ } as u64).min(left);
             self.base = at;
             self.bytes.resize(length as usize, 0);
             self.of.file.read_exact_at(&mut self.bytes, at)?;
         }
         Ok(&self.bytes[(at - self.base) as usize..])
-    }
-
-    fn holds(&self, at: u64, length: u64) -> bool {
-        at >= self.base && at + length <= self.end_of_bytes()
     }
 
     fn end(&self) -> u64 {
@@ -187,7 +183,7 @@ impl RecordFile {
         self.file.read_exact_at(&mut bytes, offset)?;
         let header = Self::head(&mut bytes.as_slice(), 0)?;
         if header.part != Part::Whole {
-            let stored = walk::extent(&mut self.window(), offset, Depth::Headers)?.stored;
+            let stored = walk::extent(&mut self.window(), offset, Depth::Headers { longest: u64::MAX })?.stored;
             self.fill(payload, stored as usize, offset)?;
             return walk::decode_in_place(payload);
         }
@@ -214,8 +210,8 @@ impl RecordFile {
     /// forward to heads of records, so that adjoining ranges have no record in common and leave none out.
     ///
     /// This reads headers and jumps over what is between them. Damage is noted and passed over, which takes time linear
-    /// in its length. A wrong length that leads to another head exactly is only noticed for short records; reading the
-    /// record is an error then.
+    /// in its length. What is not noticed is damage inside of a payload, and a wrong length that is not longer than a
+    /// record before it and leads to another head exactly; reading the record is an error then.
     ///
     /// # Errors
     /// Reading fails.
@@ -228,14 +224,15 @@ impl RecordFile {
     fn scan_into(&self, range: Range<u64>, scan: &mut Scan) -> io::Result<()> {
         let mut window = self.window();
         let (begin, end) = (self.bound(&mut window, range.start)?, self.bound(&mut window, range.end)?);
-        let mut at = begin;
+        let (mut at, mut longest) = (begin, 0);
         while at < end {
-            match walk::extent(&mut window, at, Depth::Headers) {
+            match walk::extent(&mut window, at, Depth::Headers { longest }) {
                 // The range ends with a head, which this record must not contain.
                 Ok(extent) if at + extent.stored <= end => {
                     scan.records.try_reserve(1)?;
                     scan.records.push(Stored { offset: at, length: extent.stored as u32 });
                     at += extent.stored;
+                    longest = longest.max(extent.stored);
                 }
                 Err(Stop::Io(error)) => return Err(error),
                 Ok(_) | Err(Stop::Fault { .. }) => {

@@ -51,6 +51,8 @@ pub(super) enum Fault {
     Order(Part),
     /// A part begins inside of another one, whose length is therefore wrong.
     Inside,
+    /// A part of this many bytes, no multiple of four, which is not the last one.
+    Uneven(u32),
     /// The parts together are longer than a record can be.
     Length,
     /// The file ends inside of a header.
@@ -69,6 +71,9 @@ impl From<Fault> for Cause {
             Fault::Order(Part::Whole | Part::First) => Cause::Format("the last part of a record is missing".into()),
             Fault::Order(part) => Cause::Format(format!("a part of kind {} where a record should begin", part as u32)),
             Fault::Inside => Cause::Format("another part begins before the end that a header tells".into()),
+            Fault::Uneven(length) => {
+                Cause::Format(format!("a part of {length} bytes, no multiple of 4, before another"))
+            }
             Fault::Length => Cause::Format(format!("a record longer than {MAX_PAYLOAD} bytes")),
             Fault::NoHeader => Cause::Truncated { what: "a record's header" },
             Fault::NoBody => Cause::Truncated { what: "a record" },

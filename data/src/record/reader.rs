@@ -65,10 +65,6 @@ impl<R: Read> Source for Kept<R> {
         Ok(self.buffer[self.start..self.end].get(skip..).unwrap_or_default())
     }
 
-    fn holds(&self, at: u64, length: u64) -> bool {
-        at + length <= self.base + (self.end - self.start) as u64
-    }
-
     fn end(&self) -> u64 {
         if self.ended { self.base + (self.end - self.start) as u64 } else { u64::MAX }
     }

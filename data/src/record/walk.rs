@@ -10,9 +10,6 @@ pub(super) trait Source {
     /// Bytes from position `at` on: `want` or more, unless the source ends before.
     fn bytes(&mut self, at: u64, want: usize) -> io::Result<&[u8]>;
 
-    /// Whether the bytes are at hand without reading.
-    fn holds(&self, at: u64, length: u64) -> bool;
-
     /// Where the source ends, or `u64::MAX` while this is unknown.
     fn end(&self) -> u64;
 
@@ -23,10 +20,6 @@ pub(super) trait Source {
 impl Source for &[u8] {
     fn bytes(&mut self, at: u64, _want: usize) -> io::Result<&[u8]> {
         Ok(usize::try_from(at).ok().and_then(|at| self.get(at..)).unwrap_or_default())
-    }
-
-    fn holds(&self, at: u64, length: u64) -> bool {
-        at.saturating_add(length) <= self.end()
     }
 
     fn end(&self) -> u64 {
@@ -64,10 +57,20 @@ impl From<Stop> for Cause {
 /// Which bodies of parts are searched for heads of other parts, which only a wrong length can put there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Depth {
-    /// Those that the source holds anyway.
-    Headers,
+    /// Short ones, which cost little, and those longer than `longest`, the longest record found so far: a length that
+    /// is wrong mostly stands out.
+    Headers { longest: u64 },
     /// All; a source of unknown end needs this.
     Bodies,
+}
+
+/// Bytes of the longest body that counts as short.
+pub(super) const SHORT: u64 = 1 << 12;
+
+impl Depth {
+    fn jumps_over(self, length: u64) -> bool {
+        matches!(self, Depth::Headers { longest } if length > SHORT && length <= longest)
+    }
 }
 
 /// What a search for a magic number meets first.
@@ -114,20 +117,25 @@ pub(super) fn extent(source: &mut impl Source, head: u64, depth: Depth) -> Resul
             let resume = if parts == 0 { at + ALIGN } else { at };
             return Err(stop(Fault::Order(header.part), resume));
         }
+        if !header.part.ends() && u64::from(header.length) != header.padded() {
+            return Err(stop(Fault::Uneven(header.length), at + ALIGN));
+        }
         payload += u64::from(header.length) + if parts == 0 { 0 } else { ALIGN };
         if payload > MAX_PAYLOAD as u64 {
             return Err(stop(Fault::Length, at + ALIGN));
         }
         let body = at + HEADER as u64;
         let end = body + header.padded();
-        if depth == Depth::Bodies || source.holds(body, header.padded()) {
+        if depth.jumps_over(header.padded()) {
+            if end > source.end() {
+                return Err(stop(Fault::NoBody, body));
+            }
+        } else {
             match search(source, body, end)? {
                 Search::Magic(inside) => return Err(stop(Fault::Inside, inside)),
                 Search::End(end) => return Err(stop(Fault::NoBody, end.next_multiple_of(ALIGN))),
                 Search::Nothing => {}
             }
-        } else if end > source.end() {
-            return Err(stop(Fault::NoBody, body));
         }
         parts += 1;
         at = end;
