@@ -1,4 +1,5 @@
 //! RecordIO: the bytes of records, headers, indices and lists, and the errors of files that are wrong.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::io::Write;

@@ -1,5 +1,6 @@
 //! Parts of sets of records: whatever the files, sizes and number of parts, each record is in the part that the rule
 //! gives, and in no other.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -42,8 +43,11 @@ fn write_file(folder: &Path, number: usize, draws: &mut Draws) -> Written {
         written.records.insert(offset as u64, payload);
     }
     written.size = out.len() as u64;
-    fs::write(at("rec"), out).unwrap();
-    fs::write(at("idx"), index).unwrap();
+    for (ending, bytes) in [("rec", out), ("idx", index.into_bytes())] {
+        // Some file systems wait for the disk when an old file is emptied and written anew.
+        drop(fs::remove_file(at(ending)));
+        fs::write(at(ending), bytes).unwrap();
+    }
     written
 }
 
