@@ -8,6 +8,8 @@ mod dataset;
 mod draws;
 mod error;
 pub mod iter;
+pub mod list;
+pub mod record;
 
 pub use dataset::{DataDesc, Dataset, Sample};
 pub use draws::Draws;
