@@ -28,6 +28,13 @@ fn time(files: &[Vec<u8>], mut work: impl FnMut(&[u8], Draws) -> Outcome<()>) ->
     Ok(best)
 }
 
+/// A tensor in memory that is aligned for every type.
+fn slot<'a>(dtype: DType, dims: &'a [u64], values: &'a mut [f32]) -> TensorMut<'a> {
+    let bytes = values.len() * dtype.size();
+    let data = TensorMut::from_slice(dims, values).data;
+    TensorMut::new(dtype, dims, &mut data[..bytes])
+}
+
 /// The stages from a file to a tensor of 3×224×224, one after the other and all together.
 fn stages(what: &str, files: &[Vec<u8>], options: AugmentOptions, dtype: DType) -> Outcome<()> {
     let normalise = match dtype {
@@ -58,17 +65,11 @@ fn stages(what: &str, files: &[Vec<u8>], options: AugmentOptions, dtype: DType) 
         Ok(())
     })?;
     let output = augmenter.augment_image(&image, &mut Draws::new(1, 2, 3), &mut work)?.clone();
-    let mut slot = || -> Outcome<TensorMut<'_>> {
-        let mut tensor = TensorMut::from_slice(&dims, &mut values);
-        tensor.dtype = dtype;
-        let bytes = tensor.data.len() / 4 * dtype.size();
-        tensor.data = &mut tensor.data[..bytes];
-        Ok(tensor)
-    };
-    let normalised = time(files, |_, mut draws| Ok(normaliser.run(&output, &mut draws, &mut slot()?)?))?;
+    let normalised =
+        time(files, |_, mut draws| Ok(normaliser.run(&output, &mut draws, &mut slot(dtype, &dims, &mut values))?))?;
     let total = time(files, |file, mut draws| {
         let image = augmenter.augment(file, &mut draws, &mut work)?;
-        Ok(normaliser.run(image, &mut draws, &mut slot()?)?)
+        Ok(normaliser.run(image, &mut draws, &mut slot(dtype, &dims, &mut values))?)
     })?;
     println!("{what}: decode {decode:.4} ms, crop and resize {augment:.4} ms, normalise {normalised:.4} ms");
     println!("{what}: all {total:.4} ms, {:.0} images/s", 1e3 / total);

@@ -215,7 +215,7 @@ impl Normaliser {
                 self.write_floats(image, drawn, values);
             }
             DType::I8 => self.write_signed(image, drawn.mirror, out.data),
-            _ => self.write(image, drawn.mirror, out.data, |_, value, _| value),
+            _ => write(image, self.layout, drawn.mirror, out.data, |_| |value, _| value),
         }
         Ok(())
     }
@@ -254,82 +254,103 @@ impl Normaliser {
         let factors = deviations.map(|std| drawn.contrast / std);
         let offsets = deviations.map(|std| drawn.illumination / std);
         if let Some(mean) = &self.mean {
-            let value = |channel: usize, value: u8, at: usize| {
-                (f32::from(value) - mean.values[at]) * factors[channel] + offsets[channel]
-            };
-            return self.write(image, drawn.mirror, out, value);
+            write(image, self.layout, drawn.mirror, out, |channel| {
+                let (factor, offset) = (factors[channel], offsets[channel]);
+                move |value, at: usize| (f32::from(value) - mean.values[at]) * factor + offset
+            });
+        } else {
+            let means = self.options.means().map(|(_, mean)| mean as f32);
+            write(image, self.layout, drawn.mirror, out, |channel| {
+                let (mean, factor, offset) = (means[channel], factors[channel], offsets[channel]);
+                move |value, _| (f32::from(value) - mean) * factor + offset
+            });
         }
-        let means = self.options.means().map(|(_, mean)| mean as f32);
-        let tables: [[f32; 256]; 4] = std::array::from_fn(|channel| {
-            std::array::from_fn(|value| (value as f32 - means[channel]) * factors[channel] + offsets[channel])
-        });
-        self.write(image, drawn.mirror, out, |channel, value, _| tables[channel][usize::from(value)]);
     }
 
     fn write_signed(&self, image: &Image, mirror: bool, out: &mut [u8]) {
-        let shifted = |value: u8, mean: f32| (f32::from(value) - mean.round()).clamp(-128.0, 127.0) as i8 as u8;
+        // Greater means than these leave nothing of any byte.
+        let whole = |mean: f32| mean.round().clamp(-512.0, 512.0) as i16;
+        let shifted = |value: u8, mean: i16| (i16::from(value) - mean).clamp(-128, 127) as u8;
         if let Some(mean) = &self.mean {
-            return self.write(image, mirror, out, |_, value, at| shifted(value, mean.values[at]));
-        }
-        let means = self.options.means().map(|(_, mean)| mean as f32);
-        let tables: [[u8; 256]; 4] =
-            std::array::from_fn(|channel| std::array::from_fn(|value| shifted(value as u8, means[channel])));
-        self.write(image, mirror, out, |channel, value, _| tables[channel][usize::from(value)]);
-    }
-
-    /// Writes each value as a function of its channel, the byte and its number in the image.
-    fn write<T: Copy>(&self, image: &Image, mirror: bool, out: &mut [T], value: impl Fn(usize, u8, usize) -> T) {
-        match image.channels() {
-            1 => write_channels::<1, T>(image, self.layout, mirror, out, value),
-            3 => write_channels::<3, T>(image, self.layout, mirror, out, value),
-            _ => write_channels::<4, T>(image, self.layout, mirror, out, value),
+            write(image, self.layout, mirror, out, |_| |value, at: usize| shifted(value, whole(mean.values[at])));
+        } else {
+            let means = self.options.means().map(|(_, mean)| whole(mean as f32));
+            write(image, self.layout, mirror, out, |channel| {
+                let mean = means[channel];
+                move |value, _| shifted(value, mean)
+            });
         }
     }
 }
 
-fn write_channels<const C: usize, T: Copy>(
-    image: &Image,
+/// Writes each value as a function of the byte and its number in the image; there is one function for each channel.
+fn write<T: Copy, V, F>(image: &Image, layout: Layout, mirror: bool, out: &mut [T], value: F)
+where
+    V: Fn(u8, usize) -> T,
+    F: Fn(usize) -> V,
+{
+    pulp::Arch::new().dispatch(Write { image, layout, mirror, out, value });
+}
+
+/// The loop of [`write`], compiled for the instructions that the machine has: taking channels apart is slow without
+/// shuffles of bytes.
+struct Write<'a, T, F> {
+    image: &'a Image,
     layout: Layout,
     mirror: bool,
-    out: &mut [T],
-    value: impl Fn(usize, u8, usize) -> T,
-) {
-    let width = image.width() as usize;
-    let plane = width * image.height() as usize;
-    for (y, row) in image.pixels().chunks_exact(width * C).enumerate() {
-        let (row, first) = (row.as_chunks::<C>().0, y * width);
-        match layout {
-            Layout::Chw => {
-                for channel in 0..C {
-                    let start = channel * plane + first;
-                    let to = out[start..start + width].iter_mut();
-                    let from = row
-                        .iter()
-                        .enumerate()
-                        .map(|(x, pixel)| value(channel, pixel[channel], (first + x) * C + channel));
-                    fill(to, from, mirror);
+    out: &'a mut [T],
+    value: F,
+}
+
+impl<T: Copy, V: Fn(u8, usize) -> T, F: Fn(usize) -> V> pulp::NullaryFnOnce for Write<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        match self.image.channels() {
+            1 => self.channels::<1>(),
+            3 => self.channels::<3>(),
+            _ => self.channels::<4>(),
+        }
+    }
+}
+
+impl<T: Copy, V: Fn(u8, usize) -> T, F: Fn(usize) -> V> Write<'_, T, F> {
+    #[inline(always)]
+    fn channels<const C: usize>(self) {
+        let Write { image, layout, mirror, out, value } = self;
+        let values: [V; C] = std::array::from_fn(value);
+        let width = image.width() as usize;
+        let plane = width * image.height() as usize;
+        for (y, row) in image.pixels().chunks_exact(width * C).enumerate() {
+            let (row, first) = (row.as_chunks::<C>().0, y * width);
+            let at = |x: usize, channel: usize| (first + x) * C + channel;
+            match layout {
+                Layout::Chw => {
+                    for (channel, convert) in values.iter().enumerate() {
+                        let to = &mut out[channel * plane + first..][..width];
+                        let value = |(x, pixel): (usize, &[u8; C])| convert(pixel[channel], at(x, channel));
+                        fill(to, row.iter().enumerate().map(value), mirror);
+                    }
                 }
-            }
-            Layout::Hwc => {
-                let to = out[first * C..(first + width) * C].as_chunks_mut::<C>().0.iter_mut();
-                let pixel = |(x, pixel): (usize, &[u8; C])| {
-                    std::array::from_fn(|channel| value(channel, pixel[channel], (first + x) * C + channel))
-                };
-                fill(to, row.iter().enumerate().map(pixel), mirror);
+                Layout::Hwc => {
+                    let to = out[first * C..][..width * C].as_chunks_mut::<C>().0;
+                    let pixel = |(x, pixel): (usize, &[u8; C])| {
+                        std::array::from_fn(|channel| values[channel](pixel[channel], at(x, channel)))
+                    };
+                    fill(to, row.iter().enumerate().map(pixel), mirror);
+                }
             }
         }
     }
 }
 
-/// Writes values in their order, or from the end.
-fn fill<'t, T: 't>(
-    to: impl DoubleEndedIterator<Item = &'t mut T> + ExactSizeIterator,
-    from: impl Iterator<Item = T>,
-    mirror: bool,
-) {
+/// Writes values in their order, or from the end. Loops that write from the end are not vectorised, but
+/// reversing is.
+#[inline(always)]
+fn fill<T>(to: &mut [T], from: impl Iterator<Item = T>, mirror: bool) {
+    to.iter_mut().zip(from).for_each(|(to, value)| *to = value);
     if mirror {
-        to.rev().zip(from).for_each(|(to, value)| *to = value);
-    } else {
-        to.zip(from).for_each(|(to, value)| *to = value);
+        to.reverse();
     }
 }
