@@ -1,0 +1,171 @@
+//! Which part of an image becomes the output: random choices, made from the sizes alone.
+
+use super::affine::Affine;
+use super::options::AugmentOptions;
+use crate::image::{Inter, Region, View, shorter_edge};
+use crate::{Cause, Draws};
+
+/// Attempts at a random resized crop before the middle is taken.
+const ATTEMPTS: usize = 10;
+
+/// What happens to the geometry of an image, as decided before it is decoded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub(super) region: Region,
+    pub(super) steps: Steps,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Steps {
+    /// A part of the region is resized to the output.
+    Direct { view: View, inter: Inter },
+    /// The whole image goes through each step.
+    Staged {
+        resize: Option<((u32, u32), Inter)>,
+        affine: Option<Affine>,
+        /// In the image with its padding.
+        view: View,
+        inter: Inter,
+    },
+}
+
+impl Plan {
+    /// The part of the image that must be decoded.
+    pub fn region(&self) -> Region {
+        self.region
+    }
+
+    /// The part of the source that becomes the output, if it is a rectangle of it.
+    pub fn source_view(&self) -> Option<View> {
+        match &self.steps {
+            Steps::Direct { view, .. } => {
+                let (left, top) = (f64::from(self.region.left), f64::from(self.region.top));
+                Some(View { left: view.left + left, top: view.top + top, ..*view })
+            }
+            Steps::Staged { .. } => None,
+        }
+    }
+}
+
+/// The plan for an image of a size.
+pub(super) fn plan(options: &AugmentOptions, size: (u32, u32), draws: &mut Draws) -> Result<Plan, Cause> {
+    let (width, height) = size;
+    if width == 0 || height == 0 {
+        return Err(Cause::Image("an image without pixels".into()));
+    }
+    let resized = u32::try_from(options.resize).map_or(size, |edge| shorter_edge(width, height, edge));
+    let affine = options.is_affine().then(|| Affine::draw(options, resized, draws));
+    let after = affine.as_ref().map_or(resized, |affine| affine.size);
+    let padded = (after.0.saturating_add(2 * options.pad), after.1.saturating_add(2 * options.pad));
+    let crop = crop(options, padded, draws)?;
+    let target = (options.data_shape[2], options.data_shape[1]);
+    if affine.is_none() && options.pad == 0 {
+        let view = scale(crop, resized, size).within(width, height);
+        let inter = pick(options, (view.width, view.height), target, draws);
+        return Ok(direct(view, inter, size, target));
+    }
+    let resize = (resized != size).then(|| (resized, pick(options, (width.into(), height.into()), resized, draws)));
+    let inter = pick(options, (crop.width, crop.height), target, draws);
+    let view = crop.within(padded.0, padded.1);
+    Ok(Plan { region: Region::all(width, height), steps: Steps::Staged { resize, affine, view, inter } })
+}
+
+/// The method, whose number was checked.
+pub(super) fn pick(options: &AugmentOptions, from: (f64, f64), to: (u32, u32), draws: &mut Draws) -> Inter {
+    Inter::pick(options.inter_method, from, to, draws).unwrap_or(Inter::Bilinear)
+}
+
+/// A rectangle of an image of one size, in the same image at another size.
+fn scale(view: View, from: (u32, u32), to: (u32, u32)) -> View {
+    if from == to {
+        return view;
+    }
+    let (x, y) = (f64::from(to.0) / f64::from(from.0), f64::from(to.1) / f64::from(from.1));
+    View { left: view.left * x, top: view.top * y, width: view.width * x, height: view.height * y }
+}
+
+/// Resizing of a view. One of whole pixels is decoded alone, so that it is resized as an image of its own; around
+/// others, the pixels that count at its edges are decoded, too.
+fn direct(view: View, inter: Inter, (width, height): (u32, u32), target: (u32, u32)) -> Plan {
+    let region = view.region().filter(|region| region.fits(width, height)).unwrap_or_else(|| {
+        let axis = |start: f64, extent: f64, limit: u32, to: u32| {
+            let reach = inter.reach(extent / f64::from(to));
+            let first = (start - reach).floor().max(0.0);
+            let last = (start + extent + reach).ceil().min(limit.into());
+            (first as u32, (last - first) as u32)
+        };
+        let (left, width) = axis(view.left, view.width, width, target.0);
+        let (top, height) = axis(view.top, view.height, height, target.1);
+        Region { left, top, width, height }
+    });
+    let view = View { left: view.left - f64::from(region.left), top: view.top - f64::from(region.top), ..view };
+    Plan { region, steps: Steps::Direct { view, inter } }
+}
+
+fn crop(options: &AugmentOptions, size: (u32, u32), draws: &mut Draws) -> Result<View, Cause> {
+    if options.random_resized_crop {
+        if let Some(region) = resized_crop(options, size, draws) {
+            return Ok(region.into());
+        }
+    } else if options.max_crop_size != -1 {
+        return square_crop(options, size, draws);
+    }
+    Ok(plain_crop(options, size, draws))
+}
+
+/// A part of random area and aspect ratio at a random place, or `None` if none fitted, or none is asked for.
+fn resized_crop(options: &AugmentOptions, (width, height): (u32, u32), draws: &mut Draws) -> Option<Region> {
+    let (low, high) = options.aspect();
+    let areas = (options.min_random_area, options.max_random_area);
+    if (low, high) == (1.0, 1.0) && areas == (1.0, 1.0) {
+        return None;
+    }
+    let area = f64::from(width) * f64::from(height);
+    for _ in 0..ATTEMPTS {
+        let area = area * draws.between(areas.0, areas.1);
+        let ratio = draws.between(low, high);
+        let extent = |area: f64| (area.sqrt().round() as u32).max(1);
+        let (wide, tall) = (extent(area * ratio), extent(area / ratio));
+        let (wide, tall) = if draws.coin() { (tall, wide) } else { (wide, tall) };
+        if wide <= width && tall <= height {
+            let (top, left) = (place(true, height - tall, draws), place(true, width - wide, draws));
+            return Some(Region { left, top, width: wide, height: tall });
+        }
+    }
+    None
+}
+
+/// A square with a random side.
+fn square_crop(options: &AugmentOptions, (width, height): (u32, u32), draws: &mut Draws) -> Result<View, Cause> {
+    let max = options.max_crop_size.unsigned_abs();
+    let min = options.min_crop_size.unsigned_abs();
+    if width < max || height < max {
+        let expected = format!("at least {max}×{max} pixels, as max_crop_size demands");
+        return Err(Cause::Shape { expected, found: format!("{width}×{height}") });
+    }
+    let side = min + draws.below(u64::from(max - min) + 1) as u32;
+    let top = place(options.rand_crop, height - side, draws);
+    let left = place(options.rand_crop, width - side, draws);
+    Ok(Region { left, top, width: side, height: side }.into())
+}
+
+/// A part of the output's size; the image is enlarged first where it is smaller along an axis.
+fn plain_crop(options: &AugmentOptions, size: (u32, u32), draws: &mut Draws) -> View {
+    let [_, tall, wide] = options.data_shape;
+    let (mut width, mut height) = size;
+    let grow = |to: u32, from: u32, other: u32| (f64::from(to) / f64::from(from) * f64::from(other)) as u32;
+    if height < tall {
+        (width, height) = (grow(tall, height, width).max(1), tall);
+    }
+    if width < wide {
+        (width, height) = (wide, grow(wide, width, height).max(tall));
+    }
+    let top = place(options.rand_crop, height - tall, draws);
+    let left = place(options.rand_crop, width - wide, draws);
+    scale(Region { left, top, width: wide, height: tall }.into(), (width, height), size)
+}
+
+/// Where a crop begins if it could be moved by so many pixels.
+fn place(random: bool, room: u32, draws: &mut Draws) -> u32 {
+    if random { draws.below(u64::from(room) + 1) as u32 } else { room / 2 }
+}

@@ -1,0 +1,143 @@
+//! Decoding of JPEG and PNG files into bytes.
+
+mod headers;
+mod jfif;
+mod portable;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::{Image, PIXEL_BYTES, Region, check_region, resize_buffer};
+use crate::Cause;
+use headers::Kind;
+pub use headers::dimensions;
+
+/// Which channels a decoded image has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channels {
+    /// What the file holds: grey, RGB or RGBA. Grey with alpha becomes RGBA; CMYK and YCCK become RGB.
+    Unchanged,
+    /// Luma as of ITU-R BT.601: 0.299 R + 0.587 G + 0.114 B. Alpha is dropped.
+    Grey,
+    /// Alpha is dropped: colours are not blended with a background.
+    Rgb,
+}
+
+/// What the header of a file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    pub width: u32,
+    pub height: u32,
+}
+
+/// Decodes images, with memory that is used again.
+///
+/// JPEG: baseline and progressive with Huffman coding and 8 bits; grey, YCbCr, RGB, CMYK and YCCK, where values of the
+/// latter two are inverted, as all known programs write them. PNG: all colour types and depths, of 16 bits the upper
+/// 8; of animations the first frame. Orientation tags and colour profiles are not applied.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    limit: u64,
+    /// Pixels with channels that are not asked for.
+    wide: Vec<u8>,
+}
+
+impl Default for Decoder {
+    fn default() -> Decoder {
+        Decoder::new()
+    }
+}
+
+impl Decoder {
+    pub fn new() -> Decoder {
+        Decoder { limit: PIXEL_BYTES, wide: vec![] }
+    }
+
+    /// Images with more bytes of pixels than this are refused before memory is taken; [`PIXEL_BYTES`] at first.
+    #[must_use]
+    pub fn with_limit(self, bytes: u64) -> Decoder {
+        Decoder { limit: bytes, ..self }
+    }
+
+    /// Bytes of pixels that are allowed.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Decodes a whole image.
+    ///
+    /// # Errors
+    /// The bytes are no JPEG or PNG file, are damaged or end too early, or the image is too large. A JPEG file that
+    /// was cut and then closed again by an end marker is not always recognised: it may have a grey part.
+    pub fn decode(&mut self, bytes: &[u8], channels: Channels, image: &mut Image) -> Result<(), Cause> {
+        // The decoders of these formats are foreign code with thousands of index operations. None is known to panic,
+        // and no input may bring a loading thread down.
+        let caught = catch_unwind(AssertUnwindSafe(|| self.decode_unguarded(bytes, channels, image)));
+        caught.unwrap_or_else(|_| {
+            *image = Image::new();
+            Err(Cause::Image("the decoder met a state that it does not handle".into()))
+        })
+    }
+
+    /// Decodes a part of an image; it equals that part of the whole image.
+    ///
+    /// # Errors
+    /// As [`Decoder::decode`], and where the region does not lie inside of the image. Damage outside of the region may
+    /// go unnoticed.
+    pub fn decode_region(
+        &mut self,
+        bytes: &[u8],
+        channels: Channels,
+        region: Region,
+        image: &mut Image,
+    ) -> Result<(), Cause> {
+        let info = dimensions(bytes)?;
+        check_region(region, info.width, info.height)?;
+        self.decode(bytes, channels, image)?;
+        if region == Region::all(image.width(), image.height()) { Ok(()) } else { image.crop(region) }
+    }
+
+    fn decode_unguarded(&mut self, bytes: &[u8], channels: Channels, image: &mut Image) -> Result<(), Cause> {
+        let kind = headers::sniff(bytes)?;
+        let info = dimensions(bytes)?;
+        let pixels = u64::from(info.width) * u64::from(info.height);
+        // Channels are at least one, and at most four.
+        if pixels > self.limit {
+            return Err(too_large(info, self.limit));
+        }
+        match kind {
+            Kind::Jpeg => jfif::decode(bytes, info, channels, self.limit, &mut self.wide, image),
+            Kind::Png => portable::decode(bytes, info, channels, self.limit, &mut self.wide, image),
+        }
+    }
+}
+
+fn too_large(info: Info, limit: u64) -> Cause {
+    Cause::Image(format!("{}×{} pixels are more than the limit of {limit} bytes", info.width, info.height))
+}
+
+/// Luma in units of 1/2¹⁶, rounded.
+pub(super) fn luma(r: u8, g: u8, b: u8) -> u8 {
+    ((19595 * u32::from(r) + 38470 * u32::from(g) + 7471 * u32::from(b) + (1 << 15)) >> 16) as u8
+}
+
+/// Converts pixels of 1 to 4 channels (grey, grey with alpha, RGB, RGBA) into those of an image.
+fn convert(pixels: &[u8], channels: u8, image: &mut Image) {
+    let to_channels = image.channels();
+    let to = image.pixels_mut();
+    match (channels, to_channels) {
+        (2, 1) => each::<2, 1>(pixels, to, |p| [p[0]]),
+        (3, 1) => each::<3, 1>(pixels, to, |p| [luma(p[0], p[1], p[2])]),
+        (4, 1) => each::<4, 1>(pixels, to, |p| [luma(p[0], p[1], p[2])]),
+        (1, 3) => each::<1, 3>(pixels, to, |p| [p[0]; 3]),
+        (2, 3) => each::<2, 3>(pixels, to, |p| [p[0]; 3]),
+        (4, 3) => each::<4, 3>(pixels, to, |p| [p[0], p[1], p[2]]),
+        (2, 4) => each::<2, 4>(pixels, to, |p| [p[0], p[0], p[0], p[1]]),
+        _ => to.copy_from_slice(&pixels[..to.len()]),
+    }
+}
+
+fn each<const FROM: usize, const TO: usize>(from: &[u8], to: &mut [u8], pixel: impl Fn(&[u8; FROM]) -> [u8; TO]) {
+    for (to, from) in to.as_chunks_mut::<TO>().0.iter_mut().zip(from.as_chunks::<FROM>().0) {
+        *to = pixel(from);
+    }
+}

@@ -1,0 +1,203 @@
+//! Resampling: a part of an image to another size, in one pass.
+
+use std::fmt;
+
+use fast_image_resize as fir;
+use fir::images::{Image as Pixels, ImageRef};
+use fir::{Filter, FilterType, PixelType, ResizeAlg, ResizeOptions};
+
+use super::{Image, Region};
+use crate::{Cause, Draws};
+
+/// How pixels between pixels are made, by the numbers of MXNet and OpenCV.
+///
+/// Positions are those of centres of pixels. 1, 2 and 4 have kernels of a fixed number of source pixels, so that a much
+/// smaller image has aliases, as in OpenCV; their weights are rounded to 16 bits. At the border, weights of pixels
+/// outside are spread over those inside, where OpenCV repeats the border: they differ for kernels wider than 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inter {
+    /// 0: the source pixel in which the centre of the target pixel lies. OpenCV takes the one of its upper left corner.
+    Nearest,
+    /// 1: 2×2 pixels.
+    Bilinear,
+    /// 2: 4×4 pixels, the cubic kernel with a = -0.75.
+    Cubic,
+    /// 3: the mean of the source pixels whose centres a target pixel covers, each with the same weight; OpenCV weighs
+    /// those at the border by the part that is covered. Bilinear along both axes if one of them grows.
+    Area,
+    /// 4: 8×8 pixels, a sinc under a window.
+    Lanczos,
+}
+
+impl Inter {
+    /// The method that a number stands for: 9 is 2 to enlarge both axes, 3 to shrink both and else 1; 10 is a
+    /// random one of 0 to 4. `None` for other numbers.
+    pub fn pick(number: u8, from: (f64, f64), to: (u32, u32), draws: &mut Draws) -> Option<Inter> {
+        let (wide, high) = (f64::from(to.0), f64::from(to.1));
+        Some(match number {
+            0 => Inter::Nearest,
+            1 => Inter::Bilinear,
+            2 => Inter::Cubic,
+            3 => Inter::Area,
+            4 => Inter::Lanczos,
+            9 if wide > from.0 && high > from.1 => Inter::Cubic,
+            9 if wide < from.0 && high < from.1 => Inter::Area,
+            9 => Inter::Bilinear,
+            10 => return Inter::pick(draws.below(5) as u8, from, to, draws),
+            _ => return None,
+        })
+    }
+
+    /// Source pixels to each side that a target pixel may need beyond the one its centre lies in.
+    pub(super) fn reach(self, scale: f64) -> f64 {
+        match self {
+            Inter::Nearest => 1.0,
+            Inter::Bilinear => 2.0,
+            Inter::Cubic => 3.0,
+            Inter::Area => scale.max(1.0) / 2.0 + 1.0,
+            Inter::Lanczos => 5.0,
+        }
+    }
+
+    fn algorithm(self, view: &View, to: (u32, u32)) -> Result<ResizeAlg, Cause> {
+        let custom = |name, kernel, support| {
+            let filter = Filter::new(name, kernel, support).map_err(|error| Cause::Image(error.to_string()))?;
+            Ok(ResizeAlg::Interpolation(FilterType::Custom(filter)))
+        };
+        match self {
+            Inter::Nearest => Ok(ResizeAlg::Nearest),
+            Inter::Area if view.width >= to.0.into() && view.height >= to.1.into() => {
+                Ok(ResizeAlg::Convolution(FilterType::Box))
+            }
+            Inter::Bilinear | Inter::Area => Ok(ResizeAlg::Interpolation(FilterType::Bilinear)),
+            Inter::Cubic => custom("cubic", cubic, 2.0),
+            Inter::Lanczos => custom("lanczos", lanczos, 4.0),
+        }
+    }
+}
+
+/// The cubic kernel of Keys with a = -0.75.
+pub(super) fn cubic(x: f64) -> f64 {
+    const A: f64 = -0.75;
+    let x = x.abs();
+    if x < 1.0 {
+        ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0
+    } else if x < 2.0 {
+        ((A * x - 5.0 * A) * x + 8.0 * A) * x - 4.0 * A
+    } else {
+        0.0
+    }
+}
+
+/// The kernel of Lanczos with four lobes.
+pub(super) fn lanczos(x: f64) -> f64 {
+    let sinc = |x: f64| if x == 0.0 { 1.0 } else { (std::f64::consts::PI * x).sin() / (std::f64::consts::PI * x) };
+    if x.abs() < 4.0 { sinc(x) * sinc(x / 4.0) } else { 0.0 }
+}
+
+/// A rectangle of an image in pixels, from the left upper corner of the first pixel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct View {
+    pub left: f64,
+    pub top: f64,
+    pub width: f64,
+    pub height: f64,
+}
+
+impl View {
+    /// All of an image.
+    pub fn all(width: u32, height: u32) -> View {
+        View::from(Region::all(width, height))
+    }
+
+    /// The rectangle of whole pixels that it is, if it is one.
+    pub fn region(&self) -> Option<Region> {
+        let whole = |x: f64| (x.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&x)).then_some(x as u32);
+        let (left, top) = (whole(self.left)?, whole(self.top)?);
+        Some(Region { left, top, width: whole(self.width)?, height: whole(self.height)? })
+    }
+
+    /// Cuts off what rounding put outside of an image.
+    pub(super) fn within(self, width: u32, height: u32) -> View {
+        let axis = |start: f64, extent: f64, limit: u32| {
+            let start = start.clamp(0.0, f64::from(limit));
+            (start, extent.min(f64::from(limit) - start))
+        };
+        let (left, width) = axis(self.left, self.width, width);
+        let (top, height) = axis(self.top, self.height, height);
+        View { left, top, width, height }
+    }
+}
+
+impl From<Region> for View {
+    fn from(region: Region) -> View {
+        let Region { left, top, width, height } = region;
+        View { left: left.into(), top: top.into(), width: width.into(), height: height.into() }
+    }
+}
+
+/// The size of an image whose shorter edge is `edge`: the longer one keeps the ratio, rounded down, one pixel at least.
+pub fn shorter_edge(width: u32, height: u32, edge: u32) -> (u32, u32) {
+    let longer = |long: u32, short: u32| {
+        let length = u64::from(edge) * u64::from(long) / u64::from(short.max(1));
+        u32::try_from(length).unwrap_or(u32::MAX).max(1)
+    };
+    if height > width { (edge, longer(height, width)) } else { (longer(width, height), edge) }
+}
+
+/// Resizes images, with memory that is used again.
+#[derive(Clone, Default)]
+pub struct Resizer {
+    inner: fir::Resizer,
+}
+
+impl fmt::Debug for Resizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resizer").finish_non_exhaustive()
+    }
+}
+
+impl Resizer {
+    pub fn new() -> Resizer {
+        Resizer::default()
+    }
+
+    /// Resizes a part of an image. Pixels next to it count at its edges, as if the whole were resized and then cropped.
+    /// The alpha channel is resized as the others.
+    ///
+    /// # Errors
+    /// The part does not lie inside of the image, a size is 0, or the memory cannot be had.
+    pub fn resize(
+        &mut self,
+        from: &Image,
+        view: View,
+        (width, height): (u32, u32),
+        inter: Inter,
+        to: &mut Image,
+    ) -> Result<(), Cause> {
+        if let Some(region) = view.region()
+            && (region.width, region.height) == (width, height)
+        {
+            return to.copy_region(from, region);
+        }
+        if !(view.width > 0.0 && view.height > 0.0 && width > 0 && height > 0) {
+            return Err(Cause::Image("resizing needs an area".into()));
+        }
+        to.reshape(width, height, from.channels())?;
+        let kind = match from.channels() {
+            1 => PixelType::U8,
+            3 => PixelType::U8x3,
+            _ => PixelType::U8x4,
+        };
+        let cause = |error: &dyn fmt::Display| Cause::Image(format!("resizing: {error}"));
+        let source = ImageRef::new(from.width(), from.height(), from.pixels(), kind).map_err(|e| cause(&e))?;
+        let mut target = Pixels::from_slice_u8(width, height, to.pixels_mut(), kind).map_err(|e| cause(&e))?;
+        let options = ResizeOptions::new().resize_alg(inter.algorithm(&view, (width, height))?).use_alpha(false).crop(
+            view.left,
+            view.top,
+            view.width,
+            view.height,
+        );
+        self.inner.resize(&source, &mut target, &options).map_err(|e| cause(&e))
+    }
+}
