@@ -19,6 +19,11 @@ impl Draws {
         Draws { key, counter: 0 }
     }
 
+    /// Numbers for a whole epoch, such as the order of its examples.
+    pub fn of_epoch(seed: u64, epoch: u64) -> Draws {
+        Draws { key: threefry2x32(words(seed), words(epoch)), counter: 0 }
+    }
+
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
         let [low, high] = threefry2x32(self.key, words(self.counter));
@@ -50,5 +55,14 @@ impl Draws {
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()
+    }
+
+    /// A random order of `0..n`, by Fisher and Yates.
+    pub fn permutation(&mut self, n: usize) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..n as u32).collect();
+        for i in (1..n).rev() {
+            order.swap(i, self.below(i as u64 + 1) as usize);
+        }
+        order
     }
 }

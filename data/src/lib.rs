@@ -8,6 +8,7 @@ mod dataset;
 mod draws;
 mod error;
 pub mod image;
+pub mod images;
 pub mod iter;
 pub mod list;
 pub mod record;

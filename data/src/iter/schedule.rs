@@ -6,10 +6,9 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tensorc_runtime::resource::threefry2x32;
 
 use super::Position;
-use crate::{DataError, Sample};
+use crate::{DataError, Draws, Sample};
 
 /// What happens to the examples that are left over by whole batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -199,7 +198,9 @@ impl Schedule {
         }
         let order: Arc<[u32]> = match &self.shuffle {
             Shuffle::None => return None,
-            Shuffle::Once(seed) | Shuffle::EachEpoch(seed) => permutation(self.examples, *seed, key).into(),
+            Shuffle::Once(seed) | Shuffle::EachEpoch(seed) => {
+                Draws::of_epoch(*seed, key).permutation(self.examples).into()
+            }
             Shuffle::Blocks { seed, ends } => in_blocks(self.examples, ends, *seed, key).into(),
         };
         self.orders.truncate(KEPT_ORDERS - 1);
@@ -208,30 +209,13 @@ impl Schedule {
     }
 }
 
-fn words(value: u64) -> [u32; 2] {
-    [value as u32, (value >> 32) as u32]
-}
-
-/// Fisher-Yates with numbers of a counter-based generator.
-fn permutation(n: usize, seed: u64, epoch: u64) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..n as u32).collect();
-    let key = threefry2x32(words(seed), words(epoch));
-    for i in (1..n).rev() {
-        let [low, high] = threefry2x32(key, words(i as u64));
-        let draw = (u128::from(u64::from(high) << 32 | u64::from(low)) * (i as u128 + 1)) >> 64;
-        order.swap(i, draw as usize);
-    }
-    order
-}
-
 /// A permutation of the blocks, each of which is permuted inside.
 fn in_blocks(n: usize, ends: &[u32], seed: u64, epoch: u64) -> Vec<u32> {
     let mut order = Vec::with_capacity(n);
-    for block in permutation(ends.len(), seed, epoch) {
+    for block in Draws::of_epoch(seed, epoch).permutation(ends.len()) {
         let at = block as usize;
         let (begin, end) = (at.checked_sub(1).map_or(0, |before| ends[before]), ends[at]);
-        let [low, high] = threefry2x32(words(seed), [block, 1]);
-        let inside = permutation((end - begin) as usize, u64::from(high) << 32 | u64::from(low), epoch);
+        let inside = Draws::new(seed, epoch, block.into()).permutation((end - begin) as usize);
         order.extend(inside.into_iter().map(|i| begin + i));
     }
     order
@@ -342,7 +326,7 @@ mod tests {
         // Each of the 6 orders of 3 comes up as often as the others: 5 standard deviations.
         let mut counts = std::collections::BTreeMap::new();
         for epoch in 0..6000 {
-            *counts.entry(permutation(3, 1, epoch)).or_insert(0i32) += 1;
+            *counts.entry(Draws::of_epoch(1, epoch).permutation(3)).or_insert(0i32) += 1;
         }
         assert_eq!(counts.len(), 6);
         assert!(counts.values().all(|c| (c - 1000).abs() < 145), "{counts:?}");

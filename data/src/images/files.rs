@@ -1,0 +1,121 @@
+//! Images in files of their own: a list of them, or all of a folder.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use tensorc_runtime::TensorMut;
+
+use super::pipeline::{ImagePipeline, Scratch};
+use crate::list::ListEntry;
+use crate::{Cause, DataDesc, DataError, Dataset, Place, Sample};
+
+/// Endings of the names of images, in lower case.
+const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
+
+/// Images below a folder, with their labels.
+pub struct ImageFiles {
+    root: PathBuf,
+    entries: Vec<ListEntry>,
+    pipeline: ImagePipeline,
+}
+
+impl ImageFiles {
+    /// The entries' paths are relative to `root`.
+    pub fn new(root: impl Into<PathBuf>, entries: Vec<ListEntry>, pipeline: ImagePipeline) -> ImageFiles {
+        ImageFiles { root: root.into(), entries, pipeline }
+    }
+}
+
+/// Appends a file's contents to what `bytes` holds, which is nothing.
+fn read_file(path: &Path, bytes: &mut Vec<u8>) -> Result<(), Cause> {
+    bytes.clear();
+    let mut file = File::open(path)?;
+    let size = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+    bytes.try_reserve(size).map_err(|_| Cause::Format(format!("no memory for {size} bytes")))?;
+    file.read_to_end(bytes)?;
+    Ok(())
+}
+
+impl Dataset for ImageFiles {
+    fn name(&self) -> String {
+        self.root.display().to_string()
+    }
+
+    fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    fn data(&self) -> &[DataDesc] {
+        self.pipeline.data()
+    }
+
+    fn labels(&self) -> &[DataDesc] {
+        self.pipeline.labels()
+    }
+
+    fn id(&self, index: usize) -> u64 {
+        self.entries[index].index
+    }
+
+    fn read(&self, sample: Sample, data: &mut [TensorMut<'_>], labels: &mut [TensorMut<'_>]) -> Result<(), DataError> {
+        let entry = &self.entries[sample.index];
+        let path = self.root.join(&entry.path);
+        self.pipeline.with_scratch(|Scratch { file, work }| {
+            let read = read_file(&path, file)
+                .and_then(|()| {
+                    let found = &entry.labels;
+                    self.pipeline.write_labels(found.len(), found.iter().copied(), &mut labels[0])
+                })
+                .and_then(|()| self.pipeline.write(file, sample, work, &mut data[0]));
+            read.map_err(|cause| DataError::at(Place::file(&path).record(entry.index), cause))
+        })
+    }
+}
+
+/// The images of a folder in the order of their paths, as list entries numbered from 0. If `recursive`, those of
+/// folders in it as well, and the label is the number of the folder that holds an image, in the order of their paths;
+/// otherwise it is 0.
+///
+/// # Errors
+/// A folder cannot be read.
+pub fn folder_entries(root: impl AsRef<Path>, recursive: bool) -> Result<Vec<ListEntry>, DataError> {
+    let root = root.as_ref();
+    let mut found = vec![];
+    collect(root, Path::new(""), recursive, &mut found)?;
+    found.sort();
+    let mut folders: Vec<PathBuf> = found.iter().filter_map(|path| path.parent().map(Path::to_owned)).collect();
+    folders.sort();
+    folders.dedup();
+    let label = |path: &PathBuf| match recursive {
+        true => path.parent().and_then(|folder| folders.binary_search(&folder.to_owned()).ok()).unwrap_or(0),
+        false => 0,
+    };
+    let entry =
+        |(index, path): (usize, PathBuf)| ListEntry { index: index as u64, labels: vec![label(&path) as f32], path };
+    Ok(found.into_iter().enumerate().map(entry).collect())
+}
+
+fn collect(root: &Path, below: &Path, recursive: bool, found: &mut Vec<PathBuf>) -> Result<(), DataError> {
+    let folder = root.join(below);
+    let failed = |e| DataError::io(&folder, e);
+    for entry in fs::read_dir(&folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let path = below.join(entry.file_name());
+        let about = fs::metadata(entry.path()).map_err(|e| DataError::io(entry.path(), e))?;
+        if about.is_dir() {
+            // A link may lead back to a folder around it.
+            if recursive && !entry.file_type().map_err(failed)?.is_symlink() {
+                collect(root, &path, recursive, found)?;
+            }
+        } else if is_image(&path) {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn is_image(path: &Path) -> bool {
+    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
+    ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str()))
+}
