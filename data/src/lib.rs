@@ -7,6 +7,7 @@
 mod dataset;
 mod draws;
 mod error;
+pub mod im2rec;
 pub mod image;
 pub mod images;
 pub mod iter;

@@ -10,8 +10,8 @@ use super::pipeline::{ImagePipeline, Scratch};
 use crate::list::ListEntry;
 use crate::{Cause, DataDesc, DataError, Dataset, Place, Sample};
 
-/// Endings of the names of images, in lower case.
-const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
+/// Endings of the names of images.
+pub const IMAGE_ENDINGS: [&str; 3] = [".jpeg", ".jpg", ".png"];
 
 /// Images below a folder, with their labels.
 pub struct ImageFiles {
@@ -73,49 +73,56 @@ impl Dataset for ImageFiles {
     }
 }
 
-/// The images of a folder in the order of their paths, as list entries numbered from 0. If `recursive`, those of
-/// folders in it as well, and the label is the number of the folder that holds an image, in the order of their paths;
+/// The images of a folder as list entries numbered from 0: files whose names end with one of `endings`, in capitals or
+/// not, a folder's before those of the folders in it, in the order of their names. If `recursive`, folders in the folder
+/// are looked at as well, and the label is the number of the folder that holds an image, among those that hold any;
 /// otherwise it is 0.
 ///
 /// # Errors
 /// A folder cannot be read.
-pub fn folder_entries(root: impl AsRef<Path>, recursive: bool) -> Result<Vec<ListEntry>, DataError> {
-    let root = root.as_ref();
+pub fn folder_entries(
+    root: impl AsRef<Path>,
+    recursive: bool,
+    endings: &[impl AsRef<str>],
+) -> Result<Vec<ListEntry>, DataError> {
     let mut found = vec![];
-    collect(root, Path::new(""), recursive, &mut found)?;
+    collect(root.as_ref(), Path::new(""), recursive, endings, &mut found)?;
     found.sort();
-    let mut folders: Vec<PathBuf> = found.iter().filter_map(|path| path.parent().map(Path::to_owned)).collect();
-    folders.sort();
+    let mut folders: Vec<&PathBuf> = found.iter().map(|(folder, _)| folder).collect();
     folders.dedup();
-    let label = |path: &PathBuf| match recursive {
-        true => path.parent().and_then(|folder| folders.binary_search(&folder.to_owned()).ok()).unwrap_or(0),
-        false => 0,
+    let label = |folder: &PathBuf| if recursive { folders.binary_search(&folder).unwrap_or(0) } else { 0 };
+    let entry = |(index, (folder, name)): (usize, &(PathBuf, PathBuf))| ListEntry {
+        index: index as u64,
+        labels: vec![label(folder) as f32],
+        path: folder.join(name),
     };
-    let entry =
-        |(index, path): (usize, PathBuf)| ListEntry { index: index as u64, labels: vec![label(&path) as f32], path };
-    Ok(found.into_iter().enumerate().map(entry).collect())
+    Ok(found.iter().enumerate().map(entry).collect())
 }
 
-fn collect(root: &Path, below: &Path, recursive: bool, found: &mut Vec<PathBuf>) -> Result<(), DataError> {
+/// Appends the folder and name of each image.
+fn collect(
+    root: &Path,
+    below: &Path,
+    recursive: bool,
+    endings: &[impl AsRef<str>],
+    found: &mut Vec<(PathBuf, PathBuf)>,
+) -> Result<(), DataError> {
     let folder = root.join(below);
     let failed = |e| DataError::io(&folder, e);
     for entry in fs::read_dir(&folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        let path = below.join(entry.file_name());
         let about = fs::metadata(entry.path()).map_err(|e| DataError::io(entry.path(), e))?;
         if about.is_dir() {
             // A link may lead back to a folder around it.
             if recursive && !entry.file_type().map_err(failed)?.is_symlink() {
-                collect(root, &path, recursive, found)?;
+                collect(root, &below.join(entry.file_name()), recursive, endings, found)?;
             }
-        } else if is_image(&path) {
-            found.push(path);
+            continue;
+        }
+        let name = entry.file_name().to_string_lossy().to_lowercase();
+        if endings.iter().any(|ending| name.ends_with(&ending.as_ref().to_lowercase())) {
+            found.push((below.to_owned(), entry.file_name().into()));
         }
     }
     Ok(())
-}
-
-fn is_image(path: &Path) -> bool {
-    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
-    ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str()))
 }

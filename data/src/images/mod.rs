@@ -6,7 +6,7 @@ mod options;
 mod pipeline;
 mod records;
 
-pub use files::{ImageFiles, folder_entries};
+pub use files::{IMAGE_ENDINGS, ImageFiles, folder_entries};
 pub use options::{ImageOptions, ImageRecordOptions};
 pub use pipeline::ImagePipeline;
 pub use records::ImageRecords;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tensorc_abi::DType;
 
-use super::files::{ImageFiles, folder_entries};
+use super::files::{IMAGE_ENDINGS, ImageFiles, folder_entries};
 use super::mean;
 use super::pipeline::{ImagePipeline, Names};
 use super::records::ImageRecords;
@@ -139,7 +139,7 @@ impl ImageOptions {
     /// The folder cannot be read or has no images, or an option is wrong.
     pub fn open_folder(&self, root: impl Into<PathBuf>) -> Result<Loader, DataError> {
         let root = root.into();
-        let entries = folder_entries(&root, true)?;
+        let entries = folder_entries(&root, true, &IMAGE_ENDINGS)?;
         self.part(self.loader(ImageFiles::new(root, entries, self.pipeline()?))).build()
     }
 }
@@ -161,7 +161,6 @@ pub struct ImageRecordOptions {
     pub images: ImageOptions,
 }
 
-/// Records that a block has at most, whatever their size.
 const MIB: u64 = 1 << 20;
 
 impl ImageRecordOptions {
