@@ -230,9 +230,9 @@ impl RecordSet {
     /// # Panics
     /// There is no record `i`.
     pub fn read(&self, i: usize, payload: &mut Vec<u8>) -> Result<(), DataError> {
-        let Entry { offset, file, .. } = self.entries[i];
+        let Entry { offset, stored, file } = self.entries[i];
         let file = &self.shares[file as usize].file;
-        file.read(offset, payload).map_err(|cause| {
+        file.read(offset, stored, payload).map_err(|cause| {
             let cause = if self.indexed { file.blame_index(offset, cause) } else { cause };
             DataError::at(self.place(i), cause)
         })
