@@ -132,7 +132,7 @@ fn read_parts(paths: &[PathBuf; 2], parts: usize) -> [Vec<(u64, Vec<u8>)>; 2] {
             }
         }
     }
-    assert_eq!(covered, paths.iter().map(|path| fs::metadata(path).unwrap().len()).sum());
+    assert_eq!(covered, paths.iter().map(|path| fs::metadata(path).unwrap().len()).sum::<u64>());
     found
 }
 
