@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use tensorc_data::record::{
     ImageRecord, MAGIC, MAX_PAYLOAD, Reader, RecordFile, RecordSet, RecordSetOptions, decode, encode,
@@ -113,23 +114,40 @@ fn read(bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
     found
 }
 
-/// All records of all parts that can be read. Ranges that are left out and records lie side by side.
-fn read_parts(path: &str, parts: usize) -> Vec<(u64, Vec<u8>)> {
-    let (mut found, mut covered, mut buffer) = (vec![], 0, vec![]);
+/// All records of all parts of two files that can be read, by file. Ranges that are left out and records lie side by
+/// side.
+fn read_parts(paths: &[PathBuf; 2], parts: usize) -> [Vec<(u64, Vec<u8>)>; 2] {
+    let (mut found, mut covered, mut buffer) = ([vec![], vec![]], 0, vec![]);
+    let list = format!("{};{}", paths[0].display(), paths[1].display());
     for part in 0..parts {
-        let set = RecordSet::open(path, &RecordSetOptions { parts, part, ..RecordSetOptions::default() }).unwrap();
+        let set = RecordSet::open(&list, &RecordSetOptions { parts, part, ..RecordSetOptions::default() }).unwrap();
         covered += set.damage().map(|damage| damage.range.end - damage.range.start).sum::<u64>();
         for i in 0..set.len() {
             covered += set.stored_len(i);
+            let place = set.place(i);
             match set.read(i, &mut buffer) {
-                Ok(()) => found.push((set.place(i).offset.unwrap(), buffer.clone())),
+                Ok(()) => found[usize::from(place.file == paths[1])].push((place.offset.unwrap(), buffer.clone())),
                 Err(DataError::At { cause: Cause::Format(_), .. }) => {}
                 Err(error) => panic!("{error}"),
             }
         }
     }
-    assert_eq!(covered, fs::metadata(path).unwrap().len());
+    assert_eq!(covered, paths.iter().map(|path| fs::metadata(path).unwrap().len()).sum::<u64>());
     found
+}
+
+/// Two damaged files in a folder.
+fn damaged_files(folder: &Path, draws: &mut Draws, longest: u64) -> ([PathBuf; 2], [Damaged; 2]) {
+    let paths = ["a.rec", "b.rec"].map(|name| folder.join(name));
+    let files = paths.each_ref().map(|path| {
+        let mut file = Damaged::write(draws, longest);
+        file.damage(draws);
+        // Some file systems wait for the disk when an old file is emptied and written anew.
+        drop(fs::remove_file(path));
+        fs::write(path, &file.bytes).unwrap();
+        file
+    });
+    (paths, files)
 }
 
 #[test]
@@ -149,35 +167,24 @@ fn a_million_damaged_records() {
 #[test]
 fn scans_find_what_a_reader_finds() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("a.rec");
-    let path = path.to_str().unwrap();
     for case in 0..4000 {
         let mut draws = Draws::new(29, 0, case);
         let longest = 1 << (1 + draws.below(9));
-        let mut file = Damaged::write(&mut draws, longest);
-        file.damage(&mut draws);
-        // Some file systems wait for the disk when an old file is emptied and written anew.
-        drop(fs::remove_file(path));
-        fs::write(path, &file.bytes).unwrap();
-        let found = read_parts(path, 1);
-        file.check(&found);
-        assert_eq!(found, read(&file.bytes));
+        let (paths, files) = damaged_files(folder.path(), &mut draws, longest);
+        assert_eq!(read_parts(&paths, 1), files.each_ref().map(|file| read(&file.bytes)));
         // Bounds of parts that lie inside of damage may show more of it.
-        file.check(&read_parts(path, 1 + draws.below(8) as usize));
+        let found = read_parts(&paths, 1 + draws.below(8) as usize);
+        files.iter().zip(found).for_each(|(file, found)| file.check(&found));
     }
 }
 
 #[test]
 fn scans_jump_over_long_records_and_find_all() {
-    let file_on_disk = tempfile::NamedTempFile::new().unwrap();
-    let path = file_on_disk.path().to_str().unwrap();
-    for case in 0..60 {
-        let mut draws = Draws::new(31, 0, case);
-        let mut file = Damaged::write(&mut draws, 1 << 16);
-        file.damage(&mut draws);
-        fs::write(path, &file.bytes).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for case in 0..40 {
+        let (paths, files) = damaged_files(folder.path(), &mut Draws::new(31, 0, case), 1 << 16);
         for parts in [1, 3] {
-            file.check(&read_parts(path, parts));
+            files.iter().zip(read_parts(&paths, parts)).for_each(|(file, found)| file.check(&found));
         }
     }
 }

@@ -136,11 +136,11 @@ def compare_headers(rng, folder):
 
 
 def iterated(rec, idx, parts, part):
-    """Identifiers of the images that MXNet's iterator reads for a part, in order."""
+    """Labels of the images that MXNet's iterator reads for a part, in order."""
     indexed = {"path_imgidx": idx} if idx else {}
     iterator = mx.io.ImageRecordIter(path_imgrec=rec, data_shape=(3, 8, 8), batch_size=1, num_parts=parts, part_index=part,
                                      preprocess_threads=1, round_batch=False, rand_crop=False, shuffle=False, **indexed)
-    return [int(batch.index[0]) for batch in iterator]
+    return [int(batch.label[0].asscalar()) for batch in iterator]
 
 
 def compare_images(rec, idx, folder):
@@ -158,12 +158,12 @@ def compare_images(rec, idx, folder):
 
 
 def compare_parts(payloads, folder):
-    """Which images each part has, for one file and for three; MXNet's iterator wants one label."""
+    """Which images each part has, for one file and for three; MXNet's iterator tells them by their labels."""
     paths = [f"{folder}/part{i}" for i in range(3)]
     images = []
     for key, data in enumerate(payloads):
         header, image = mx.recordio.unpack(data)
-        images.append(mx.recordio.pack(mx.recordio.IRHeader(0, 1.0, key, 0), image))
+        images.append(mx.recordio.pack(mx.recordio.IRHeader(0, float(key), key, 0), image))
     for i, path in enumerate(paths):
         write_mxnet(images[i * 200:(i + 1) * 200], path + ".rec", path + ".idx")
     number = {line(0, data).split(" ", 1)[1]: key for key, data in enumerate(images)}

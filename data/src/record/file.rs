@@ -16,6 +16,9 @@ use crate::{Cause, DataError, Place};
 const NEAR_READ: usize = 1 << 16;
 const FAR_READ: usize = 1 << 9;
 
+/// Bytes with which reading a record begins: its header, and short records as a whole.
+const HEAD_READ: usize = 1 << 10;
+
 /// The longest jump forward that counts as close.
 const NEAR: u64 = walk::SHORT;
 
@@ -171,34 +174,36 @@ impl RecordFile {
     /// # Errors
     /// No record begins there, or reading fails. What `payload` holds then is anything.
     pub fn read_at(&self, offset: u64, payload: &mut Vec<u8>) -> Result<(), DataError> {
-        self.read(offset, payload).map_err(|cause| self.error(offset, cause))
+        self.read(offset, HEAD_READ as u32, payload).map_err(|cause| self.error(offset, cause))
     }
 
-    pub(super) fn read(&self, offset: u64, payload: &mut Vec<u8>) -> Result<(), Cause> {
-        let mut bytes = [0; HEADER];
+    /// As [`RecordFile::read_at`]; `stored` is about how many bytes the record takes.
+    pub(super) fn read(&self, offset: u64, stored: u32, payload: &mut Vec<u8>) -> Result<(), Cause> {
         let left = self.size.saturating_sub(offset);
-        if left < HEADER as u64 {
-            return Err(Fault::NoHeader.into());
-        }
-        self.file.read_exact_at(&mut bytes, offset)?;
-        let header = Self::head(&mut bytes.as_slice(), 0)?;
+        let mut bytes = [0; HEAD_READ];
+        let at_once = u64::from(stored).clamp(HEADER as u64, HEAD_READ as u64);
+        let bytes = &mut bytes[..left.min(at_once) as usize];
+        self.file.read_exact_at(bytes, offset)?;
+        let header = Self::head(&mut &*bytes, 0)?;
         if header.part != Part::Whole {
             let stored = walk::extent(&mut self.window(), offset, Depth::Headers { longest: u64::MAX })?.stored;
-            self.fill(payload, stored as usize, offset)?;
+            self.fill(payload, stored as usize, bytes, offset)?;
             return walk::decode_in_place(payload);
         }
         if left < HEADER as u64 + header.padded() {
             return Err(Fault::NoBody.into());
         }
-        self.fill(payload, header.length as usize, offset + HEADER as u64)?;
+        self.fill(payload, header.length as usize, &bytes[HEADER..], offset + HEADER as u64)?;
         if frame::find_magic(payload).is_some() { Err(Fault::Inside.into()) } else { Ok(()) }
     }
 
-    /// Reads bytes that the file is known to have.
-    fn fill(&self, buffer: &mut Vec<u8>, length: usize, offset: u64) -> io::Result<()> {
+    /// Reads bytes that the file is known to have, of which the first are known.
+    fn fill(&self, buffer: &mut Vec<u8>, length: usize, known: &[u8], offset: u64) -> io::Result<()> {
         buffer.try_reserve(length.saturating_sub(buffer.len()))?;
         buffer.resize(length, 0);
-        self.file.read_exact_at(buffer, offset)
+        let (first, rest) = buffer.split_at_mut(known.len().min(length));
+        first.copy_from_slice(&known[..first.len()]);
+        if rest.is_empty() { Ok(()) } else { self.file.read_exact_at(rest, offset + first.len() as u64) }
     }
 
     /// Where a bound of a range lies: at an end of the file, or at the next head of a record.

@@ -19,7 +19,7 @@ pub enum IndexFiles {
     Ignore,
     /// Those that have the names of the files and end with `.idx`, if every file has one; else none.
     Beside,
-    /// A list as that of the files, with as many items.
+    /// Paths separated by `;`, one for each file.
     List(String),
 }
 
@@ -210,8 +210,8 @@ impl RecordSet {
         u64::from(self.entries[i].stored)
     }
 
-    /// Where record `i` lies. Its number in the file is left out where it is not known: behind the start of a part
-    /// that was found without an index.
+    /// Where record `i` lies. Its number counts the records found in the file; it is left out where those before are
+    /// not known: in a part that begins inside of the file and was found without an index.
     ///
     /// # Panics
     /// There is no record `i`.
@@ -230,9 +230,9 @@ impl RecordSet {
     /// # Panics
     /// There is no record `i`.
     pub fn read(&self, i: usize, payload: &mut Vec<u8>) -> Result<(), DataError> {
-        let Entry { offset, file, .. } = self.entries[i];
+        let Entry { offset, stored, file } = self.entries[i];
         let file = &self.shares[file as usize].file;
-        file.read(offset, payload).map_err(|cause| {
+        file.read(offset, stored, payload).map_err(|cause| {
             let cause = if self.indexed { file.blame_index(offset, cause) } else { cause };
             DataError::at(self.place(i), cause)
         })
