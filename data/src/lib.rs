@@ -7,7 +7,9 @@
 mod dataset;
 mod draws;
 mod error;
+pub mod formats;
 pub mod iter;
+mod options;
 
 pub use dataset::{DataDesc, Dataset, Sample};
 pub use draws::Draws;
