@@ -7,11 +7,13 @@
 mod dataset;
 mod draws;
 mod error;
+pub mod formats;
 pub mod im2rec;
 pub mod image;
 pub mod images;
 pub mod iter;
 pub mod list;
+mod options;
 pub mod record;
 
 pub use dataset::{DataDesc, Dataset, Sample};

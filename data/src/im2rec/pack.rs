@@ -136,10 +136,9 @@ fn write_all(
     let mut packed = Packed::default();
     let mut done = 0;
     for some in entries.chunks(IN_FLIGHT * options.num_thread.max(1)) {
-        let payloads: Vec<Result<Vec<u8>, DataError>> = some
-            .par_iter()
-            .map_init(Scratch::default, |scratch, entry| scratch.payload(entry, root, options))
-            .collect();
+        let one = |scratch: &mut Scratch, entry: &ListEntry| scratch.payload(entry, root, options);
+        let payloads: Vec<Result<Vec<u8>, DataError>> =
+            threads.install(|| some.par_iter().map_init(Scratch::default, one).collect());
         for (entry, payload) in some.iter().zip(payloads) {
             match payload {
                 Ok(payload) => {

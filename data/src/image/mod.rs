@@ -3,7 +3,6 @@
 pub mod augment;
 mod decode;
 mod encode;
-mod names;
 mod normalise;
 mod resize;
 

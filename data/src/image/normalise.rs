@@ -5,7 +5,7 @@ use tensorc_abi::DType;
 use tensorc_runtime::TensorMut;
 
 use super::Image;
-use super::names::settable;
+use crate::options::settable;
 use crate::{Cause, DataError, Draws};
 
 /// Order of the axes of an image in a tensor.
@@ -64,21 +64,25 @@ impl Default for NormaliseOptions {
     }
 }
 
-settable!(NormaliseOptions {
-    mirror,
-    rand_mirror,
-    mean_r,
-    mean_g,
-    mean_b,
-    mean_a,
-    std_r,
-    std_g,
-    std_b,
-    std_a,
-    scale,
-    max_random_contrast,
-    max_random_illumination,
-});
+settable!(
+    NormaliseOptions,
+    "normalisation",
+    [
+        mirror,
+        rand_mirror,
+        mean_r,
+        mean_g,
+        mean_b,
+        mean_a,
+        std_r,
+        std_g,
+        std_b,
+        std_a,
+        scale,
+        max_random_contrast,
+        max_random_illumination,
+    ]
+);
 
 impl NormaliseOptions {
     fn means(&self) -> [(&'static str, f64); 4] {

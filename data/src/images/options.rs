@@ -13,6 +13,7 @@ use crate::image::{AugmentOptions, Layout, NormaliseOptions};
 use crate::iter::schedule::LastBatch;
 use crate::iter::{DEFAULT_PREFETCH, Loader, LoaderBuilder, OnError, Shuffle};
 use crate::list::ImageList;
+use crate::options::{Setting, settable, unknown};
 use crate::record::{IndexFiles, RecordSet, RecordSetOptions};
 use crate::{DataError, Dataset};
 
@@ -52,6 +53,29 @@ pub struct ImageOptions {
     pub augment: AugmentOptions,
     pub normalise: NormaliseOptions,
 }
+
+settable!(
+    ImageOptions,
+    "ImageRecordIter",
+    [
+        batch_size,
+        label_width,
+        shuffle,
+        seed,
+        seed_aug,
+        round_batch,
+        num_parts,
+        part_index,
+        equal_parts,
+        prefetch_buffer,
+        preprocess_threads,
+        dtype,
+        layout,
+        data_name,
+        label_name,
+        on_error
+    ]
+);
 
 impl Default for ImageOptions {
     fn default() -> ImageOptions {
@@ -163,7 +187,33 @@ pub struct ImageRecordOptions {
 
 const MIB: u64 = 1 << 20;
 
+/// Options of files.
+const FILES: [&str; 5] = ["path_imgrec", "path_imgidx", "path_imglist", "mean_img", "shuffle_chunk_size"];
+
 impl ImageRecordOptions {
+    /// Sets an option by the name that MXNet has for it, those of images, augmentation and normalisation included.
+    ///
+    /// # Errors
+    /// There is no such option, or the text is no value of it.
+    pub fn set(&mut self, name: &str, text: &str) -> Result<(), DataError> {
+        let ImageOptions { augment, normalise, .. } = &mut self.images;
+        match name {
+            "path_imgrec" => self.path_imgrec = text.into(),
+            "path_imgidx" => self.path_imgidx = text.into(),
+            "path_imglist" => self.path_imglist = text.into(),
+            "mean_img" => self.mean_img = text.into(),
+            "shuffle_chunk_size" => self.shuffle_chunk_size.assign(name, text)?,
+            _ if AugmentOptions::NAMES.contains(&name) => augment.set(name, text)?,
+            _ if NormaliseOptions::NAMES.contains(&name) => normalise.set(name, text)?,
+            _ if ImageOptions::NAMES.contains(&name) => self.images.set(name, text)?,
+            _ => {
+                let known = [&FILES[..], ImageOptions::NAMES, AugmentOptions::NAMES, NormaliseOptions::NAMES].concat();
+                return Err(unknown("ImageRecordIter", name, &known));
+            }
+        }
+        Ok(())
+    }
+
     /// # Errors
     /// A file cannot be read or an index does not fit it, records are damaged and that is to be an error, there are too
     /// few images, or an option is wrong.

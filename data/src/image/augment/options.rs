@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::DataError;
-use crate::image::names::settable;
+use crate::options::settable;
 
 /// What is done to images, by the names and with the defaults of MXNet's default augmenter.
 ///
@@ -99,36 +99,40 @@ impl Default for AugmentOptions {
     }
 }
 
-settable!(AugmentOptions {
-    data_shape,
-    resize,
-    rand_crop,
-    random_resized_crop,
-    max_rotate_angle,
-    max_aspect_ratio,
-    min_aspect_ratio,
-    max_shear_ratio,
-    max_crop_size,
-    min_crop_size,
-    max_random_scale,
-    min_random_scale,
-    max_random_area,
-    min_random_area,
-    max_img_size,
-    min_img_size,
-    brightness,
-    contrast,
-    saturation,
-    pca_noise,
-    random_h,
-    random_s,
-    random_l,
-    rotate,
-    rotate_list,
-    fill_value,
-    inter_method,
-    pad,
-});
+settable!(
+    AugmentOptions,
+    "augmentation",
+    [
+        data_shape,
+        resize,
+        rand_crop,
+        random_resized_crop,
+        max_rotate_angle,
+        max_aspect_ratio,
+        min_aspect_ratio,
+        max_shear_ratio,
+        max_crop_size,
+        min_crop_size,
+        max_random_scale,
+        min_random_scale,
+        max_random_area,
+        min_random_area,
+        max_img_size,
+        min_img_size,
+        brightness,
+        contrast,
+        saturation,
+        pca_noise,
+        random_h,
+        random_s,
+        random_l,
+        rotate,
+        rotate_list,
+        fill_value,
+        inter_method,
+        pad,
+    ]
+);
 
 /// Largest extent of an output, and of padding.
 const EXTENT: u32 = 1 << 16;

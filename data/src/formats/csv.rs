@@ -1,0 +1,145 @@
+//! CSV: an example in each row, its values between commas.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tensorc_abi::DType;
+use tensorc_runtime::TensorMut;
+
+use super::text::{TextRows, parse_row};
+use super::{label_dims, last_batch};
+use crate::iter::DEFAULT_PREFETCH;
+use crate::options::settable;
+use crate::{DataDesc, DataError, Dataset, Loader, Sample};
+
+/// Options of a CSV file, with the names and defaults of MXNet's `CSVIter`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CsvOptions {
+    pub data_csv: PathBuf,
+    /// Shape of an example; a row has as many values. Required.
+    pub data_shape: Vec<u64>,
+    /// Labels, a row for each of the data; rows behind those are not used. Without it, labels are 0.
+    pub label_csv: Option<PathBuf>,
+    /// Shape of an example's labels. A single one has no axis: a batch of them is a vector.
+    pub label_shape: Vec<u64>,
+    /// Of data and labels.
+    pub dtype: DType,
+    /// Required.
+    pub batch_size: usize,
+    /// Whether the last batch is filled up from the next epoch; else with examples of the batch before.
+    pub round_batch: bool,
+    pub num_parts: usize,
+    pub part_index: usize,
+    /// Batches that are read ahead.
+    pub prefetch_buffer: usize,
+    pub data_name: String,
+    pub label_name: String,
+}
+
+impl Default for CsvOptions {
+    fn default() -> CsvOptions {
+        CsvOptions {
+            data_csv: PathBuf::new(),
+            data_shape: vec![],
+            label_csv: None,
+            label_shape: vec![1],
+            dtype: DType::F32,
+            batch_size: 0,
+            round_batch: true,
+            num_parts: 1,
+            part_index: 0,
+            prefetch_buffer: DEFAULT_PREFETCH,
+            data_name: "data".into(),
+            label_name: "label".into(),
+        }
+    }
+}
+
+settable!(
+    CsvOptions,
+    "CSVIter",
+    [
+        data_csv,
+        data_shape,
+        label_csv,
+        label_shape,
+        dtype,
+        batch_size,
+        round_batch,
+        num_parts,
+        part_index,
+        prefetch_buffer,
+        data_name,
+        label_name,
+    ]
+);
+
+impl CsvOptions {
+    /// The batches of the file.
+    ///
+    /// # Errors
+    /// As [`CsvDataset::open`]; there are too few rows for a batch, or there is no such part.
+    pub fn open(&self) -> Result<Loader, DataError> {
+        let builder = Loader::of(CsvDataset::open(self)?, self.batch_size).last(last_batch(self.round_batch));
+        builder.part(self.part_index, self.num_parts).prefetch(self.prefetch_buffer).build()
+    }
+}
+
+/// The rows of a CSV file. There is no line of names, and values are not quoted.
+#[derive(Debug)]
+pub struct CsvDataset {
+    rows: TextRows,
+    label_rows: Option<TextRows>,
+    data: DataDesc,
+    label: DataDesc,
+}
+
+impl CsvDataset {
+    /// Opens the files that options name and finds their rows.
+    ///
+    /// # Errors
+    /// A file cannot be read, has no rows, or there are fewer labels than rows; the shape is missing.
+    pub fn open(options: &CsvOptions) -> Result<CsvDataset, DataError> {
+        if options.data_shape.is_empty() {
+            return Err(DataError::options("data_shape", "the shape of an example is missing"));
+        }
+        let rows = TextRows::open(&options.data_csv, None)?;
+        let label_rows = options.label_csv.as_ref().map(|path| rows.open_beside(path, None)).transpose()?;
+        let data = DataDesc::new(&options.data_name, options.dtype, &options.data_shape);
+        let label = DataDesc::new(&options.label_name, options.dtype, &label_dims(&options.label_shape));
+        Ok(CsvDataset { rows, label_rows, data, label })
+    }
+}
+
+impl Dataset for CsvDataset {
+    fn name(&self) -> String {
+        self.rows.path().display().to_string()
+    }
+
+    fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn data(&self) -> &[DataDesc] {
+        std::slice::from_ref(&self.data)
+    }
+
+    fn labels(&self) -> &[DataDesc] {
+        std::slice::from_ref(&self.label)
+    }
+
+    fn read(&self, sample: Sample, data: &mut [TensorMut<'_>], labels: &mut [TensorMut<'_>]) -> Result<(), DataError> {
+        let fill = |rows: &TextRows, tensor: &mut TensorMut<'_>| {
+            rows.read(sample.index, |row| parse_row(tensor.dtype, row, tensor.data))
+        };
+        data.iter_mut().try_for_each(|tensor| fill(&self.rows, tensor))?;
+        labels.iter_mut().try_for_each(|tensor| match &self.label_rows {
+            Some(rows) => fill(rows, tensor),
+            None => {
+                tensor.data.fill(0);
+                Ok(())
+            }
+        })
+    }
+}

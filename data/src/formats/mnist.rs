@@ -1,0 +1,160 @@
+//! MNIST and data sets like it: grey images and their labels in two idx files.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tensorc_abi::DType;
+use tensorc_runtime::TensorMut;
+
+use super::read_idx;
+use crate::iter::DEFAULT_PREFETCH;
+use crate::options::settable;
+use crate::{Cause, DataDesc, DataError, Dataset, HostTensor, LastBatch, Loader, Place, Sample, Shuffle};
+
+/// Options of MNIST, with the names and defaults of MXNet's `MNISTIter`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MnistOptions {
+    /// The idx file of images, compressed by gzip or not.
+    pub image: PathBuf,
+    /// The idx file of labels, compressed by gzip or not.
+    pub label: PathBuf,
+    pub batch_size: usize,
+    /// Whether the images come in a random order, which is the same in all epochs.
+    pub shuffle: bool,
+    /// Whether an image is a vector and not of shape (1, height, width).
+    pub flat: bool,
+    /// Of the order.
+    pub seed: u64,
+    /// Has no effect: nothing is printed.
+    pub silent: bool,
+    pub num_parts: usize,
+    pub part_index: usize,
+    /// Batches that are read ahead.
+    pub prefetch_buffer: usize,
+    pub data_name: String,
+    pub label_name: String,
+}
+
+impl Default for MnistOptions {
+    fn default() -> MnistOptions {
+        MnistOptions {
+            image: "./train-images-idx3-ubyte".into(),
+            label: "./train-labels-idx1-ubyte".into(),
+            batch_size: 128,
+            shuffle: true,
+            flat: false,
+            seed: 0,
+            silent: false,
+            num_parts: 1,
+            part_index: 0,
+            prefetch_buffer: DEFAULT_PREFETCH,
+            data_name: "data".into(),
+            label_name: "label".into(),
+        }
+    }
+}
+
+settable!(
+    MnistOptions,
+    "MNISTIter",
+    [
+        image,
+        label,
+        batch_size,
+        shuffle,
+        flat,
+        seed,
+        silent,
+        num_parts,
+        part_index,
+        prefetch_buffer,
+        data_name,
+        label_name,
+    ]
+);
+
+impl MnistOptions {
+    /// The batches of the images. Those that do not fill a batch are left out.
+    ///
+    /// # Errors
+    /// As [`MnistDataset::open`]; there are too few images for a batch, or there is no such part.
+    pub fn open(&self) -> Result<Loader, DataError> {
+        let shuffle = if self.shuffle { Shuffle::Once(self.seed) } else { Shuffle::None };
+        let builder = Loader::of(MnistDataset::open(self)?, self.batch_size).last(LastBatch::Discard).shuffle(shuffle);
+        builder.part(self.part_index, self.num_parts).prefetch(self.prefetch_buffer).build()
+    }
+}
+
+/// Images and labels in memory, as bytes; examples are f32, pixels between 0 and 255 / 256.
+#[derive(Debug)]
+pub struct MnistDataset {
+    name: String,
+    images: HostTensor,
+    classes: HostTensor,
+    data: DataDesc,
+    label: DataDesc,
+}
+
+/// What a pixel is multiplied by.
+const SCALE: f32 = 1.0 / 256.0;
+
+/// An idx file of bytes with so many axes.
+fn bytes(path: &Path, what: &str, rank: usize) -> Result<HostTensor, DataError> {
+    let tensor = read_idx(path)?;
+    match (tensor.dtype(), tensor.dims().len()) {
+        (DType::U8, found) if found == rank => Ok(tensor),
+        (dtype, _) => {
+            let expected = format!("{what}: u8 with {rank} axes");
+            let cause = Cause::Shape { expected, found: format!("{dtype} {:?}", tensor.dims()) };
+            Err(DataError::at(Place::file(path), cause))
+        }
+    }
+}
+
+impl MnistDataset {
+    /// Reads the files that options name.
+    ///
+    /// # Errors
+    /// A file cannot be read, is no idx file of images or labels, or their numbers differ.
+    pub fn open(options: &MnistOptions) -> Result<MnistDataset, DataError> {
+        let images = bytes(&options.image, "images", 3)?;
+        let classes = bytes(&options.label, "labels", 1)?;
+        let (count, labels) = (images.dims()[0], classes.dims()[0]);
+        if count != labels {
+            let cause = Cause::Shape { expected: format!("{count} labels"), found: labels.to_string() };
+            return Err(DataError::at(Place::file(&options.label), cause));
+        }
+        let (height, width) = (images.dims()[1], images.dims()[2]);
+        let dims = if options.flat { vec![height * width] } else { vec![1, height, width] };
+        let data = DataDesc::new(&options.data_name, DType::F32, &dims);
+        let label = DataDesc::new(&options.label_name, DType::F32, &[]);
+        Ok(MnistDataset { name: options.image.display().to_string(), images, classes, data, label })
+    }
+}
+
+impl Dataset for MnistDataset {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn len(&self) -> usize {
+        self.classes.bytes().len()
+    }
+
+    fn data(&self) -> &[DataDesc] {
+        std::slice::from_ref(&self.data)
+    }
+
+    fn labels(&self) -> &[DataDesc] {
+        std::slice::from_ref(&self.label)
+    }
+
+    fn read(&self, sample: Sample, data: &mut [TensorMut<'_>], labels: &mut [TensorMut<'_>]) -> Result<(), DataError> {
+        let size = self.images.bytes().len() / self.len();
+        let pixels = &self.images.bytes()[sample.index * size..(sample.index + 1) * size];
+        data.iter_mut().for_each(|data| data.write(pixels.iter().map(|pixel| f32::from(*pixel) * SCALE)));
+        labels.iter_mut().for_each(|label| label.write([f32::from(self.classes.bytes()[sample.index])]));
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! Files of examples other than RecordIO: rows of text (CSV, LibSVM), idx files (MNIST) and arrays of numpy.
+//!
+//! Files are read at positions, so that examples come in any order from many threads; files of text are scanned once
+//! for their rows when they are opened.
+
+mod csv;
+mod idx;
+mod libsvm;
+mod mnist;
+mod npy;
+mod npy_header;
+mod text;
+
+use std::io::Read;
+
+pub use csv::{CsvDataset, CsvOptions};
+pub use idx::read_idx;
+pub use libsvm::{LibSvmDataset, LibSvmOptions};
+pub use mnist::{MnistDataset, MnistOptions};
+pub use npy::{NpyDataset, read_arrays};
+use tensorc_abi::DType;
+use tensorc_runtime::HostTensor;
+use tensorc_runtime::host_tensor::byte_len;
+
+use crate::{Cause, LastBatch};
+
+/// Values of MXNet's option `round_batch`.
+fn last_batch(round: bool) -> LastBatch {
+    match round {
+        true => LastBatch::Round,
+        false => LastBatch::Repeat,
+    }
+}
+
+/// Extents of an example's labels: a single one has no axis, as in MXNet's batches.
+fn label_dims(shape: &[u64]) -> Vec<u64> {
+    match shape.iter().all(|n| *n == 1) {
+        true => vec![],
+        false => shape.to_vec(),
+    }
+}
+
+/// The rest of a stream as the elements of a tensor. Memory grows with what is read, not with what the shape says.
+fn read_elements(reader: impl Read, dtype: DType, dims: &[u64], big: bool) -> Result<Vec<u8>, Cause> {
+    let wrong = |found: String| Cause::Format(format!("{found} bytes of elements do not fill {dims:?} of {dtype}"));
+    let expected = byte_len(dtype, dims).ok_or_else(|| Cause::Format(format!("{dims:?} of {dtype} is too large")))?;
+    let mut bytes = vec![];
+    reader.take(expected + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 {
+        found if found > expected => return Err(wrong(format!("more than {expected}"))),
+        found if found < expected => return Err(wrong(found.to_string())),
+        _ => {}
+    }
+    to_native(&mut bytes, dtype, big)?;
+    Ok(bytes)
+}
+
+/// Makes little-endian elements of those of a file.
+fn to_native(bytes: &mut [u8], dtype: DType, big: bool) -> Result<(), Cause> {
+    if big {
+        bytes.chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);
+    }
+    let wrong = if dtype == DType::Bool { bytes.iter().find(|byte| **byte > 1) } else { None };
+    match wrong {
+        Some(byte) => Err(Cause::Format(format!("{byte} is no boolean"))),
+        None => Ok(()),
+    }
+}
+
+fn tensor(dtype: DType, dims: &[u64], bytes: Vec<u8>) -> Result<HostTensor, Cause> {
+    HostTensor::new(dtype, dims, bytes).map_err(|e| Cause::Format(e.to_string()))
+}

@@ -1,0 +1,224 @@
+//! Headers of `.npy` files: the element type, the order of the axes and the shape, as a dictionary in Python's syntax.
+//!
+//! They are not read by npyz, which allocates as much as a header says it is long and overflows on large shapes.
+
+use std::io::{ErrorKind, Read};
+
+use tensorc_abi::DType;
+
+use super::text::{Number, shown};
+use crate::Cause;
+
+/// With which a file begins, before its version.
+const MAGIC: &[u8; 6] = b"\x93NUMPY";
+
+/// Bytes of a header; numpy's own reader takes fewer.
+const MAX_HEADER: usize = 1 << 16;
+
+/// What a file says about its elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub dtype: DType,
+    /// Whether the elements are big-endian.
+    pub big: bool,
+    /// Whether the first axis is the one whose elements are neighbours.
+    pub fortran: bool,
+    pub dims: Vec<u64>,
+    /// Where the elements begin.
+    pub offset: u64,
+}
+
+fn fill(reader: &mut impl Read, bytes: &mut [u8]) -> Result<(), Cause> {
+    reader.read_exact(bytes).map_err(|e| match e.kind() {
+        ErrorKind::UnexpectedEof => Cause::Truncated { what: "its header" },
+        _ => e.into(),
+    })
+}
+
+impl Header {
+    /// Reads a header and nothing behind it.
+    ///
+    /// # Errors
+    /// This is no header, or one of elements that tensors do not have.
+    pub fn read(reader: &mut impl Read) -> Result<Header, Cause> {
+        let mut start = [0; 8];
+        fill(reader, &mut start)?;
+        let [magic @ .., major, _minor] = start;
+        if magic != *MAGIC {
+            return Err(Cause::Format("not a file of numpy: it must begin with \\x93NUMPY".into()));
+        }
+        let mut size = [0; 4];
+        let digits = match major {
+            1 => 2,
+            2 | 3 => 4,
+            _ => return Err(Cause::Format(format!("version {major} of the format is unknown"))),
+        };
+        fill(reader, &mut size[..digits])?;
+        let length = u32::from_le_bytes(size) as usize;
+        if length > MAX_HEADER {
+            return Err(Cause::Format(format!("a header of {length} bytes; the most are {MAX_HEADER}")));
+        }
+        let mut text = vec![0; length];
+        fill(reader, &mut text)?;
+        let offset = (start.len() + digits + length) as u64;
+        Ok(Header { offset, ..dictionary(&text)? })
+    }
+}
+
+/// The element type that numpy's name means, and whether it is big-endian.
+fn element(descr: &[u8]) -> Option<(DType, bool)> {
+    let (order, kind) = descr.split_first()?;
+    let dtype = match kind {
+        b"f2" => DType::F16,
+        b"f4" => DType::F32,
+        b"f8" => DType::F64,
+        b"i1" => DType::I8,
+        b"i2" => DType::I16,
+        b"i4" => DType::I32,
+        b"i8" => DType::I64,
+        b"u1" => DType::U8,
+        b"u2" => DType::U16,
+        b"u4" => DType::U32,
+        b"u8" => DType::U64,
+        b"b1" => DType::Bool,
+        _ => return None,
+    };
+    match order {
+        b'<' | b'=' | b'|' => Some((dtype, false)),
+        b'>' => Some((dtype, true)),
+        _ => None,
+    }
+}
+
+/// The part of a dictionary that was not read yet.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn take(&mut self, sign: u8) -> bool {
+        let rest = self.0.trim_ascii_start();
+        let found = rest.first() == Some(&sign);
+        self.0 = if found { &rest[1..] } else { rest };
+        found
+    }
+
+    fn expect(&mut self, sign: u8) -> Result<(), Cause> {
+        match self.take(sign) {
+            true => Ok(()),
+            false => Err(Cause::Format(format!("a header with {} in place of `{}`", shown(self.0), char::from(sign)))),
+        }
+    }
+
+    /// What stands between quotes; there are no escapes in what is known here.
+    fn string(&mut self) -> Result<&'a [u8], Cause> {
+        let quote = if self.take(b'"') { b'"' } else { b'\'' };
+        if quote == b'\'' {
+            self.expect(quote)?;
+        }
+        let end = self.0.iter().position(|byte| *byte == quote).ok_or(Cause::Truncated { what: "a string" })?;
+        let text = &self.0[..end];
+        self.0 = &self.0[end + 1..];
+        Ok(text)
+    }
+
+    /// A word or number.
+    fn word(&mut self) -> &'a [u8] {
+        let rest = self.0.trim_ascii_start();
+        let end = rest.iter().position(|byte| !byte.is_ascii_alphanumeric()).unwrap_or(rest.len());
+        self.0 = &rest[end..];
+        &rest[..end]
+    }
+
+    fn shape(&mut self) -> Result<Vec<u64>, Cause> {
+        self.expect(b'(')?;
+        let mut dims = vec![];
+        while !self.take(b')') {
+            let word = self.word();
+            // Python 2 wrote some integers as 10L.
+            let extent = u64::parse(word.strip_suffix(b"L").unwrap_or(word));
+            dims.push(extent.ok_or_else(|| Cause::Format(format!("extent {} is no number", shown(word))))?);
+            if !self.take(b',') {
+                self.expect(b')')?;
+                break;
+            }
+        }
+        Ok(dims)
+    }
+}
+
+fn dictionary(text: &[u8]) -> Result<Header, Cause> {
+    let mut rest = Rest(text);
+    let (mut descr, mut fortran, mut shape) = (None, None, None);
+    rest.expect(b'{')?;
+    while !rest.take(b'}') {
+        let key = rest.string()?;
+        rest.expect(b':')?;
+        match key {
+            b"descr" if rest.take(b'[') => return Err(Cause::Format("elements with fields are not supported".into())),
+            b"descr" => descr = Some(rest.string()?),
+            b"shape" => shape = Some(rest.shape()?),
+            b"fortran_order" => {
+                fortran = Some(match rest.word() {
+                    b"True" => true,
+                    b"False" => false,
+                    word => return Err(Cause::Format(format!("fortran_order is {}", shown(word)))),
+                });
+            }
+            _ => return Err(Cause::Format(format!("a header with the key {}", shown(key)))),
+        }
+        if !rest.take(b',') {
+            rest.expect(b'}')?;
+            break;
+        }
+    }
+    let (Some(descr), Some(fortran), Some(dims)) = (descr, fortran, shape) else {
+        return Err(Cause::Format("a header without descr, fortran_order or shape".into()));
+    };
+    let unknown = || Cause::Format(format!("element type {} is not supported", shown(descr)));
+    let (dtype, big) = element(descr).ok_or_else(unknown)?;
+    Ok(Header { dtype, big, fortran, dims, offset: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(text: &str) -> Result<Header, String> {
+        let length = (text.len() as u16).to_le_bytes();
+        let file = [&b"\x93NUMPY\x01\x00"[..], &length, text.as_bytes()].concat();
+        Header::read(&mut &file[..]).map_err(|cause| cause.to_string())
+    }
+
+    #[test]
+    fn headers_are_read_as_numpy_writes_them() {
+        let expected = Header { dtype: DType::F32, big: false, fortran: false, dims: vec![3, 4], offset: 69 };
+        assert_eq!(header("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }"), Ok(expected));
+        let vector = header("{\"shape\":(10L,),\"fortran_order\":True,\"descr\":\">i8\"}").unwrap();
+        assert_eq!((vector.dtype, vector.big, vector.fortran, vector.dims), (DType::I64, true, true, vec![10]));
+        assert_eq!(header("{'descr': '|b1', 'fortran_order': False, 'shape': ()}").unwrap().dims, [0u64; 0]);
+    }
+
+    #[test]
+    fn what_is_no_header_is_refused() {
+        let with = |descr: &str, shape: &str| format!("{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}");
+        for (text, why) in [
+            (with("'<c8'", "(3,)"), "element type `<c8` is not supported"),
+            (with("'|O'", "(3,)"), "element type `|O` is not supported"),
+            (with("[('a', '<f4')]", "(3,)"), "elements with fields are not supported"),
+            (with("'<f4'", "(-3,)"), "extent `` is no number"),
+            (with("'<f4'", "(99999999999999999999,)"), "extent `99999999999999999999` is no number"),
+            (with("'<f4'", "3"), "a header with `3}` in place of `(`"),
+            ("{'descr': '<f4', 'shape': (3,)}".into(), "a header without descr, fortran_order or shape"),
+            ("{'descr': '<f4".into(), "the file ends inside of a string"),
+            ("".into(), "a header with `` in place of `{`"),
+        ] {
+            assert_eq!(header(&text).unwrap_err(), why, "{text}");
+        }
+        let long = b"\x93NUMPY\x02\x00\xff\xff\xff\xff{";
+        let error = Header::read(&mut &long[..]).unwrap_err().to_string();
+        assert_eq!(error, "a header of 4294967295 bytes; the most are 65536");
+        let other = Header::read(&mut &b"PK\x03\x04........"[..]).unwrap_err().to_string();
+        assert_eq!(other, "not a file of numpy: it must begin with \\x93NUMPY");
+        let newer = Header::read(&mut &b"\x93NUMPY\x07\x00"[..]).unwrap_err().to_string();
+        assert_eq!(newer, "version 7 of the format is unknown");
+    }
+}
