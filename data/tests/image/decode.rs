@@ -76,14 +76,16 @@ fn inverted_inks_become_colours() {
     }
 }
 
+/// A file of four pixels, and these as they are, as RGB and as grey.
+type Case<'a> = (Vec<u8>, &'a [u8], [u8; 12], [u8; 4]);
+
 #[test]
 fn png_of_each_depth_and_color() {
     use png::{BitDepth, ColorType};
     let file = |color, depth, rows, palette, transparency| {
         Png { width: 4, height: 1, color, depth, rows, palette, transparency }.bytes()
     };
-    // The file, and its pixels as they are, as RGB and as grey.
-    let cases: [(Vec<u8>, &[u8], [u8; 12], [u8; 4]); 9] = [
+    let cases: [Case<'_>; 9] = [
         (
             file(ColorType::Grayscale, BitDepth::One, &[0b1010_0000], &[], &[]),
             &[255, 0, 255, 0],
