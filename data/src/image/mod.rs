@@ -1,5 +1,6 @@
 //! Images: decoding, encoding, resizing, augmentation and normalisation.
 
+mod area;
 pub mod augment;
 mod decode;
 mod encode;

@@ -6,6 +6,7 @@ use fast_image_resize as fir;
 use fir::images::{Image as Pixels, ImageRef};
 use fir::{Filter, FilterType, PixelType, ResizeAlg, ResizeOptions};
 
+use super::area::Area;
 use super::{Image, Region};
 use crate::{Cause, Draws};
 
@@ -22,8 +23,8 @@ pub enum Inter {
     Bilinear,
     /// 2: 4×4 pixels, the cubic kernel with a = -0.75.
     Cubic,
-    /// 3: the mean of the source pixels whose centres a target pixel covers, each with the same weight; OpenCV weighs
-    /// those at the border by the part that is covered. Bilinear along both axes if one of them grows.
+    /// 3: the mean over the area of a target pixel, pixels at its border weighted by the part that is covered; bilinear
+    /// if an axis grows.
     Area,
     /// 4: 8×8 pixels, a sinc under a window.
     Lanczos,
@@ -59,16 +60,14 @@ impl Inter {
         }
     }
 
-    fn algorithm(self, view: &View, to: (u32, u32)) -> Result<ResizeAlg, Cause> {
+    /// The algorithm of the library, which serves areas only where they are of no use.
+    fn algorithm(self) -> Result<ResizeAlg, Cause> {
         let custom = |name, kernel, support| {
             let filter = Filter::new(name, kernel, support).map_err(|error| Cause::Image(error.to_string()))?;
             Ok(ResizeAlg::Interpolation(FilterType::Custom(filter)))
         };
         match self {
             Inter::Nearest => Ok(ResizeAlg::Nearest),
-            Inter::Area if view.width >= to.0.into() && view.height >= to.1.into() => {
-                Ok(ResizeAlg::Convolution(FilterType::Box))
-            }
             Inter::Bilinear | Inter::Area => Ok(ResizeAlg::Interpolation(FilterType::Bilinear)),
             Inter::Cubic => custom("cubic", cubic, 2.0),
             Inter::Lanczos => custom("lanczos", lanczos, 4.0),
@@ -145,10 +144,26 @@ pub fn shorter_edge(width: u32, height: u32, edge: u32) -> (u32, u32) {
     if height > width { (edge, longer(height, width)) } else { (longer(width, height), edge) }
 }
 
+/// A view that lies inside of an image, but for rounding.
+fn checked(view: View, image: &Image) -> Result<View, Cause> {
+    let (width, height) = (image.width(), image.height());
+    let within = view.within(width, height);
+    let near = |a: f64, b: f64| (a - b).abs() < 1e-6;
+    let same = near(within.left, view.left)
+        && near(within.top, view.top)
+        && near(within.width, view.width)
+        && near(within.height, view.height);
+    if same && within.width > 0.0 && within.height > 0.0 {
+        return Ok(within);
+    }
+    Err(Cause::Shape { expected: format!("a part of {width}×{height} pixels"), found: format!("{view:?}") })
+}
+
 /// Resizes images, with memory that is used again.
 #[derive(Clone, Default)]
 pub struct Resizer {
     inner: fir::Resizer,
+    area: Area,
 }
 
 impl fmt::Debug for Resizer {
@@ -180,10 +195,15 @@ impl Resizer {
         {
             return to.copy_region(from, region);
         }
-        if !(view.width > 0.0 && view.height > 0.0 && width > 0 && height > 0) {
-            return Err(Cause::Image("resizing needs an area".into()));
+        let view = checked(view, from)?;
+        if width == 0 || height == 0 {
+            return Err(Cause::Image(format!("resizing to {width}×{height} pixels")));
         }
         to.reshape(width, height, from.channels())?;
+        if inter == Inter::Area && view.width >= width.into() && view.height >= height.into() {
+            self.area.run(from, &view, to);
+            return Ok(());
+        }
         let kind = match from.channels() {
             1 => PixelType::U8,
             3 => PixelType::U8x3,
@@ -192,7 +212,7 @@ impl Resizer {
         let cause = |error: &dyn fmt::Display| Cause::Image(format!("resizing: {error}"));
         let source = ImageRef::new(from.width(), from.height(), from.pixels(), kind).map_err(|e| cause(&e))?;
         let mut target = Pixels::from_slice_u8(width, height, to.pixels_mut(), kind).map_err(|e| cause(&e))?;
-        let options = ResizeOptions::new().resize_alg(inter.algorithm(&view, (width, height))?).use_alpha(false).crop(
+        let options = ResizeOptions::new().resize_alg(inter.algorithm()?).use_alpha(false).crop(
             view.left,
             view.top,
             view.width,

@@ -318,6 +318,7 @@ mod tests {
         ] {
             let blamed = match (name, value) {
                 ("min_random_scale", _) => "max_random_scale",
+                ("min_crop_size", _) => "max_crop_size",
                 ("max_random_area", _) => "max_random_area",
                 _ => name,
             };
