@@ -14,6 +14,9 @@ use tensorc_data::{DataError, Draws, Loader};
 
 const FILES: u64 = 10_000;
 
+/// Bytes that mean something in rows of text.
+const SIGNS: &[u8] = b"0:,.\n\r e-9\xFF#";
+
 /// One to four changes.
 fn mutated(bytes: &[u8], draws: &mut Draws) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
@@ -23,7 +26,7 @@ fn mutated(bytes: &[u8], draws: &mut Draws) -> Vec<u8> {
             0 => bytes[at] = draws.bits() as u8,
             1 => bytes[at] ^= 1 << draws.below(8),
             2 => drop(bytes.drain(at..(at + 1 + draws.below(4) as usize).min(bytes.len()))),
-            _ => bytes.insert(at, b"0:,.\n\r e-9\xFF#"[draws.below(13) as usize]),
+            _ => bytes.insert(at, SIGNS[draws.below(SIGNS.len() as u64) as usize]),
         }
         if bytes.is_empty() {
             bytes.push(0);

@@ -179,7 +179,7 @@ macro_rules! floats {
     ($($type:ty),*) => { $(
         impl Number for $type {
             fn parse(text: &[u8]) -> Option<$type> {
-                let value: $type = std::str::from_utf8(text).ok()?.parse().ok()?;
+                let value: $type = fast_float2::parse(text).ok()?;
                 // Digits that overflow are out of range, the word `inf` is not.
                 (value.is_finite() || !text.iter().any(u8::is_ascii_digit)).then_some(value)
             }
@@ -232,7 +232,7 @@ pub fn shown(text: &[u8]) -> String {
 
 /// What is wrong with text that should have been a value of this type.
 pub fn not_a_number(text: &[u8], dtype: DType) -> Cause {
-    let is_number = std::str::from_utf8(text).is_ok_and(|text| text.parse::<f64>().is_ok());
+    let is_number = fast_float2::parse::<f64, _>(text).is_ok();
     let text = shown(text);
     Cause::Format(match is_number {
         true => format!("{text} does not fit {dtype}"),
@@ -287,6 +287,7 @@ fn parse_row_of<T: Number>(dtype: DType, row: &[u8], data: &mut [u8]) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Draws;
 
     fn rows(text: &[u8], comment: Option<u8>) -> Result<Vec<String>, DataError> {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -350,5 +351,28 @@ mod tests {
         ] {
             assert_eq!(parsed(dtype, text).unwrap_err(), why, "{text}");
         }
+    }
+
+    #[test]
+    fn floats_are_those_of_the_standard_library() {
+        let mut draws = Draws::new(1, 0, 0);
+        let mut numbers = 0;
+        for _ in 0..200_000 {
+            let mut text = match draws.below(3) {
+                0 => f64::from_bits(draws.bits()).to_string(),
+                1 => f32::from_bits(draws.bits() as u32).to_string(),
+                _ => format!("{}e{}", draws.bits(), draws.below(700) as i64 - 350),
+            };
+            if draws.coin() {
+                let sign = b"+-.eE0inf_ x"[draws.below(12) as usize];
+                text.insert(draws.below(text.len() as u64 + 1) as usize, char::from(sign));
+            }
+            let bits = text.parse::<f32>().ok().map(f32::to_bits);
+            assert_eq!(fast_float2::parse::<f32, _>(&text).ok().map(f32::to_bits), bits, "{text}");
+            let bits = text.parse::<f64>().ok().map(f64::to_bits);
+            assert_eq!(fast_float2::parse::<f64, _>(&text).ok().map(f64::to_bits), bits, "{text}");
+            numbers += usize::from(bits.is_some());
+        }
+        assert!((50_000..190_000).contains(&numbers), "{numbers}");
     }
 }
