@@ -10,10 +10,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use tensorc::Tensor;
+use tensorc::data::formats::read_idx;
 use tensorc::data::{Batches, DataIter};
 use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::symbol::{Symbol, SymbolError, op};
-use tensorc::train::{Fit, Initializer, Module, Optimizer, load_checkpoint, read_idx};
+use tensorc::train::{Fit, Initializer, Module, Optimizer, load_checkpoint};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -134,8 +135,8 @@ fn check_saved(module: &Module, name: &str) -> Result<()> {
 }
 
 fn idx(folder: &Path, part: &str) -> Result<Digits> {
-    let images = read_idx(folder.join(format!("{part}-images-idx3-ubyte")))?;
-    let labels = read_idx(folder.join(format!("{part}-labels-idx1-ubyte")))?;
+    let images = Tensor::try_from(read_idx(folder.join(format!("{part}-images-idx3-ubyte")))?)?;
+    let labels = Tensor::try_from(read_idx(folder.join(format!("{part}-labels-idx1-ubyte")))?)?;
     let dims = [images.dims()[0], 1, 28, 28];
     Ok(Digits {
         images: images.to_scaled(0.13 * 255.0, 1.0 / (0.31 * 255.0))?.reshape(&dims)?,

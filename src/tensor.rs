@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use ndarray::{ArrayD, IxDyn};
+use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DType, DenseType, TensorData};
 use tensorc_runtime::{Element, TensorRef};
 
@@ -75,6 +76,24 @@ impl Tensor {
         let elements = values.len();
         ArrayD::from_shape_vec(IxDyn(&shape), values)
             .map_err(|_| Error::TensorSize { elements, dims: self.dims().to_vec() })
+    }
+
+    /// The elements converted to f32: `(element - offset) * scale`, computed in f64.
+    ///
+    /// # Errors
+    /// The shape has more bytes than can be addressed.
+    pub fn to_scaled(&self, offset: f64, scale: f64) -> Result<Tensor, Error> {
+        let convert = |i| Scalar::from_f64(DType::F32, (self.0.get(i).as_f64() - offset) * scale);
+        Ok(Tensor(TensorData::from_fn(DenseType::new(DType::F32, self.dims()), convert)))
+    }
+
+    /// The same elements in another shape.
+    ///
+    /// # Errors
+    /// The numbers of elements differ.
+    pub fn reshape(&self, dims: &[u64]) -> Result<Tensor, Error> {
+        let elements = self.0.len() as usize;
+        self.0.reshape(dims).map(Tensor).ok_or(Error::TensorSize { elements, dims: dims.to_vec() })
     }
 
     pub(crate) fn as_ref(&self) -> TensorRef<'_> {

@@ -7,11 +7,13 @@ mod bench;
 mod code;
 mod compile;
 mod drawing;
+mod im2rec;
 mod inspect;
 mod npz;
 mod operators;
 mod opt;
 mod progress;
+mod records;
 mod run;
 mod values;
 
@@ -47,6 +49,11 @@ enum Command {
     Opt(opt::OptArgs),
     /// Show a model's signature, operators, cost and planned memory; or what is in a compiled model
     Inspect(inspect::InspectArgs),
+    /// Make lists of images, and files of records from lists
+    #[command(name = "im2rec")]
+    Im2Rec(im2rec::Im2RecArgs),
+    /// Show what is in files of records
+    Records(records::RecordsArgs),
     /// Describe the operators
     #[command(alias = "operators")]
     Ops(operators::OpsArgs),
@@ -217,6 +224,8 @@ pub fn main() -> ExitCode {
         Command::Compile(args) => compile::run(args),
         Command::Opt(args) => opt::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Im2Rec(args) => im2rec::run(args),
+        Command::Records(args) => records::run(args),
         Command::Ops(args) => operators::run(args),
     };
     progress::clear();

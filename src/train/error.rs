@@ -1,7 +1,5 @@
 //! What can be wrong with the settings and the data of a training run.
 
-use std::path::PathBuf;
-
 /// A setting or data that training cannot work with.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -23,6 +21,4 @@ pub enum TrainError {
     /// Batches do not have the arrays that a module takes.
     #[error("the batches have {found}, the module takes {expected}")]
     Inputs { expected: String, found: String },
-    #[error("{path}: {why}", path = path.display())]
-    Idx { path: PathBuf, why: String },
 }

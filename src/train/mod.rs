@@ -5,7 +5,6 @@
 //! serde writes and reads.
 
 mod error;
-mod idx;
 mod init;
 pub mod metric;
 mod module;
@@ -13,7 +12,6 @@ mod optimizer;
 mod schedule;
 
 pub use error::TrainError;
-pub use idx::read_idx;
 pub use init::{FanFactor, FusedRnn, Initializer, Number, RandomKind, RnnMode, Variable};
 pub use metric::Metric;
 pub use module::{Buckets, EpochReport, Fit, Module, ModuleBuilder, Network, Params, load_checkpoint};

@@ -49,7 +49,7 @@ impl Default for LibSvmOptions {
             part_index: 0,
             prefetch_buffer: DEFAULT_PREFETCH,
             data_name: "data".into(),
-            label_name: "label".into(),
+            label_name: "softmax_label".into(),
         }
     }
 }

@@ -50,7 +50,7 @@ impl Default for MnistOptions {
             part_index: 0,
             prefetch_buffer: DEFAULT_PREFETCH,
             data_name: "data".into(),
-            label_name: "label".into(),
+            label_name: "softmax_label".into(),
         }
     }
 }

@@ -4,11 +4,12 @@
 //! # fn main() -> Result<(), tensorc::Error> {
 //! use tensorc::ndarray::{Runtime, RuntimeOptions};
 //! use tensorc::symbol::{Symbol, op};
-//! use tensorc::data::Batches;
-//! use tensorc::train::{Fit, Initializer, Module, Optimizer, read_idx};
+//! use tensorc::data::formats::MnistOptions;
+//! use tensorc::train::{Fit, Initializer, Module, Optimizer};
 //!
-//! let images = read_idx("train-images-idx3-ubyte")?.to_scaled(0.0, 1.0 / 255.0)?;
-//! let mut train = Batches::labelled(images, read_idx("train-labels-idx1-ubyte")?.to_scaled(0.0, 1.0)?, 64)?.shuffle(1);
+//! let image = "train-images-idx3-ubyte".into();
+//! let label = "train-labels-idx1-ubyte".into();
+//! let mut train = MnistOptions { image, label, batch_size: 64, ..MnistOptions::default() }.open()?;
 //! let rt = Runtime::new(RuntimeOptions::default())?;
 //! let hidden = op("FullyConnected").input(&Symbol::variable("data")).param("num_hidden", 128).build()?;
 //! let hidden = op("Activation").input(&hidden).param("act_type", "relu").build()?;
