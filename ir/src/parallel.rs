@@ -16,9 +16,9 @@ use rayon::ThreadPool;
 ///
 /// Items are begun in order. None is begun after one has failed, so that the error is the same on any number of
 /// threads. There may be fewer threads than allowed: a call takes those that no other call uses, and none if they
-/// cannot be started. A call inside `work` has only its own thread, which keeps all within the limit. So has a call from
-/// a thread of any rayon pool, which would take up other tasks of that pool while it waits: what they need may be locked
-/// further down on its stack.
+/// cannot be started. A call inside `work` has only its own thread, which keeps all within the limit. So has a call
+/// from a thread of any rayon pool, which would take up other tasks of that pool while it waits: what they need may be
+/// locked further down on its stack.
 ///
 /// # Errors
 /// What the first item, in order, fails with; a panic is a failure, of which `panicked` makes the error.
