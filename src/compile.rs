@@ -71,6 +71,7 @@ pub(crate) fn optimize(
 ) -> Result<bool, Error> {
     compiler.progress("optimize");
     let mut cx = PassCx::new(compiler.registry()).with_options(options);
+    cx.threads = compiler.pool().threads();
     Pipeline::to(Phase::Fuse).run(graph, &mut cx)?;
     let recomputes = cx.timings.iter().any(|timing| timing.pass == Recompute::default().name() && timing.changed);
     for Timing { pass, start, time, .. } in cx.timings {

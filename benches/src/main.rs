@@ -7,6 +7,7 @@ mod bandwidth;
 mod engine;
 mod engine_cost;
 mod fit_machine;
+mod fork_join;
 mod libraries;
 mod list_nets;
 mod load;
@@ -40,6 +41,8 @@ enum Verb {
     BenchEngine(engine::Arguments),
     EngineCost(engine_cost::Arguments),
     FitMachine(fit_machine::Arguments),
+    /// The pool of plans against rayon.
+    ForkJoin(fork_join::Arguments),
     NdarrayChain(ndarray::ChainArguments),
     NdarrayLoop(ndarray::LoopArguments),
     /// Kernels for a GPU against cuBLASLt and cuDNN.
@@ -74,6 +77,7 @@ fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
         Verb::BenchEngine(arguments) => engine::run(&arguments)?,
         Verb::EngineCost(arguments) => engine_cost::run(&arguments)?,
         Verb::FitMachine(arguments) => fit_machine::run(&arguments)?,
+        Verb::ForkJoin(arguments) => fork_join::run(&arguments)?,
         Verb::NdarrayChain(arguments) => ndarray::chain(&arguments)?,
         Verb::NdarrayLoop(arguments) => ndarray::training_loop(&arguments)?,
         Verb::Libraries(arguments) => libraries::run(&arguments)?,

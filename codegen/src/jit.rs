@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tensorc_abi::KernelFn;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::kir::Kernel;
+use tensorc_ir::parallel::try_map;
 
 use crate::emit::Style;
 use crate::stored::{self, CodeStore};
@@ -243,23 +244,16 @@ fn forget_unused(known: &mut HashMap<Key, Entry>) {
     known.retain(|_, entry| cached.get(&address(entry)).is_none_or(|n| Arc::strong_count(&entry.code) > *n));
 }
 
-/// Does work in up to `threads` pieces side by side; the results are in the order of the items. Fails with the first
-/// piece, in order, that does.
+/// Does work in up to `threads` pieces of equal length, side by side where threads are free; the results are in the order
+/// of the items. Fails with the first piece, in order, that does.
 pub(crate) fn on_threads<R: Send>(
     items: &[usize],
     threads: usize,
     work: impl Fn(&[usize]) -> Result<Vec<R>> + Sync,
 ) -> Result<Vec<R>> {
     let share = items.len().div_ceil(threads.max(1)).max(1);
-    if items.len() <= share {
-        return work(items);
-    }
-    let results: Vec<Result<Vec<R>>> = std::thread::scope(|scope| {
-        let handles: Vec<_> = items.chunks(share).map(|chunk| scope.spawn(|| work(chunk))).collect();
-        let join = |h: std::thread::ScopedJoinHandle<'_, _>| h.join().unwrap_or_else(|_| Err(panicked()));
-        handles.into_iter().map(join).collect()
-    });
-    Ok(results.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    let made = try_map(items.chunks(share).collect(), threads, work, |_| panicked())?;
+    Ok(made.into_iter().flatten().collect())
 }
 
 /// Functions of the run-time library that back ends call on processors without an instruction.
@@ -365,4 +359,40 @@ pub(crate) fn in_kernel(kernel: &Kernel) -> String {
 
 pub(crate) fn panicked() -> Diagnostic {
     Diagnostic::new(Code::Internal, "the code generator stopped unexpectedly")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::panic, clippy::unwrap_used, reason = "failures are made on purpose")]
+
+    use super::*;
+
+    #[test]
+    fn the_limit_of_threads_alone_divides_the_work() {
+        let items: Vec<usize> = (100..110).collect();
+        for (threads, expected) in
+            [(0, vec![10]), (1, vec![10]), (3, vec![4, 4, 2]), (4, vec![3, 3, 3, 1]), (64, vec![1; 10])]
+        {
+            let work = |chunk: &[usize]| Ok(chunk.iter().map(|i| (*i, chunk.len())).collect());
+            let made: Vec<(usize, usize)> = on_threads(&items, threads, work).unwrap();
+            let lengths = expected.iter().flat_map(|length| std::iter::repeat_n(*length, *length));
+            assert_eq!(made, items.iter().copied().zip(lengths).collect::<Vec<_>>());
+        }
+        assert_eq!(on_threads::<usize>(&[], 4, |_| Ok(vec![])).unwrap(), []);
+    }
+
+    #[test]
+    fn the_first_chunk_that_fails_is_reported_and_a_panic_is_a_failure() {
+        let items: Vec<usize> = (0..10).collect();
+        for threads in [1, 2, 4, 5, 10] {
+            let refuse = |chunk: &[usize]| match chunk.iter().find(|i| **i >= 2) {
+                Some(i) => Err::<Vec<()>, _>(Diagnostic::new(Code::Unsupported, format!("item {i}"))),
+                None => Ok(vec![]),
+            };
+            assert_eq!(on_threads(&items, threads, refuse).unwrap_err().message, "item 2");
+            let stop = |_: &[usize]| -> Result<Vec<()>> { panic!("on purpose") };
+            let error = on_threads(&items, threads, stop).unwrap_err();
+            assert_eq!((error.code, error.message), (Code::Internal, panicked().message));
+        }
+    }
 }

@@ -18,6 +18,7 @@ pub mod kir;
 pub mod lowered;
 mod module;
 pub mod op;
+pub mod parallel;
 pub mod params;
 pub mod prim;
 pub mod scalar;

@@ -147,6 +147,8 @@ pub type Verifier<'a> = dyn FnMut(&str, &Graph) -> Result<()> + 'a;
 pub struct PassCx<'a> {
     pub registry: &'a Registry,
     pub options: Options,
+    /// Most threads that a pass works on; what it makes does not depend on them.
+    pub threads: usize,
     pub timings: Vec<Timing>,
     /// The rules that fired, in order.
     pub rewrites: Vec<Rewrite>,
@@ -161,6 +163,7 @@ impl<'a> PassCx<'a> {
         PassCx {
             registry,
             options: Options::default(),
+            threads: 1,
             timings: vec![],
             rewrites: vec![],
             print_when: PrintWhen::Never,

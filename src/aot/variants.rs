@@ -8,8 +8,10 @@ use tensorc_ir::TensorData;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::lowered::Lowered;
+use tensorc_ir::parallel::try_map;
 use tensorc_passes::infer::infer_graph;
 use tensorc_passes::stage::split;
+use tensorc_runtime::TaskPanic;
 use tensorc_runtime::plan::{LoadError, verify};
 
 use super::Request;
@@ -47,32 +49,17 @@ pub fn compile(model: &Model, request: &Request) -> Result<Vec<Variant>, Error> 
         ));
     }
     let (all, shared) = (combinations(request), Constants::default());
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let threads = model.compiler().pool().threads().min(all.len());
-    let work = || {
-        let mut found = vec![];
-        while let Some(extents) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let result = variant(model, request, extents, &shared).map_err(|error| within(request, extents, error));
-            let failed = result.is_err();
-            found.push((extents, result));
-            if failed {
-                // The first in order that fails is among those that have been begun.
-                next.store(all.len(), Ordering::Relaxed);
-            }
-            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-            if all.len() > 1 {
-                model.compiler().progress(&format!("plan {done} of {}", all.len()));
-            }
+    let (done, plans) = (AtomicUsize::new(0), all.len());
+    let work = |extents: Vec<u64>| {
+        let made = variant(model, request, &extents, &shared).map_err(|error| within(request, &extents, error));
+        let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+        if plans > 1 {
+            model.compiler().progress(&format!("plan {done} of {plans}"));
         }
-        found
+        made
     };
-    let mut found = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let joined = threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        joined.flatten().collect::<Vec<_>>()
-    });
-    found.sort_by_key(|(extents, _)| *extents);
-    found.into_iter().map(|(_, variant)| variant).collect()
+    let panicked = |payload| Error::Internal(format!("making a plan: {}", TaskPanic::from_payload(payload)));
+    try_map(all, model.compiler().pool().threads(), work, panicked)
 }
 
 /// All combinations of extents in the ranges, ascending, the last dimension first.

@@ -83,6 +83,7 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
 fn plan(compiler: &Compiler, mut graph: Graph) -> Result<(Plan, Totals, bool), Failure> {
     let run = |graph: &mut Graph, phase| {
         let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
+        cx.threads = compiler.pool().threads();
         Pipeline::to(phase).run(graph, &mut cx)
     };
     run(&mut graph, Phase::Type)?;

@@ -336,6 +336,7 @@ impl Job<'_> {
         };
         let compiler = self.compiler.clone();
         let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
+        cx.threads = compiler.pool().threads();
         cx.print_when = match self.args.print_changed {
             true => PrintWhen::Changed,
             false => PrintWhen::After(self.args.print_after.clone()),
@@ -421,6 +422,7 @@ impl Job<'_> {
         let fused = self.work.passes.iter().any(|p| p.name() == "fuse");
         if !fused {
             let mut cx = PassCx::new(self.compiler.registry()).with_options(self.compiler.options().passes);
+            cx.threads = self.compiler.pool().threads();
             cx.options.reassociate &= !self.work.exact;
             cx.options.approximate &= !self.work.exact;
             Pipeline::parse("infer,decompose,fuse")?.run(&mut graph, &mut cx)?;

@@ -131,6 +131,7 @@ type Cost = (u64, usize);
 /// What the kernels of a graph cost when it is simplified and fused by the greedy.
 fn fused(mut graph: Graph, reassociate: bool, cx: &PassCx<'_>) -> Result<Cost> {
     let mut inner = PassCx::new(cx.registry).with_options(cx.options);
+    inner.threads = cx.threads;
     inner.options.reassociate = reassociate;
     tidy(reassociate).run(&mut graph, &mut inner)?;
     let nodes = graph.node_ids().len();

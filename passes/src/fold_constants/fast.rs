@@ -4,8 +4,12 @@
 //! Each gives the bits the interpreter gives, except products, which are only computed here where they are too large
 //! for it: they add in f64 and round once.
 
+use std::convert::Infallible;
+use std::panic::resume_unwind;
+
 use tensorc_abi::DType;
 use tensorc_ir::index::{Index, linearize};
+use tensorc_ir::parallel::try_map;
 use tensorc_ir::prim::{Contraction, Prim, View};
 use tensorc_ir::scalar::{ScalarFn, ScalarNode, ScalarOp};
 use tensorc_ir::views::{in_bounds, keeps_linear_order};
@@ -31,17 +35,17 @@ pub(super) fn is_fast(prim: &Prim, inputs: &[&DenseType], outputs: &[&DenseType]
     }
 }
 
-/// The value of a primitive, if there is a fast way to it.
-pub(super) fn eval(prim: &Prim, inputs: &[&TensorData], outputs: &[DenseType]) -> Option<TensorData> {
+/// The value of a primitive, if there is a fast way to it, computed on up to `threads` threads.
+pub(super) fn eval(prim: &Prim, inputs: &[&TensorData], outputs: &[DenseType], threads: usize) -> Option<TensorData> {
     let [output] = outputs else { return None };
     match (prim, inputs) {
         (Prim::View(view), [input]) => eval_view(view, input, output),
         (Prim::Map(f), [x]) if x.dims() == output.dims => match widening(f) {
             Some(from) => widen(from, x, output),
-            None => with_literal(f).and_then(|(op, y)| rows(op, x, &[y], x.len() as usize, output)),
+            None => with_literal(f).and_then(|(op, y)| rows(op, x, (&[y], x.len() as usize), output, threads)),
         },
         (Prim::Map(f), [x, y]) if x.dims() == output.dims => {
-            rows(arithmetic(f)?, x, &y.to_f32s(), row(&x.ty, &y.ty)?.0, output)
+            rows(arithmetic(f)?, x, (&y.to_f32s(), row(&x.ty, &y.ty)?.0), output, threads)
         }
         (Prim::Concat { axis }, _) => concat(*axis, inputs, output),
         (Prim::Contract(c), [lhs, rhs]) => product(c, lhs, rhs, output),
@@ -120,6 +124,9 @@ fn concat(axis: usize, inputs: &[&TensorData], output: &DenseType) -> Option<Ten
 /// Bytes from which several threads compute.
 const PARALLEL: usize = 1 << 20;
 
+/// Threads beyond which memory is not read any faster.
+const MOST_THREADS: usize = 4;
+
 #[derive(Clone, Copy)]
 enum Op {
     Add,
@@ -173,18 +180,25 @@ fn row(x: &DenseType, y: &DenseType) -> Option<(usize, usize)> {
 }
 
 /// An operation of `x` and `ys`, each of which goes with `inner` elements that follow each other, in turn.
-fn rows(op: Op, x: &TensorData, ys: &[f32], inner: usize, output: &DenseType) -> Option<TensorData> {
+fn rows(
+    op: Op,
+    x: &TensorData,
+    (ys, inner): (&[f32], usize),
+    output: &DenseType,
+    threads: usize,
+) -> Option<TensorData> {
     let count = ys.len();
     if inner == 0 || count == 0 {
         return None;
     }
     let mut bytes = vec![0u8; x.bytes().len()];
     // Pieces of whole rows, one for each thread; every element is computed alone, so their number changes nothing.
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(4));
+    let threads = threads.clamp(1, MOST_THREADS);
     let lines = if inner == 1 { bytes.len() / (4 * count) } else { bytes.len() / (4 * inner) };
     let line = if inner == 1 { count } else { inner };
-    let piece = if bytes.len() < PARALLEL { lines } else { lines.div_ceil(threads) };
-    let work = |first: usize, to: &mut [u8], from: &[u8]| {
+    let piece = if bytes.len() < PARALLEL { lines } else { lines.div_ceil(threads) }.max(1);
+    let work = |(i, (to, from)): (usize, (&mut [u8], &[u8]))| {
+        let first = i * piece;
         for (i, (to, from)) in to.chunks_exact_mut(4 * line).zip(from.chunks_exact(4 * line)).enumerate() {
             match inner {
                 // Along the last axes.
@@ -195,20 +209,10 @@ fn rows(op: Op, x: &TensorData, ys: &[f32], inner: usize, output: &DenseType) ->
                 }
             }
         }
+        Ok::<(), Infallible>(())
     };
-    std::thread::scope(|scope| {
-        let pieces = bytes.chunks_mut(4 * line * piece).zip(x.bytes().chunks(4 * line * piece)).enumerate();
-        let mut rest = None;
-        for (i, (to, from)) in pieces {
-            match i {
-                0 => rest = Some((to, from)),
-                _ => drop(scope.spawn(move || work(i * piece, to, from))),
-            }
-        }
-        if let Some((to, from)) = rest {
-            work(0, to, from);
-        }
-    });
+    let pieces = bytes.chunks_mut(4 * line * piece).zip(x.bytes().chunks(4 * line * piece)).enumerate();
+    let Ok(_) = try_map(pieces.collect(), threads, work, |payload| resume_unwind(payload));
     TensorData::new(output.clone(), bytes.into())
 }
 
@@ -321,10 +325,26 @@ mod tests {
                 Contraction { extents, out_rank, lhs: vars(lhs), rhs: vars(rhs), method: Method::Sum }.into(),
             );
             assert!(is_fast(&prim, &[&a.ty, &b.ty], &[&output]));
-            let fast = eval(&prim, &[&a, &b], std::slice::from_ref(&output)).expect("it is fast");
+            let fast = eval(&prim, &[&a, &b], std::slice::from_ref(&output), 1).expect("it is fast");
             let slow = eval_prim(&prim, &[&a, &b], &[output], registry.math()).expect("it is a value");
             for (x, y) in fast.to_f32s().into_iter().zip(slow[0].to_f32s()) {
                 assert!((x - y).abs() <= 1e-5 * y.abs().max(1.0), "{x} {y}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_have_the_bits_of_the_interpreter_on_any_number_of_threads() {
+        let registry = tensorc_ops::registry().expect("the operators agree with each other");
+        let f = ScalarFn::build(&[DType::F32; 2], |b, x| vec![b.op(ScalarOp::Sub, &[&x[0], &x[1]])]);
+        let prim = Prim::Map(f.expect("it is a function").into());
+        for (x, y) in [([613, 500], [1, 500]), ([613, 500], [613, 1]), ([613, 500], [613, 500]), ([0, 500], [1, 500])] {
+            let (x, y) = (ramp(&x), ramp(&y));
+            let output = [x.ty.clone()];
+            let slow = eval_prim(&prim, &[&x, &y], &output, registry.math()).expect("it is a value");
+            for threads in [0, 1, 2, 3, 9] {
+                let fast = eval(&prim, &[&x, &y], &output, threads).expect("it is fast");
+                assert_eq!(fast.bytes(), slow[0].bytes(), "{:?} on {threads} threads", y.dims());
             }
         }
     }

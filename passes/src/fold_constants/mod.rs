@@ -47,7 +47,7 @@ pub(crate) fn fold_node(graph: &mut Graph, node: NodeId, cx: &PassCx<'_>) -> Res
     if !folds(prim, &types, &outputs.iter().collect::<Vec<_>>(), &cx.options) {
         return Ok(false);
     }
-    let results = match fast::eval(prim, &inputs, &outputs) {
+    let results = match fast::eval(prim, &inputs, &outputs, cx.threads) {
         Some(data) => vec![data],
         None => eval_prim(prim, &inputs, &outputs, cx.registry.math()).map_err(|d| d.at(&graph.node(node).name))?,
     };
