@@ -97,15 +97,15 @@ fn count(rounds: u64) {
     });
 }
 
-/// Additions in a microsecond when nothing disturbs them.
+/// Additions in a microsecond, mostly.
 fn rounds_per_us() -> f64 {
     const ROUNDS: u64 = 20_000;
-    let times = (0..200).map(|_| {
+    let times = (0..2000).map(|_| {
         let start = Instant::now();
         count(ROUNDS);
         start.elapsed().as_secs_f64() * 1e6
     });
-    ROUNDS as f64 / summarize(times.collect()).best
+    ROUNDS as f64 / summarize(times.collect()).median
 }
 
 /// Times of calls in µs, some time apart.
