@@ -11,6 +11,7 @@ mod fork_join;
 mod libraries;
 mod list_nets;
 mod load;
+mod loading;
 mod memory;
 mod ndarray;
 mod summary;
@@ -51,6 +52,8 @@ enum Verb {
     BenchTrain(train::Arguments),
     /// Time from a compiled library on disk to its first result.
     Load(load::Arguments),
+    /// Training from a file of records against training on images in memory.
+    Loading(loading::Arguments),
     /// Memory planned for inference and training.
     Memory(memory::Arguments),
     Nets(list_nets::Arguments),
@@ -83,6 +86,7 @@ fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
         Verb::Libraries(arguments) => libraries::run(&arguments)?,
         Verb::BenchTrain(arguments) => train::run(&arguments)?,
         Verb::Load(arguments) => load::run(&arguments)?,
+        Verb::Loading(arguments) => loading::run(&arguments)?,
         Verb::Memory(arguments) => memory::run(&arguments)?,
         Verb::Nets(arguments) => list_nets::run(&arguments)?,
         Verb::TinyMlp => tiny_mlp::run()?,

@@ -16,7 +16,7 @@ use crate::support::counted::{CountedDriver, Counts};
 const GPU: Device = Device::accelerator(0);
 
 /// A runtime with a GPU, on which arrays are made unless another device is given.
-fn on_gpu(seed: u64) -> (Runtime, Arc<Counts>) {
+pub fn on_gpu(seed: u64) -> (Runtime, Arc<Counts>) {
     let driver = CountedDriver::new(GPU, seed);
     let counts = driver.counts.clone();
     let compiler = Compiler::new(Options { gpus: vec![Arc::new(driver)], ..Options::default() }).unwrap();

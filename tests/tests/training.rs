@@ -1,5 +1,6 @@
 //! Training: what stands around the executor, against values of MXNet (`tests/training/reference.json`).
 
+mod loading;
 mod modules;
 mod optimizers;
 mod parity;

@@ -94,7 +94,8 @@ pub fn pack_list(
     Ok(packed)
 }
 
-/// Packs images in their order into `stem`.rec and `stem`.idx; the files appear when they are complete.
+/// Packs images in their order into `stem`.rec and `stem`.idx; the files appear when they are complete, and not if no image
+/// could be read.
 ///
 /// # Errors
 /// The quality is out of range, threads cannot be started, or the records cannot be written.
@@ -112,6 +113,10 @@ pub fn pack(
     let unfinished = [&records, &index].map(|path| PathBuf::from(format!("{}.part", path.display())));
     let made = write_all(&threads, entries, root, &unfinished, options, &mut progress);
     let renamed = made.and_then(|packed| {
+        if packed.images == 0 {
+            unfinished.iter().for_each(|path| drop(fs::remove_file(path)));
+            return Ok(packed);
+        }
         for (from, to) in unfinished.iter().zip([&records, &index]) {
             fs::rename(from, to).map_err(|e| DataError::io(to, e))?;
         }
