@@ -7,6 +7,7 @@
 mod dataset;
 mod draws;
 mod error;
+pub mod image;
 pub mod iter;
 
 pub use dataset::{DataDesc, Dataset, Sample};

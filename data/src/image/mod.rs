@@ -1,0 +1,3 @@
+//! Images: decoding of their file formats.
+
+pub mod jpeg;
