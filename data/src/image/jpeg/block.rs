@@ -79,10 +79,28 @@ pub(super) fn decode<const KEEP: bool>(
             if let Some(end) = end_of(next) {
                 return Ok(end);
             }
-            // The block ends with the first symbol of the entry, or never.
+            // The block ends before the end of the entry, or never.
             *bits = saved;
-            let next = apply::<KEEP>(tables.ac.find(saved.buffer), k, bits, block);
-            return end_of(next).ok_or(BadBlock);
+            return finish::<KEEP>(bits, window, tables, k, block);
+        }
+    }
+}
+
+/// Decodes the rest of a block from position `k` on, one symbol at a time.
+#[inline(always)]
+fn finish<const KEEP: bool>(
+    bits: &mut Bits,
+    window: &Window,
+    tables: Tables<'_>,
+    mut k: usize,
+    block: &mut BlockView,
+) -> Result<usize, BadBlock> {
+    loop {
+        bits.refill(window);
+        let entry = tables.ac.find(bits.buffer);
+        k = apply::<KEEP>(entry, k, bits, block);
+        if entry == 0 || k >= 64 {
+            return end_of(k).ok_or(BadBlock);
         }
     }
 }
