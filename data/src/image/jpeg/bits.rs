@@ -53,6 +53,17 @@ impl Bits {
         self.left = self.left.wrapping_sub(count & 0xff);
     }
 
+    /// What to give [`Bits::go_back`] before the next refill.
+    #[inline(always)]
+    pub fn mark(&self) -> (u64, u64) {
+        (self.buffer, self.left)
+    }
+
+    #[inline(always)]
+    pub fn go_back(&mut self, (buffer, left): (u64, u64)) {
+        (self.buffer, self.left) = (buffer, left);
+    }
+
     /// Offset in the window of the first byte of which no bit has been passed over. It lies before the window where
     /// that was filled since; `left` is negative where more bits were taken than the window has.
     #[inline(always)]
@@ -61,11 +72,12 @@ impl Bits {
     }
 }
 
-/// Offset of the first byte 0xff in eight bytes, read in little-endian order; 8: there is none.
+/// Offset of the first byte 0xff; 16: there is none.
 #[inline(always)]
-fn find_ff(bytes: u64) -> usize {
-    let zeros = !bytes;
-    let marks = zeros.wrapping_sub(0x0101_0101_0101_0101) & !zeros & 0x8080_8080_8080_8080;
+fn find_ff(bytes: &[u8; 16]) -> usize {
+    let (bytes, ones) = (u128::from_le_bytes(*bytes), u128::MAX / 255);
+    // The lowest one that is marked is right.
+    let marks = (!bytes).wrapping_sub(ones) & bytes & (ones << 7);
     (marks.trailing_zeros() / 8) as usize
 }
 
@@ -79,7 +91,8 @@ impl<'a> Feed<'a> {
     #[inline(always)]
     pub fn prepare(&mut self, bits: &mut Bits) {
         if self.length < bits.at + MCU_BYTES && !self.ended {
-            self.fill(bits);
+            self.fill(bits.at);
+            bits.at = 0;
         }
     }
 
@@ -98,43 +111,44 @@ impl<'a> Feed<'a> {
         })
     }
 
+    /// Fills the window again, from the byte at `from` on.
     #[inline(never)]
-    fn fill(&mut self, bits: &mut Bits) {
-        self.window.copy_within(bits.at.min(self.length)..self.length, 0);
-        self.length -= bits.at.min(self.length);
-        bits.at = 0;
+    fn fill(&mut self, from: usize) {
+        let from = from.min(self.length);
+        self.window.copy_within(from..self.length, 0);
+        self.length -= from;
         self.copy();
         self.window[self.length..].fill(0);
     }
 
-    /// Appends bytes to the window until it is as full as it gets, eight at a time.
+    /// Appends bytes to the window until it is as full as it gets, sixteen at a time.
     fn copy(&mut self) {
-        while self.length + 16 <= WINDOW {
-            let Some(bytes) = self.file.get(self.at..).and_then(|f| f.first_chunk::<8>()) else {
-                return self.copy_last();
-            };
-            self.window[self.length..self.length + 8].copy_from_slice(bytes);
-            let count = find_ff(u64::from_le_bytes(*bytes));
-            (self.length, self.at) = (self.length + count, self.at + count);
-            if count < 8 {
-                self.copy_ff();
-                if self.ended {
-                    return;
+        while !self.ended && self.length + 16 <= WINDOW {
+            let (file, window) = (self.file.get(self.at..).unwrap_or(&[]), &mut self.window[self.length..]);
+            let mut count = 0;
+            for (from, to) in file.as_chunks::<16>().0.iter().zip(window.as_chunks_mut::<16>().0) {
+                *to = *from;
+                let found = find_ff(from);
+                count += found;
+                if found < 16 {
+                    break;
                 }
             }
+            (self.length, self.at) = (self.length + count, self.at + count);
+            self.copy_next();
         }
     }
 
-    fn copy_last(&mut self) {
-        while self.length + 16 <= WINDOW && !self.ended {
-            match self.file.get(self.at) {
-                None => self.ended = true,
-                Some(0xff) => self.copy_ff(),
-                Some(&byte) => {
-                    self.window[self.length] = byte;
-                    (self.length, self.at) = (self.length + 1, self.at + 1);
-                }
+    /// Appends one byte if there is room.
+    fn copy_next(&mut self) {
+        match self.file.get(self.at) {
+            None => self.ended = true,
+            Some(0xff) => self.copy_ff(),
+            Some(&byte) if self.length < WINDOW => {
+                self.window[self.length] = byte;
+                (self.length, self.at) = (self.length + 1, self.at + 1);
             }
+            Some(_) => {}
         }
     }
 
@@ -158,23 +172,9 @@ impl<'a> Feed<'a> {
     /// There is another marker, or none.
     pub fn restart(&mut self, number: usize, bits: &mut Bits) -> Result<(), JpegError> {
         while !self.ended {
-            match self.file.get(self.at..).and_then(|f| f.first_chunk::<8>()) {
-                Some(bytes) => {
-                    let count = find_ff(u64::from_le_bytes(*bytes));
-                    self.at += count;
-                    if count == 8 {
-                        continue;
-                    }
-                }
-                None if self.at >= self.file.len() => break,
-                None if self.file[self.at] != 0xff => {
-                    self.at += 1;
-                    continue;
-                }
-                None => {}
-            }
             self.length = 0;
-            self.copy_ff();
+            self.at += self.file.get(self.at..).map_or(0, |f| f.iter().take_while(|&&b| b != 0xff).count());
+            self.copy_next();
         }
         if self.file.get(self.at) != Some(&(0xd0 | (number & 7) as u8)) {
             return Err(JpegError::Invalid("a restart marker is missing"));

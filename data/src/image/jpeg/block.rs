@@ -59,11 +59,11 @@ pub(super) fn decode<const KEEP: bool>(
         bits.refill(window);
         // Two entries of the table take at most 20 bits, so that one of the long symbols still is ready.
         for last in [false, true] {
-            let saved = *bits;
-            let mut entry = tables.ac.entries[(saved.buffer >> (64 - AC_BITS)) as usize];
+            let saved = bits.mark();
+            let mut entry = tables.ac.entries[(bits.buffer >> (64 - AC_BITS)) as usize];
             let long = entry as u8 == 0;
             if long {
-                entry = tables.ac.find(saved.buffer);
+                entry = tables.ac.find(bits.buffer);
                 if entry == 0 {
                     return Err(BadBlock);
                 }
@@ -80,7 +80,7 @@ pub(super) fn decode<const KEEP: bool>(
                 return Ok(end);
             }
             // The block ends before the end of the entry, or never.
-            *bits = saved;
+            bits.go_back(saved);
             return finish::<KEEP>(bits, window, tables, k, block);
         }
     }
