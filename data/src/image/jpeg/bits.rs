@@ -46,11 +46,11 @@ impl Bits {
         }
     }
 
-    /// Passes over the number of bits that the low byte of `count` says, which are ready.
+    /// Passes over bits that are ready.
     #[inline(always)]
     pub fn skip(&mut self, count: u64) {
         self.buffer <<= count & 63;
-        self.left = self.left.wrapping_sub(count & 0xff);
+        self.left = self.left.wrapping_sub(count);
     }
 
     /// What to give [`Bits::go_back`] before the next refill.

@@ -1,7 +1,7 @@
 //! Decoding the symbols of a block (ITU-T T.81 annex F.2.2), with and without keeping its coefficients.
 
 use super::bits::{Bits, Window};
-use super::huffman::{AC_BITS, AcTable, DcTable, END};
+use super::huffman::{AC_BITS, AcTable, DcTable, END, Entry};
 use super::markers::ZIGZAG;
 
 /// Two blocks side by side: their rows take turns, eight coefficients each. What is nowhere in a block goes to
@@ -13,10 +13,10 @@ const DUMP: u8 = 128;
 pub(super) type BlockView = [i16; 256];
 
 /// Position in a pair for every position in the order of the file.
-static PLACES: [u8; 128] = places();
+static PLACES: [u8; 320] = places();
 
-const fn places() -> [u8; 128] {
-    let mut places = [DUMP; 128];
+const fn places() -> [u8; 320] {
+    let mut places = [DUMP; 320];
     let mut k = 0;
     while k < 64 {
         places[k] = ZIGZAG[k] / 8 * 16 + ZIGZAG[k] % 8;
@@ -61,10 +61,10 @@ pub(super) fn decode<const KEEP: bool>(
         for last in [false, true] {
             let saved = bits.mark();
             let mut entry = tables.ac.entries[(bits.buffer >> (64 - AC_BITS)) as usize];
-            let long = entry as u8 == 0;
+            let long = entry.bits == 0;
             if long {
                 entry = tables.ac.find(bits.buffer);
-                if entry == 0 {
+                if entry.bits == 0 {
                     return Err(BadBlock);
                 }
             }
@@ -99,7 +99,7 @@ fn finish<const KEEP: bool>(
         bits.refill(window);
         let entry = tables.ac.find(bits.buffer);
         k = apply::<KEEP>(entry, k, bits, block);
-        if entry == 0 || k >= 64 {
+        if entry.bits == 0 || k >= 64 {
             return end_of(k).ok_or(BadBlock);
         }
     }
@@ -107,20 +107,19 @@ fn finish<const KEEP: bool>(
 
 /// Stores what an entry of [`AcTable`] says and returns the position after it, which tells [`end_of`] the rest.
 #[inline(always)]
-fn apply<const KEEP: bool>(entry: u64, k: usize, bits: &mut Bits, block: &mut BlockView) -> usize {
-    bits.skip(entry);
+fn apply<const KEEP: bool>(entry: Entry, k: usize, bits: &mut Bits, block: &mut BlockView) -> usize {
+    bits.skip(u64::from(entry.bits));
     if KEEP {
-        let one = PLACES[(k + (entry >> 16 & 0xff) as usize) & 127];
-        let two = PLACES[(k + (entry >> 24 & 0xff) as usize) & 127];
-        block[usize::from(one)] = (entry >> 32) as i16;
-        block[usize::from(two)] = (entry >> 48) as i16;
+        let [one, two] = entry.places.map(|p| PLACES[k + usize::from(p)]);
+        block[usize::from(one)] = entry.values[0];
+        block[usize::from(two)] = entry.values[1];
     }
-    k + (entry >> 8 & 0xff) as usize
+    k + usize::from(entry.advance)
 }
 
 /// Where a block ends of which `next` is the position behind the last entry, 64 or more; none if it is not there.
 #[inline(always)]
 fn end_of(next: usize) -> Option<usize> {
-    let end = next % END as usize;
-    if next == 64 || (next > END as usize && end < 64) { Some(end) } else { None }
+    let end = next % usize::from(END);
+    if next == 64 || (next > usize::from(END) && end < 64) { Some(end) } else { None }
 }

@@ -11,9 +11,9 @@ const CODE_BITS: u32 = 9;
 const CODE_SIZE: usize = 1 << CODE_BITS;
 
 /// An offset that takes every position in a block, 1..=63, out of the block.
-pub(super) const NOWHERE: u64 = 64;
+pub(super) const NOWHERE: u8 = 64;
 /// What the end of a block adds to the position in it.
-pub(super) const END: u64 = 128;
+pub(super) const END: u8 = 128;
 
 /// The codes of a table: short ones by look-up, long ones by comparing.
 struct Codes {
@@ -140,55 +140,62 @@ impl DcTable {
     }
 }
 
+/// What some bits mean: up to two coefficients and the end of the block.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+pub(super) struct Entry {
+    /// Number of the bits; 0: no entry.
+    pub bits: u8,
+    /// What to add to the position in the block; [`END`] more where the block ends.
+    pub advance: u8,
+    /// Offsets of the coefficients from the position; [`NOWHERE`]: there is none.
+    pub places: [u8; 2],
+    pub values: [i16; 2],
+}
+
+impl Entry {
+    const NONE: Entry = Entry { bits: 0, advance: 0, places: [NOWHERE; 2], values: [0; 2] };
+
+    /// One symbol with the bits that follow it, which `value` holds.
+    #[inline(always)]
+    fn symbol(length: u32, symbol: u32, value: i32) -> Entry {
+        let (run, size) = (symbol as u8 >> 4, symbol & 15);
+        let bits = (length + size) as u8;
+        if size > 0 {
+            Entry { bits, advance: run + 1, places: [run, NOWHERE], values: [value as i16, 0] }
+        } else {
+            // Sixteen zeros, or the end of the block.
+            Entry { bits, advance: if run == 15 { 16 } else { END }, ..Entry::NONE }
+        }
+    }
+
+    /// This and then `next`, if that is one entry of at most [`AC_BITS`] bits.
+    fn join(&self, next: &Entry) -> Option<Entry> {
+        let bits = self.bits + next.bits;
+        let (empty, full) = (self.places[0] == NOWHERE, self.places[1] != NOWHERE);
+        let more = next.places[0] != NOWHERE;
+        if u32::from(bits) > AC_BITS || next.bits == 0 || self.advance >= END || (full && more) {
+            return None;
+        }
+        let mut joined = Entry { bits, advance: self.advance + next.advance, ..*self };
+        if more {
+            let to = usize::from(!empty);
+            (joined.places[to], joined.values[to]) = (self.advance + next.places[0], next.values[0]);
+        }
+        Some(joined)
+    }
+}
+
 /// A table of codes for AC coefficients.
 pub(super) struct AcTable {
     codes: Codes,
-    /// By the next [`AC_BITS`] bits: see [`Entry`]. 0: what these bits begin with is longer.
-    pub entries: [u64; AC_SIZE],
-}
-
-/// What some bits mean: up to two coefficients and the end of the block.
-///
-/// From the lowest bit: number of bits (8); what to add to the position (8), [`END`] more where the block ends;
-/// offsets of the coefficients from the position (8 each, [`NOWHERE`] for none); the coefficients (16 each).
-pub(super) struct Entry;
-
-impl Entry {
-    /// One symbol with the bits that follow it, which `value` holds.
-    #[inline(always)]
-    fn symbol(length: u32, symbol: u32, value: i32) -> u64 {
-        let (run, size) = (u64::from(symbol >> 4), symbol & 15);
-        let bits = u64::from(length + size);
-        let coefficient = u64::from(value as u16) << 32;
-        if size > 0 {
-            bits | (run + 1) << 8 | run << 16 | NOWHERE << 24 | coefficient
-        } else {
-            // Sixteen zeros, or the end of the block.
-            bits | if run == 15 { 16 } else { END } << 8 | NOWHERE << 16 | NOWHERE << 24
-        }
-    }
-
-    /// `first` and then `second`, if that is one entry of at most [`AC_BITS`] bits.
-    fn join(first: u64, second: u64) -> Option<u64> {
-        let bits = (first & 0xff) + (second & 0xff);
-        let (advance, then) = (first >> 8 & 0xff, second >> 8 & 0xff);
-        let (one, two) = (first >> 16 & 0xff, first >> 24 & 0xff);
-        let (run, value) = (second >> 16 & 0xff, second >> 32 & 0xffff);
-        if bits > u64::from(AC_BITS) || second == 0 || advance >= END || (two != NOWHERE && run != NOWHERE) {
-            return None;
-        }
-        let head = bits | (advance + then) << 8;
-        Some(match run {
-            NOWHERE => head | first & !0xffff,
-            _ if one == NOWHERE => head | (advance + run) << 16 | NOWHERE << 24 | value << 32,
-            _ => head | one << 16 | (advance + run) << 24 | first & 0xffff << 32 | value << 48,
-        })
-    }
+    /// By the next [`AC_BITS`] bits: the symbols that fit in them; none if the first one has more.
+    pub entries: [Entry; AC_SIZE],
 }
 
 impl AcTable {
     pub fn new() -> AcTable {
-        AcTable { codes: Codes::new(), entries: [0; AC_SIZE] }
+        AcTable { codes: Codes::new(), entries: [Entry::NONE; AC_SIZE] }
     }
 
     /// Becomes the table that the file holds; costs next to nothing if it is that already.
@@ -197,7 +204,7 @@ impl AcTable {
             return Ok(());
         }
         self.codes.assign(spec)?;
-        let mut single = [0u64; AC_SIZE];
+        let mut single = [Entry::NONE; AC_SIZE];
         self.codes.for_each(|length, code, symbol| {
             let (symbol, size) = (u32::from(symbol), u32::from(symbol & 15));
             if length + size > AC_BITS {
@@ -212,17 +219,20 @@ impl AcTable {
         });
         for (bits, entry) in self.entries.iter_mut().enumerate() {
             *entry = single[bits];
-            while let Some(joined) = Entry::join(*entry, single[bits << (*entry & 15) & (AC_SIZE - 1)]) {
+            while let Some(joined) = entry.join(&single[bits << entry.bits & (AC_SIZE - 1)]) {
                 *entry = joined;
             }
         }
         Ok(())
     }
 
-    /// The entry of the one symbol that `buffer` begins with, of at most 31 bits; 0: there is none.
-    #[inline(never)]
-    pub fn find(&self, buffer: u64) -> u64 {
+    /// The one symbol that `buffer` begins with, of at most 31 bits, or none.
+    #[inline(always)]
+    pub fn find(&self, buffer: u64) -> Entry {
         let (length, symbol) = self.codes.find(buffer);
-        if length == 0 { 0 } else { Entry::symbol(length, symbol, extend(buffer << length, symbol & 15)) }
+        if length == 0 {
+            return Entry::NONE;
+        }
+        Entry::symbol(length, symbol, extend(buffer << length, symbol & 15))
     }
 }

@@ -31,6 +31,7 @@ impl Work {
     /// There is no memory for so wide an image.
     pub fn reserve(&mut self, plan: &Plan) -> Result<(), JpegError> {
         super::grow(&mut self.ring, plan.ring)?;
+        self.coefficients.clear();
         super::grow(&mut self.coefficients, CHUNK_PAIRS * PAIR + size_of::<BlockView>())?;
         self.scratch.reserve(plan.columns.len())
     }
@@ -132,7 +133,6 @@ impl Job<'_> {
     /// [`block::decode`].
     #[inline(always)]
     fn decode(&mut self, count: usize, mut state: State) -> Result<State, JpegError> {
-        self.work.coefficients[..CHUNK_PAIRS * PAIR].fill(0);
         for mcu in 0..count {
             self.feed.prepare(&mut state.bits);
             let mut base = 0;
@@ -163,11 +163,12 @@ impl Job<'_> {
         for (part, table) in self.plan.parts().iter().zip(self.quantisation) {
             let across = part.component.horizontal;
             for y in 0..part.component.vertical {
-                let pairs = &self.work.coefficients[(base + y * (across * CHUNK / 2)) * PAIR..];
+                let pairs = &mut self.work.coefficients[(base + y * (across * CHUNK / 2)) * PAIR..];
                 let left = (column - self.plan.mcu_columns.start) * part.mcu_width();
                 let mut at = part.at(row * part.mcu_height() + y * part.size) + left;
-                for pair in &pairs.as_chunks::<PAIR>().0[..(count * across).div_ceil(2)] {
+                for pair in &mut pairs.as_chunks_mut::<PAIR>().0[..(count * across).div_ceil(2)] {
                     transform(kernels, part, pair, table, &mut self.work.ring[at..]);
+                    *pair = [0; PAIR];
                     at += 2 * part.size;
                 }
             }
