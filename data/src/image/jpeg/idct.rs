@@ -24,16 +24,16 @@ pub(super) const F1_961: i32 = fix(1.961570560);
 pub(super) const F2_053: i32 = fix(2.053119869);
 pub(super) const F2_562: i32 = fix(2.562915447);
 pub(super) const F3_072: i32 = fix(3.072711026);
-const F0_211: i32 = fix(0.211164243);
-const F0_509: i32 = fix(0.509795579);
-const F0_601: i32 = fix(0.601344887);
-const F0_720: i32 = fix(0.720959822);
-const F0_850: i32 = fix(0.850430095);
-const F1_061: i32 = fix(1.061594337);
-const F1_272: i32 = fix(1.272758580);
-const F1_451: i32 = fix(1.451774981);
-const F2_172: i32 = fix(2.172734803);
-const F3_624: i32 = fix(3.624509785);
+pub(super) const F0_211: i32 = fix(0.211164243);
+pub(super) const F0_509: i32 = fix(0.509795579);
+pub(super) const F0_601: i32 = fix(0.601344887);
+pub(super) const F0_720: i32 = fix(0.720959822);
+pub(super) const F0_850: i32 = fix(0.850430095);
+pub(super) const F1_061: i32 = fix(1.061594337);
+pub(super) const F1_272: i32 = fix(1.272758580);
+pub(super) const F1_451: i32 = fix(1.451774981);
+pub(super) const F2_172: i32 = fix(2.172734803);
+pub(super) const F3_624: i32 = fix(3.624509785);
 
 /// Bits by which the sums of the column step and of the row step are too large.
 pub(super) const COLUMN_SHIFT: i32 = 11;
@@ -138,13 +138,11 @@ pub(super) fn full(pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride
 }
 
 /// 4x4 samples for each block.
-#[inline(always)]
 pub(super) fn half(pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize) {
     transform(pair, table, out, stride, |c| four(c, COLUMN_SHIFT + 1), |c| four(c, ROW_SHIFT + 1));
 }
 
 /// 2x2 samples for each block.
-#[inline(always)]
 pub(super) fn quarter(pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize) {
     transform(pair, table, out, stride, |c| two(c, COLUMN_SHIFT + 2), |c| two(c, ROW_SHIFT + 2));
 }

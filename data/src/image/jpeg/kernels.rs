@@ -10,7 +10,13 @@ pub(super) const STEP: usize = 32;
 /// How samples are made. All implementations give the same bits.
 pub(super) trait Kernels: Copy {
     /// 8x8 samples for each of two blocks: rows of sixteen, `stride` bytes from one to the next.
-    fn transform(self, pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize);
+    fn full(self, pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize);
+
+    /// 4x4 samples for each block.
+    fn half(self, pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize);
+
+    /// 2x2 samples for each block.
+    fn quarter(self, pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize);
 
     /// See [`colour::blend`].
     fn blend(self, near: &[u8], far: &[u8], bias: i16, out: &mut [i16]);
@@ -30,8 +36,16 @@ pub(super) trait Kernels: Copy {
 pub(super) struct Portable;
 
 impl Kernels for Portable {
-    fn transform(self, pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize) {
+    fn full(self, pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize) {
         idct::full(pair, table, out, stride);
+    }
+
+    fn half(self, pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize) {
+        idct::half(pair, table, out, stride);
+    }
+
+    fn quarter(self, pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize) {
+        idct::quarter(pair, table, out, stride);
     }
 
     fn blend(self, near: &[u8], far: &[u8], bias: i16, out: &mut [i16]) {

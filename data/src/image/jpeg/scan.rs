@@ -188,8 +188,8 @@ fn transform<K: Kernels>(kernels: K, part: &Part, pair: &[i16; PAIR], table: &Pa
         return;
     }
     match part.size {
-        8 => kernels.transform(pair, table, out, part.stride),
-        4 => idct::half(pair, table, out, part.stride),
-        _ => idct::quarter(pair, table, out, part.stride),
+        8 => kernels.full(pair, table, out, part.stride),
+        4 => kernels.half(pair, table, out, part.stride),
+        _ => kernels.quarter(pair, table, out, part.stride),
     }
 }

@@ -24,9 +24,21 @@ impl Avx2 {
 
 impl Kernels for Avx2 {
     #[inline(always)]
-    fn transform(self, pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize) {
+    fn full(self, pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize) {
         // SAFETY: `self` is evidence of the features.
-        unsafe { transform(pair, table, out, stride) }
+        unsafe { full(pair, table, out, stride) }
+    }
+
+    #[inline(always)]
+    fn half(self, pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize) {
+        // SAFETY: `self` is evidence of the features.
+        unsafe { half(pair, table, out, stride) }
+    }
+
+    #[inline(always)]
+    fn quarter(self, pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize) {
+        // SAFETY: `self` is evidence of the features.
+        unsafe { quarter(pair, table, out, stride) }
     }
 
     #[inline(always)]
@@ -178,11 +190,18 @@ fn transpose(r: [__m256i; 8]) -> [__m256i; 8] {
     [a, b, c, d, e, f, g, h]
 }
 
+/// The rows of coefficients of a pair.
+#[inline]
 #[target_feature(enable = "avx2")]
-fn transform(pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize) {
+fn dequantise(pair: &[i16; PAIR], table: &PairTable) -> [__m256i; 8] {
     let (rows, tables) = (pair.as_chunks::<16>().0, table.as_chunks::<16>().0);
     let row = |i: usize| _mm256_mullo_epi16(load(&rows[i]), load(&tables[i]));
-    let columns = eight::<COLUMN_SHIFT>([row(0), row(1), row(2), row(3), row(4), row(5), row(6), row(7)]);
+    [row(0), row(1), row(2), row(3), row(4), row(5), row(6), row(7)]
+}
+
+#[target_feature(enable = "avx2")]
+fn full(pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize) {
+    let columns = eight::<COLUMN_SHIFT>(dequantise(pair, table));
     let x = eight::<ROW_SHIFT>(transpose(columns));
 
     // Registers are columns of samples now; bytes are interleaved until they are rows.
@@ -211,6 +230,74 @@ fn transform(pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usiz
         if let Some(to) = out[second..].first_chunk_mut() {
             store_half(to, _mm256_extracti128_si256::<1>(row));
         }
+    }
+}
+
+/// One step of the transform to four values: see the portable code.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn four<const SHIFT: i32>(c: [__m256i; 8]) -> [__m256i; 4] {
+    let half = _mm256_set1_epi32(1 << (SHIFT - 1));
+    let even = add(dot(interleave(c[0], c[0]), 8192, 8192), Wide(half, half));
+    let two = dot(interleave(c[2], c[6]), F1_847, -F0_765);
+    let (p, q) = (interleave(c[7], c[5]), interleave(c[3], c[1]));
+    let inner = add(dot(p, -F0_211, F1_451), dot(q, -F2_172, F1_061));
+    let outer = add(dot(p, -F0_509, -F0_601), dot(q, F0_899, F2_562));
+    let (a, b) = (add(even, two), sub(even, two));
+    [
+        narrow::<SHIFT>(add(a, outer)),
+        narrow::<SHIFT>(add(b, inner)),
+        narrow::<SHIFT>(sub(b, inner)),
+        narrow::<SHIFT>(sub(a, outer)),
+    ]
+}
+
+/// One step of the transform to two values: see the portable code.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn two<const SHIFT: i32>(c: [__m256i; 8]) -> [__m256i; 2] {
+    let half = _mm256_set1_epi32(1 << (SHIFT - 1));
+    let even = add(dot(interleave(c[0], c[0]), 16384, 16384), Wide(half, half));
+    let odd = add(dot(interleave(c[7], c[5]), -F0_720, F0_850), dot(interleave(c[3], c[1]), -F1_272, F3_624));
+    [narrow::<SHIFT>(add(even, odd)), narrow::<SHIFT>(sub(even, odd))]
+}
+
+/// Columns of at most four samples, each the lower half of a lane, as rows of bytes: row after row in each lane.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn rows_of(x: [__m256i; 4]) -> (__m128i, __m128i) {
+    let (a, b) = (_mm256_unpacklo_epi16(x[0], x[1]), _mm256_unpacklo_epi16(x[2], x[3]));
+    let bytes = _mm256_packs_epi16(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+    let bytes = _mm256_xor_si256(bytes, _mm256_set1_epi8(-128));
+    (_mm256_castsi256_si128(bytes), _mm256_extracti128_si256::<1>(bytes))
+}
+
+#[target_feature(enable = "avx2")]
+fn half(pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize) {
+    let zero = _mm256_setzero_si256();
+    let [a, b, c, d] = four::<{ COLUMN_SHIFT + 1 }>(dequantise(pair, table));
+    let (first, second) = rows_of(four::<{ ROW_SHIFT + 1 }>(transpose([a, b, c, d, zero, zero, zero, zero])));
+    let rows = [_mm_unpacklo_epi32(first, second), _mm_unpackhi_epi32(first, second)];
+    for (i, row) in rows.into_iter().enumerate() {
+        let both = [_mm_cvtsi128_si64(row), _mm_extract_epi64::<1>(row)];
+        for (j, row) in both.into_iter().enumerate() {
+            let at = (2 * i + j) * stride;
+            out[at..at + 8].copy_from_slice(&row.to_le_bytes());
+        }
+    }
+}
+
+#[target_feature(enable = "avx2")]
+fn quarter(pair: &[i16; PAIR], table: &PairTable, out: &mut [u8], stride: usize) {
+    let zero = _mm256_setzero_si256();
+    let [a, b] = two::<{ COLUMN_SHIFT + 2 }>(dequantise(pair, table));
+    let [a, b] = two::<{ ROW_SHIFT + 2 }>(transpose([a, b, zero, zero, zero, zero, zero, zero]));
+    let (first, second) = rows_of([a, b, zero, zero]);
+    // Four bytes for a row of a block, of which two are samples.
+    let (first, second) = (_mm_cvtsi128_si64(first).to_le_bytes(), _mm_cvtsi128_si64(second).to_le_bytes());
+    for y in [0, 1] {
+        let row = [first[4 * y], first[4 * y + 1], second[4 * y], second[4 * y + 1]];
+        out[y * stride..y * stride + 4].copy_from_slice(&row);
     }
 }
 
