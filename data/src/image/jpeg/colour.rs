@@ -29,15 +29,16 @@ pub(super) fn rgb(luma: &[u8], cb: &[i16], cr: &[i16], out: &mut [u8]) {
     }
 }
 
-/// Pixels with one blended sample of chroma for two, the first of which is even. `cb` and `cr` begin with the sample
-/// before that of the first pixel and end with the one behind that of the last; `odd` is added in odd pixels.
+/// Pixels with one blended sample of chroma for two, from an even pixel to an odd one. `cb` and `cr` begin with the
+/// sample before that of the first pixel and end with the one behind that of the last; `odd` is added in odd pixels.
 #[inline(always)]
 pub(super) fn rgb_wide(luma: &[u8], cb: &[i16], cr: &[i16], odd: i16, out: &mut [u8]) {
-    let chroma = |c: &[i16], i: usize| {
-        let (side, bias) = if i.is_multiple_of(2) { (c[i / 2], 0) } else { (c[i / 2 + 2], odd) };
-        (3 * c[i / 2 + 1] + side + bias) >> 4
-    };
-    for (i, (out, &y)) in out.as_chunks_mut::<3>().0.iter_mut().zip(luma).enumerate() {
-        *out = pixel(y, chroma(cb, i), chroma(cr, i));
+    let chroma = |c: &[i16; 3]| [(3 * c[1] + c[0]) >> 4, (3 * c[1] + c[2] + odd) >> 4];
+    let samples = cb.array_windows::<3>().zip(cr.array_windows::<3>());
+    let pixels = out.as_chunks_mut::<6>().0.iter_mut().zip(luma.as_chunks::<2>().0);
+    for ((out, &[first, second]), (cb, cr)) in pixels.zip(samples) {
+        let (cb, cr) = (chroma(cb), chroma(cr));
+        let ([a, b, c], [d, e, f]) = (pixel(first, cb[0], cr[0]), pixel(second, cb[1], cr[1]));
+        *out = [a, b, c, d, e, f];
     }
 }

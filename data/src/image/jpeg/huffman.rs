@@ -37,7 +37,7 @@ impl Codes {
         self.counts == *counts && self.symbols.starts_with(symbols)
     }
 
-    /// Assigns the codes, calling `each` with every code of at most `bits` bits: its length, itself and its symbol.
+    /// Assigns the codes of a file's table.
     fn assign(&mut self, (counts, symbols): HuffmanSpec<'_>) -> Result<(), JpegError> {
         const BAD: JpegError = JpegError::Invalid("a Huffman table that no code fits");
         if symbols.len() > 256 {
@@ -79,13 +79,14 @@ impl Codes {
     #[inline(never)]
     fn find_long(&self, buffer: u64) -> (u32, u32) {
         let bits = (buffer >> 48) as u32;
-        for length in CODE_BITS + 1..=16 {
-            if bits < self.limit[length as usize] {
-                let index = (bits >> (16 - length)) as i32 + self.first[length as usize];
-                return (length, self.symbols.get(index as usize).map_or(0, |&s| u32::from(s)));
-            }
+        // The limits grow with the length.
+        let limits = &self.limit[CODE_BITS as usize + 1..];
+        let length = CODE_BITS + 1 + limits.iter().map(|&limit| u32::from(bits >= limit)).sum::<u32>();
+        if length > 16 {
+            return (0, 0);
         }
-        (0, 0)
+        let index = (bits >> (16 - length)) as i32 + self.first[length as usize];
+        (length, self.symbols.get(index as usize).map_or(0, |&s| u32::from(s)))
     }
 
     /// Calls `each` with every code: its length, itself and its symbol.

@@ -99,11 +99,15 @@ impl Plan {
         let luma = components[0];
         let count = components.len();
         let mut parts = [0, 1, 2].map(|i| Part::new(headers, components[i.min(count - 1)], luma, 8 / by));
-        let (mut mcu_columns, mut mcu_rows) = (usize::MAX..0, usize::MAX..0);
-        for part in &parts[..count] {
-            let needed = part.needed(&columns, part.across, part.width);
-            widen(&mut mcu_columns, &needed, part.mcu_width());
-            widen(&mut mcu_rows, &part.needed(&rows, part.down, part.height), part.mcu_height());
+        let mcus_of = |part: &Part| {
+            let across = part.needed(&columns, part.across, part.width);
+            let down = part.needed(&rows, part.down, part.height);
+            (divide(across, part.mcu_width()), divide(down, part.mcu_height()))
+        };
+        let (mut mcu_columns, mut mcu_rows) = mcus_of(&parts[0]);
+        for part in &parts[1..count] {
+            let (across, down) = mcus_of(part);
+            (mcu_columns, mcu_rows) = (hull(mcu_columns, across), hull(mcu_rows, down));
         }
         let mut ring = 0;
         for part in &mut parts[..count] {
@@ -168,8 +172,11 @@ impl Part {
     }
 }
 
-/// Makes a range of MCUs hold those with the needed samples, of which an MCU has `size`.
-fn widen(mcus: &mut Range<usize>, needed: &Range<usize>, size: usize) {
-    mcus.start = mcus.start.min(needed.start / size);
-    mcus.end = mcus.end.max((needed.end - 1) / size + 1);
+/// The MCUs in which needed samples lie, of which an MCU has `size`.
+fn divide(needed: Range<usize>, size: usize) -> Range<usize> {
+    needed.start / size..(needed.end - 1) / size + 1
+}
+
+fn hull(a: Range<usize>, b: Range<usize>) -> Range<usize> {
+    a.start.min(b.start)..a.end.max(b.end)
 }

@@ -20,7 +20,7 @@ const CHUNK_PAIRS: usize = CHUNK * 3;
 pub(super) struct Work {
     /// The last two rows of MCUs, as samples.
     ring: Vec<u8>,
-    /// Pairs of blocks of a chunk.
+    /// Pairs of blocks of a chunk, all zero between chunks.
     coefficients: Vec<i16>,
     scratch: Scratch,
 }
@@ -100,7 +100,7 @@ impl From<BadBlock> for JpegError {
     }
 }
 
-/// Offset of the first pair of a part in the coefficients of a chunk, in pairs, for the parts before it.
+/// Pairs of blocks of a part in a chunk.
 fn pairs_of(part: &Part) -> usize {
     part.component.horizontal * part.component.vertical * CHUNK / 2
 }
@@ -115,13 +115,7 @@ impl Job<'_> {
             for (i, part) in self.plan.parts().iter().enumerate() {
                 for _ in 0..part.component.horizontal * part.component.vertical {
                     let predictor = &mut state.predictors[i];
-                    block::decode::<false>(
-                        &mut state.bits,
-                        self.feed.window,
-                        self.tables[i],
-                        predictor,
-                        &mut nowhere,
-                    )?;
+                    block::decode::<false>(&mut state.bits, self.feed.window, self.tables[i], predictor, &mut nowhere)?;
                 }
             }
             self.feed.check(&state.bits)?;

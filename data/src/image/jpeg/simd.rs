@@ -70,23 +70,30 @@ fn run(kernels: Avx2, job: scan::Job<'_>) -> Result<(), JpegError> {
     scan::run(kernels, job)
 }
 
-#[inline(always)]
-fn load<T: Copy, const N: usize>(from: &[T; N]) -> __m256i {
+/// Integers, all of whose bytes are values.
+trait Lane: Copy {}
+
+impl Lane for u8 {}
+impl Lane for i16 {}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load<T: Lane, const N: usize>(from: &[T; N]) -> __m256i {
     const { assert!(size_of::<T>() * N == 32) };
-    // SAFETY: the array has 32 bytes, all of them values; the load needs no alignment. AVX is there, as it is for the
-    // callers.
+    // SAFETY: the array has 32 bytes, of integers; the load needs no alignment.
     unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
 }
 
-#[inline(always)]
-fn store<T: Copy, const N: usize>(to: &mut [T; N], value: __m256i) {
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store<T: Lane, const N: usize>(to: &mut [T; N], value: __m256i) {
     const { assert!(size_of::<T>() * N == 32) };
-    // SAFETY: the array has 32 bytes and may hold any; the store needs no alignment. AVX is there, as it is for the
-    // callers.
+    // SAFETY: the array has 32 bytes, of integers that may be any; the store needs no alignment.
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), value) }
 }
 
-#[inline(always)]
+#[inline]
+#[target_feature(enable = "avx2")]
 fn store_half(to: &mut [u8; 16], value: __m128i) {
     // SAFETY: the array has 16 bytes; the store needs no alignment.
     unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), value) }
