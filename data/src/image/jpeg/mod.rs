@@ -224,7 +224,7 @@ impl RegionDecoder {
             let table = headers.quantisation(component)?;
             for (&place, &value) in ZIGZAG.iter().zip(table) {
                 let at = usize::from(place / 8 * 16 + place % 8);
-                // Beyond the range of the products of a good file, as they wrap in 16 bits.
+                // Products with coefficients wrap in 16 bits, so that only the low bits of a value count.
                 (pair[at], pair[at + 8]) = (value as i16, value as i16);
             }
         }

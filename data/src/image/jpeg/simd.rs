@@ -451,3 +451,71 @@ fn stretch(samples: &[i16; 18], odd: __m256i) -> [__m256i; 2] {
     let odd = _mm256_add_epi16(_mm256_add_epi16(three, at(2)), odd);
     [_mm256_srai_epi16::<4>(even), _mm256_srai_epi16::<4>(odd)]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Draws;
+    use crate::image::jpeg::kernels::Portable;
+
+    #[test]
+    fn transforms_give_the_bits_of_the_portable_ones() {
+        let Some(fast) = Avx2::detect() else { return };
+        let mut draws = Draws::new(3, 1, 4);
+        for round in 0..4000 {
+            // From few and small coefficients, as files have them, to any.
+            let (size, share) = (round % 16, round / 16 % 8);
+            let mut value =
+                |all: bool| if all || draws.below(8) <= share { draws.bits() as i16 >> (15 - size) } else { 0 };
+            let pair: [i16; PAIR] = std::array::from_fn(|_| value(false));
+            let table: PairTable = std::array::from_fn(|_| value(true));
+            let mut found = [[0; 7 * 20 + 16]; 6];
+            let [a, b, c, d, e, f] = &mut found;
+            fast.full(&pair, &table, a, 20);
+            Portable.full(&pair, &table, b, 20);
+            fast.half(&pair, &table, c, 20);
+            Portable.half(&pair, &table, d, 20);
+            fast.quarter(&pair, &table, e, 20);
+            Portable.quarter(&pair, &table, f, 20);
+            assert!(a == b && c == d && e == f, "round {round}");
+        }
+    }
+
+    #[test]
+    fn blocks_of_one_coefficient_are_constant() {
+        for dc in i16::MIN..=i16::MAX {
+            let (mut pair, mut out) = ([0; PAIR], [0; 7 * 16 + 16]);
+            (pair[0], pair[8]) = (dc, dc.wrapping_mul(5));
+            Portable.full(&pair, &[1; 128], &mut out, 16);
+            let [a, b] = constant(&pair, &[1; 128]);
+            assert!(out.as_chunks::<16>().0.iter().all(|row| row[..8] == [a; 8] && row[8..] == [b; 8]), "{dc}");
+        }
+    }
+
+    #[test]
+    fn pixels_are_those_of_the_portable_code_for_all_chroma() {
+        let Some(fast) = Avx2::detect() else { return };
+        let mut draws = Draws::new(2, 7, 1);
+        // Every length up to a few steps, then rows with all values of one kind of chroma for every one of the other.
+        for (cb, length) in (0..100).map(|n| (0, 2 * n)).chain((0..=255).map(|cb| (cb, 256))) {
+            let luma: Vec<u8> = (0..length).map(|_| draws.bits() as u8).collect();
+            let near: Vec<u8> = (0..length).map(|i| i as u8).collect();
+            let [mut blended, mut other] = [(); 2].map(|_| vec![0; length]);
+            fast.blend(&near, &luma, 2, &mut blended);
+            Portable.blend(&near, &luma, 2, &mut other);
+            assert_eq!(blended, other);
+
+            let cr: Vec<i16> = (0..length as i16 + 2).map(|i| 4 * (i & 255) - 512).collect();
+            let cb = vec![4 * cb - 512; length + 2];
+            let [mut ours, mut theirs] = [(); 2].map(|_| vec![0; 3 * length]);
+            fast.rgb(&luma, &cb[..length], &cr[..length], &mut ours);
+            Portable.rgb(&luma, &cb[..length], &cr[..length], &mut theirs);
+            assert_eq!(ours, theirs);
+            for odd in [-1, 4] {
+                fast.rgb_wide(&luma, &cb[..length / 2 + 2], &cr[..length / 2 + 2], odd, &mut ours);
+                Portable.rgb_wide(&luma, &cb[..length / 2 + 2], &cr[..length / 2 + 2], odd, &mut theirs);
+                assert_eq!(ours, theirs);
+            }
+        }
+    }
+}
