@@ -139,7 +139,8 @@ fn check_regions(recipe: Recipe, draws: &mut Draws, count: usize) {
         let (whole, all) = decode(&mut fast, &file, None, scale);
         assert_eq!((whole.width, whole.height), (recipe.width.div_ceil(by), recipe.height.div_ceil(by)));
         assert!(all == decode(&mut portable, &file, None, scale).1, "{recipe:?} {scale:?}");
-        for _ in 0..count {
+        // Without optimisation a part of them must do.
+        for _ in 0..if cfg!(debug_assertions) { count.div_ceil(4) } else { count } {
             let region = random_region(draws, recipe.width, recipe.height);
             let (part, pixels) = decode(&mut fast, &file, Some(region), scale);
             let (x, y) = (region.x / by, region.y / by);

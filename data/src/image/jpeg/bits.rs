@@ -4,6 +4,8 @@ use super::JpegError;
 
 /// Bytes of a window; less than the first-level cache, as it is filled over and over.
 const WINDOW: usize = 8192;
+/// Most bytes in it but one: eight can be read at the last one, and what is written in steps of 16 has room.
+const FULL: usize = WINDOW - 16;
 /// More bytes than any MCU takes: 6 blocks of 64 codes of at most 31 bits. So many are there before one is decoded.
 const MCU_BYTES: usize = 1536;
 
@@ -123,8 +125,8 @@ impl<'a> Feed<'a> {
 
     /// Appends bytes to the window until it is as full as it gets, sixteen at a time.
     fn copy(&mut self) {
-        while !self.ended && self.length + 16 <= WINDOW {
-            let (file, window) = (self.file.get(self.at..).unwrap_or(&[]), &mut self.window[self.length..]);
+        while !self.ended && self.length + 16 <= FULL {
+            let (file, window) = (self.file.get(self.at..).unwrap_or(&[]), &mut self.window[self.length..FULL]);
             let mut count = 0;
             for (from, to) in file.as_chunks::<16>().0.iter().zip(window.as_chunks_mut::<16>().0) {
                 *to = *from;
@@ -139,16 +141,15 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// Appends one byte if there is room.
+    /// Appends one byte.
     fn copy_next(&mut self) {
         match self.file.get(self.at) {
             None => self.ended = true,
             Some(0xff) => self.copy_ff(),
-            Some(&byte) if self.length < WINDOW => {
+            Some(&byte) => {
                 self.window[self.length] = byte;
                 (self.length, self.at) = (self.length + 1, self.at + 1);
             }
-            Some(_) => {}
         }
     }
 
@@ -182,5 +183,69 @@ impl<'a> Feed<'a> {
         self.at += 1;
         (self.length, self.ended, *bits) = (0, false, Bits::default());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Draws;
+
+    /// All bytes up to the marker, taken eight bits at a time, and whether an error follows them.
+    fn read(file: &[u8], length: usize) -> (Vec<u8>, bool) {
+        let mut window = Box::new(EMPTY);
+        let (mut feed, mut bits) = (Feed::new(file, 0, &mut window), Bits::default());
+        let mut next = || {
+            feed.prepare(&mut bits);
+            bits.refill(feed.window);
+            let byte = (bits.buffer >> 56) as u8;
+            bits.skip(8);
+            (byte, feed.check(&bits).is_ok())
+        };
+        let found: Vec<_> = (0..length).map(|_| next()).collect();
+        assert!(found.iter().all(|(_, good)| *good));
+        (found.into_iter().map(|(byte, _)| byte).collect(), next() == (0, false))
+    }
+
+    #[test]
+    fn bytes_come_without_stuffing_wherever_the_window_ends() {
+        let mut draws = Draws::new(5, 0, 0);
+        let near = |length: usize| length - 40..length + 40;
+        for length in (0..40).chain(near(FULL)).chain(near(WINDOW)).chain(near(WINDOW + FULL)).chain(near(3 * WINDOW)) {
+            for share in [0, 1, 40, 256] {
+                let byte = |_| if draws.below(256) < share { 0xff } else { draws.below(255) as u8 };
+                let bytes: Vec<u8> = (0..length).map(byte).collect();
+                let stuffed = |&b: &u8| if b == 0xff { vec![0xff, 0] } else { vec![b] };
+                let mut file: Vec<u8> = bytes.iter().flat_map(stuffed).collect();
+                assert!(read(&file, length) == (bytes.clone(), true), "{length} {share}");
+                file.extend([0xff, 0xff, 0xd9, 1, 2, 3]);
+                assert!(read(&file, length) == (bytes, true), "{length} {share}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_byte_that_is_stuffed_comes_first_behind_a_full_window() {
+        for zeros in WINDOW - 40..WINDOW + 40 {
+            let mut file = vec![0; zeros];
+            file.extend([0xff, 0, 0xff, 0, 7]);
+            let (bytes, _) = read(&file, zeros + 3);
+            assert_eq!(bytes[zeros..], [0xff, 0xff, 7]);
+        }
+    }
+
+    #[test]
+    fn restart_markers_are_found_behind_any_data() {
+        for length in (0..40).chain(WINDOW - 40..WINDOW + 40) {
+            let file = [&vec![1; length][..], &[0xff, 0, 5, 0xff, 0xd3, 9, 9, 0xff, 0xd4]].concat();
+            let mut window = Box::new(EMPTY);
+            let (mut feed, mut bits) = (Feed::new(&file, 0, &mut window), Bits::default());
+            feed.prepare(&mut bits);
+            assert!(feed.restart(3, &mut bits).is_ok());
+            feed.prepare(&mut bits);
+            bits.refill(feed.window);
+            assert_eq!(bits.buffer >> 48, 0x0909);
+            assert!(feed.restart(3, &mut bits).is_err());
+        }
     }
 }
