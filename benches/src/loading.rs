@@ -8,8 +8,8 @@ use tensorc::data::images::{ImageOptions, ImageRecordOptions};
 use tensorc::data::iter::adapt::Resize;
 use tensorc::data::{Batch, Batches, DataError, DataIter, HostTensor};
 use tensorc::train::{Fit, Initializer, Module, Optimizer};
+use tensorc_bench::nets;
 
-use crate::nets;
 use crate::train::runtime;
 
 #[derive(Args)]

@@ -6,6 +6,7 @@ mod portable;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::jpeg::{self, JpegError, RegionDecoder, Scale};
 use super::{Image, PIXEL_BYTES, Region, check_region, resize_buffer};
 use crate::Cause;
 use headers::Kind;
@@ -34,11 +35,23 @@ pub struct Info {
 /// JPEG: baseline and progressive with Huffman coding and 8 bits; grey, YCbCr, RGB, CMYK and YCCK, where values of the
 /// latter two are inverted, as all known programs write them. PNG: all colour types and depths, of 16 bits the upper
 /// 8; of animations the first frame. Orientation tags and colour profiles are not applied.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Decoder {
     limit: u64,
+    /// For JPEG files of the usual kinds.
+    regions: RegionDecoder,
     /// Pixels with channels that are not asked for.
     wide: Vec<u8>,
+}
+
+/// Where a decoded part of an image begins, and what one of its pixels stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reduced {
+    /// In pixels of the file.
+    pub left: u32,
+    pub top: u32,
+    /// Pixels of the file in width and in height that became one.
+    pub divisor: u32,
 }
 
 impl Default for Decoder {
@@ -49,13 +62,13 @@ impl Default for Decoder {
 
 impl Decoder {
     pub fn new() -> Decoder {
-        Decoder { limit: PIXEL_BYTES, wide: vec![] }
+        Decoder { limit: PIXEL_BYTES, regions: RegionDecoder::new(PIXEL_BYTES), wide: vec![] }
     }
 
     /// Images with more bytes of pixels than this are refused before memory is taken; [`PIXEL_BYTES`] at first.
     #[must_use]
     pub fn with_limit(self, bytes: u64) -> Decoder {
-        Decoder { limit: bytes, ..self }
+        Decoder { limit: bytes, regions: RegionDecoder::new(bytes), ..self }
     }
 
     /// Bytes of pixels that are allowed.
@@ -69,13 +82,8 @@ impl Decoder {
     /// The bytes are no JPEG or PNG file, are damaged or end too early, or the image is too large. A JPEG file that
     /// was cut and then closed again by an end marker is not always recognised: it may have a grey part.
     pub fn decode(&mut self, bytes: &[u8], channels: Channels, image: &mut Image) -> Result<(), Cause> {
-        // The decoders of these formats are foreign code with thousands of index operations. None is known to panic,
-        // and no input may bring a loading thread down.
-        let caught = catch_unwind(AssertUnwindSafe(|| self.decode_unguarded(bytes, channels, image)));
-        caught.unwrap_or_else(|_| {
-            *image = Image::new();
-            Err(Cause::Image("the decoder met a state that it does not handle".into()))
-        })
+        let info = dimensions(bytes)?;
+        self.decode_reduced(bytes, channels, Region::all(info.width, info.height), Scale::Full, image).map(drop)
     }
 
     /// Decodes a part of an image; it equals that part of the whole image.
@@ -90,23 +98,89 @@ impl Decoder {
         region: Region,
         image: &mut Image,
     ) -> Result<(), Cause> {
-        let info = dimensions(bytes)?;
-        check_region(region, info.width, info.height)?;
-        self.decode(bytes, channels, image)?;
-        if region == Region::all(image.width(), image.height()) { Ok(()) } else { image.crop(region) }
+        self.decode_reduced(bytes, channels, region, Scale::Full, image).map(drop)
     }
 
-    fn decode_unguarded(&mut self, bytes: &[u8], channels: Channels, image: &mut Image) -> Result<(), Cause> {
+    /// Decodes a part of an image, reduced if the file is of a kind for which that is faster. The result has all pixels
+    /// that the region touches.
+    ///
+    /// # Errors
+    /// As [`Decoder::decode_region`].
+    pub fn decode_reduced(
+        &mut self,
+        bytes: &[u8],
+        channels: Channels,
+        region: Region,
+        scale: Scale,
+        image: &mut Image,
+    ) -> Result<Reduced, Cause> {
+        // Two of the decoders are foreign code with thousands of index operations. None is known to panic, and no
+        // input may bring a loading thread down.
+        let caught = catch_unwind(AssertUnwindSafe(|| self.decode_unguarded(bytes, channels, region, scale, image)));
+        caught.unwrap_or_else(|_| {
+            *image = Image::new();
+            Err(Cause::Image("the decoder met a state that it does not handle".into()))
+        })
+    }
+
+    fn decode_unguarded(
+        &mut self,
+        bytes: &[u8],
+        channels: Channels,
+        region: Region,
+        scale: Scale,
+        image: &mut Image,
+    ) -> Result<Reduced, Cause> {
         let kind = headers::sniff(bytes)?;
         let info = dimensions(bytes)?;
-        let pixels = u64::from(info.width) * u64::from(info.height);
+        check_region(region, info.width, info.height)?;
         // Channels are at least one, and at most four.
-        if pixels > self.limit {
+        if u64::from(info.width) * u64::from(info.height) > self.limit {
             return Err(too_large(info, self.limit));
         }
         match kind {
-            Kind::Jpeg => jfif::decode(bytes, info, channels, self.limit, &mut self.wide, image),
-            Kind::Png => portable::decode(bytes, info, channels, self.limit, &mut self.wide, image),
+            Kind::Jpeg => {
+                headers::JpegHeader::parse(bytes)?.check_complete(bytes)?;
+                if let Some(reduced) = self.decode_usual(bytes, channels, region, scale, image)? {
+                    return Ok(reduced);
+                }
+                jfif::decode(bytes, info, channels, self.limit, &mut self.wide, image)?;
+            }
+            Kind::Png => portable::decode(bytes, info, channels, self.limit, &mut self.wide, image)?,
+        }
+        if region != Region::all(image.width(), image.height()) {
+            image.crop(region)?;
+        }
+        Ok(Reduced { left: region.left, top: region.top, divisor: 1 })
+    }
+
+    /// A JPEG file that the decoder of regions supports, with the channels it has; else none.
+    fn decode_usual(
+        &mut self,
+        bytes: &[u8],
+        channels: Channels,
+        region: Region,
+        scale: Scale,
+        image: &mut Image,
+    ) -> Result<Option<Reduced>, Cause> {
+        let found = jpeg::read_size(bytes).map(|size| size.channels);
+        let wanted = match channels {
+            Channels::Unchanged => found.clone().ok(),
+            Channels::Grey => Some(1),
+            Channels::Rgb => Some(3),
+        };
+        if found.ok() != wanted || u64::from(region.width) * u64::from(region.height) * 3 > self.limit {
+            return Ok(None);
+        }
+        match self.regions.decode(bytes, Some(region), scale, &mut image.pixels) {
+            Ok(done) => {
+                (image.width, image.height) = (done.width as u32, done.height as u32);
+                image.channels = done.channels as u8;
+                let (left, top, divisor) = (done.x as u32, done.y as u32, scale.divisor() as u32);
+                Ok(Some(Reduced { left, top, divisor }))
+            }
+            Err(JpegError::Unsupported(_)) => Ok(None),
+            Err(error) => Err(Cause::Image(format!("JPEG: {error}"))),
         }
     }
 }

@@ -4,13 +4,14 @@ mod area;
 pub mod augment;
 mod decode;
 mod encode;
+pub mod jpeg;
 mod normalise;
 mod resize;
 
 use crate::Cause;
 
 pub use augment::{AugmentOptions, Augmenter, Plan, Workspace};
-pub use decode::{Channels, Decoder, Info, dimensions};
+pub use decode::{Channels, Decoder, Info, Reduced, dimensions};
 pub use encode::{Format, encode};
 pub use normalise::{Layout, NormaliseOptions, Normaliser};
 pub use resize::{Inter, Resizer, View, shorter_edge};

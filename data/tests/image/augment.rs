@@ -247,7 +247,18 @@ fn the_same_draws_give_the_same_image() {
             let draws = || Draws::new(9, 4, sample);
             let image = augmenter.augment(&bytes, &mut draws(), &mut shared).unwrap().clone();
             let fresh = augmenter.augment_image(&decoded, &mut draws(), &mut Workspace::new()).unwrap().clone();
-            assert_eq!(image, fresh);
+            let view = augmenter.plan(70, 50, &mut draws()).unwrap().source_view();
+            match view.is_some_and(|view| view.width >= 48.0 && view.height >= 40.0) {
+                // Decoded at half its size.
+                true => {
+                    let pairs = image.pixels().iter().zip(fresh.pixels());
+                    let sum: u32 = pairs.map(|(a, b)| u32::from(a.abs_diff(*b))).sum();
+                    assert!(sum < 3 * image.pixels().len() as u32, "mean difference of {sum}/{}", image.pixels().len());
+                    let again = augmenter.augment(&bytes, &mut draws(), &mut Workspace::new()).unwrap().clone();
+                    assert_eq!(image, again);
+                }
+                false => assert_eq!(image, fresh),
+            }
             assert_eq!((image.width(), image.height(), image.channels()), (24, 20, 3));
             images.push(image);
         }

@@ -2,7 +2,8 @@
 
 use super::affine::Affine;
 use super::options::AugmentOptions;
-use crate::image::{Inter, Region, View, shorter_edge};
+use crate::image::jpeg::Scale;
+use crate::image::{Inter, Reduced, Region, View, shorter_edge};
 use crate::{Cause, Draws};
 
 /// Attempts at a random resized crop before the middle is taken.
@@ -44,6 +45,37 @@ impl Plan {
             }
             Steps::Staged { .. } => None,
         }
+    }
+}
+
+impl Plan {
+    /// How much smaller an image may be decoded: the output has no more pixels than that leaves.
+    pub(super) fn scale(&self, options: &AugmentOptions) -> Scale {
+        let [_, height, width] = options.data_shape.map(f64::from);
+        match &self.steps {
+            // The nearest pixel is one of the file.
+            Steps::Direct { view, inter } if *inter != Inter::Nearest => {
+                Scale::of_at_most((view.width / width).min(view.height / height))
+            }
+            _ => Scale::Full,
+        }
+    }
+
+    /// The plan for a reduced image of a size.
+    pub(super) fn reduced(self, by: Reduced, (width, height): (u32, u32)) -> Plan {
+        let Steps::Direct { view, inter } = self.steps else { return self };
+        if by.divisor == 1 {
+            return self;
+        }
+        let divisor = f64::from(by.divisor);
+        let at = |region: u32, view: f64, begin: u32| (f64::from(region) + view - f64::from(begin)) / divisor;
+        let view = View {
+            left: at(self.region.left, view.left, by.left),
+            top: at(self.region.top, view.top, by.top),
+            width: view.width / divisor,
+            height: view.height / divisor,
+        };
+        Plan { region: self.region, steps: Steps::Direct { view: view.within(width, height), inter } }
     }
 }
 

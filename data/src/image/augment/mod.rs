@@ -27,7 +27,7 @@ pub struct Augmenter {
 }
 
 /// Memory for images on their way, used again; each thread has its own.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Workspace {
     pub decoder: Decoder,
     resizer: Resizer,
@@ -75,11 +75,14 @@ impl Augmenter {
             3 => Channels::Rgb,
             _ => Channels::Unchanged,
         };
-        work.decoder.decode_region(bytes, channels, plan.region, &mut work.source)?;
+        let scale = plan.scale(&self.options);
+        let reduced = work.decoder.decode_reduced(bytes, channels, plan.region, scale, &mut work.source)?;
+        let plan = plan.reduced(reduced, (work.source.width(), work.source.height()));
         self.finish(&plan, draws, work)
     }
 
-    /// Changes an image that is decoded; the result is that of [`Augmenter::augment`] with a file of the same pixels.
+    /// Changes an image that is decoded. The result is that of [`Augmenter::augment`] with a file of the same pixels, unless
+    /// that reduces it by half or more.
     ///
     /// # Errors
     /// The image does not have the number of channels, or is too small for `max_crop_size`.

@@ -6,7 +6,6 @@ use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::errors::DecodeErrors;
 
-use super::headers::JpegHeader;
 use super::{Channels, Info, convert, resize_buffer, too_large};
 use crate::Cause;
 use crate::image::Image;
@@ -14,6 +13,7 @@ use crate::image::Image;
 /// Scans of a progressive image that are decoded; each costs a pass over the whole image.
 const SCANS: usize = 100;
 
+/// Decodes a file whose header was checked.
 pub(super) fn decode(
     bytes: &[u8],
     info: Info,
@@ -22,8 +22,6 @@ pub(super) fn decode(
     wide: &mut Vec<u8>,
     image: &mut Image,
 ) -> Result<(), Cause> {
-    let header = JpegHeader::parse(bytes)?;
-    header.check_complete(bytes)?;
     let options = DecoderOptions::default()
         .set_strict_mode(true)
         .set_max_width(info.width as usize)
