@@ -27,6 +27,8 @@ build
 # Short training runs on data of the repository; each fails if it does not learn enough.
 examples="${CARGO_TARGET_DIR:-target}/release/examples"
 "$examples/train_digits"
+"$examples/train_images"
+"$examples/own_source"
 "$examples/train_characters" 100
 "$examples/factorise"
 
