@@ -244,6 +244,20 @@ fn parts_share_out_all_images_with_and_without_an_index() {
 }
 
 #[test]
+fn an_image_changes_alike_in_whatever_part_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = records(folder.path(), "all", 12, &[]);
+    let images = |num_parts, part_index| -> Vec<(Vec<f32>, Vec<f32>)> {
+        let mut options = random(&path, 2);
+        let images = ImageOptions { num_parts, part_index, batch_size: 1, shuffle: false, ..options.images };
+        options.images = images;
+        all(&mut options.open().unwrap(), 1).iter().map(|b| (labels(b), b.data[0].to_vec().unwrap())).collect()
+    };
+    let whole = images(1, 0);
+    assert_eq!([images(3, 0), images(3, 1), images(3, 2)].concat(), whole);
+}
+
+#[test]
 fn a_mean_image_is_computed_once_and_read_later() {
     let folder = tempfile::tempdir().unwrap();
     let path = records(folder.path(), "all", 6, &[]);

@@ -77,7 +77,11 @@ impl HostTensor {
 
 /// Bytes of a tensor; `None` above what can be addressed.
 pub fn byte_len(dtype: DType, dims: &[u64]) -> Option<u64> {
-    dims.iter().try_fold(dtype.size() as u64, |n, d| n.checked_mul(*d)).filter(|n| *n <= isize::MAX as u64)
+    match dims.contains(&0) {
+        true => Some(0),
+        false => dims.iter().try_fold(dtype.size() as u64, |n, d| n.checked_mul(*d)),
+    }
+    .filter(|n| i64::try_from(*n).is_ok())
 }
 
 /// A copy whose first element lies at a multiple of `size`, a power of two.

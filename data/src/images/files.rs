@@ -67,7 +67,10 @@ impl Dataset for ImageFiles {
                     let found = &entry.labels;
                     self.pipeline.write_labels(found.len(), found.iter().copied(), &mut labels[0])
                 })
-                .and_then(|()| self.pipeline.write(file, sample, work, &mut data[0]));
+                .and_then(|()| {
+                    let draws = self.pipeline.draws(sample.epoch, sample.index as u64);
+                    self.pipeline.write(file, draws, work, &mut data[0])
+                });
             read.map_err(|cause| DataError::at(Place::file(&path).record(entry.index), cause))
         })
     }

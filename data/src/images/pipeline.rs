@@ -6,7 +6,7 @@ use tensorc_abi::DType;
 use tensorc_runtime::TensorMut;
 
 use crate::image::{AugmentOptions, Augmenter, Layout, NormaliseOptions, Normaliser, Workspace};
-use crate::{Cause, DataDesc, DataError, Draws, Sample};
+use crate::{Cause, DataDesc, DataError, Draws};
 
 /// What is done to every image of a source.
 #[derive(Debug)]
@@ -101,18 +101,22 @@ impl ImagePipeline {
         result
     }
 
-    /// Writes an image: what is random follows from the seed, the epoch and the number of the sample.
+    /// What is random about a sample in an epoch.
+    pub(super) fn draws(&self, epoch: u64, sample: u64) -> Draws {
+        Draws::new(self.seed, epoch, sample)
+    }
+
+    /// Writes an image.
     ///
     /// # Errors
     /// The image cannot be decoded, or has another number of channels.
     pub(super) fn write(
         &self,
         file: &[u8],
-        sample: Sample,
+        mut draws: Draws,
         work: &mut Workspace,
         out: &mut TensorMut<'_>,
     ) -> Result<(), Cause> {
-        let mut draws = Draws::new(self.seed, sample.epoch, sample.index as u64);
         let image = self.augmenter.augment(file, &mut draws, work)?;
         self.normaliser.run(image, &mut draws, out)
     }
@@ -121,8 +125,7 @@ impl ImagePipeline {
     ///
     /// # Errors
     /// As [`ImagePipeline::write`].
-    pub(super) fn pixels<'w>(&self, file: &[u8], sample: Sample, work: &'w mut Workspace) -> Result<&'w [u8], Cause> {
-        let mut draws = Draws::new(self.seed, sample.epoch, sample.index as u64);
+    pub(super) fn pixels<'w>(&self, file: &[u8], mut draws: Draws, work: &'w mut Workspace) -> Result<&'w [u8], Cause> {
         Ok(self.augmenter.augment(file, &mut draws, work)?.pixels())
     }
 

@@ -37,10 +37,8 @@ impl ImageRecords {
     pub(super) fn with_pixels<R>(&self, index: usize, f: impl FnOnce(&[u8]) -> R) -> Result<R, DataError> {
         self.pipeline.with_scratch(|Scratch { file, work }| {
             self.records.read(index, file)?;
-            let pixels = ImageRecord::unpack(file).and_then(|record| {
-                let sample = Sample { index, epoch: 0 };
-                self.pipeline.pixels(record.image, sample, work)
-            });
+            let draws = self.pipeline.draws(0, self.records.key(index));
+            let pixels = ImageRecord::unpack(file).and_then(|record| self.pipeline.pixels(record.image, draws, work));
             pixels.map(f).map_err(|cause| DataError::at(self.records.place(index), cause))
         })
     }
@@ -72,7 +70,8 @@ impl ImageRecords {
                 self.pipeline.write_labels(found.len(), found.iter().copied(), labels)?;
             }
         }
-        self.pipeline.write(record.image, sample, work, data)
+        let draws = self.pipeline.draws(sample.epoch, self.records.key(sample.index));
+        self.pipeline.write(record.image, draws, work, data)
     }
 }
 
@@ -91,6 +90,10 @@ impl Dataset for ImageRecords {
 
     fn labels(&self) -> &[DataDesc] {
         self.pipeline.labels()
+    }
+
+    fn id(&self, index: usize) -> u64 {
+        self.records.place(index).record.unwrap_or(index as u64)
     }
 
     fn read(&self, sample: Sample, data: &mut [TensorMut<'_>], labels: &mut [TensorMut<'_>]) -> Result<(), DataError> {

@@ -210,6 +210,15 @@ impl RecordSet {
         u64::from(self.entries[i].stored)
     }
 
+    /// A number of record `i` that is the same whichever part it is read from: its file's in the list and its offset.
+    ///
+    /// # Panics
+    /// There is no record `i`.
+    pub fn key(&self, i: usize) -> u64 {
+        let Entry { offset, file, .. } = self.entries[i];
+        u64::from(file) << 48 ^ offset
+    }
+
     /// Where record `i` lies. Its number counts the records found in the file; it is left out where those before are
     /// not known: in a part that begins inside of the file and was found without an index.
     ///

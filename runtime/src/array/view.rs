@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tensorc_abi::DType;
 
 use super::chunk::Chunk;
-use crate::Device;
+use crate::{Device, host_tensor};
 
 /// The extents of a tensor, outermost first.
 pub type Extents = SmallVec<[u64; 4]>;
@@ -37,11 +37,7 @@ pub enum ViewError {
 /// # Errors
 /// They cannot be addressed.
 pub fn byte_len(dtype: DType, dims: &[u64]) -> Result<u64, ViewError> {
-    let len = match dims.contains(&0) {
-        true => Some(0),
-        false => dims.iter().try_fold(dtype.size() as u64, |n, d| n.checked_mul(*d)),
-    };
-    len.filter(|n| i64::try_from(*n).is_ok()).ok_or_else(|| ViewError::Size { dtype, dims: dims.to_vec() })
+    host_tensor::byte_len(dtype, dims).ok_or_else(|| ViewError::Size { dtype, dims: dims.to_vec() })
 }
 
 impl View {
