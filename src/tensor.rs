@@ -4,6 +4,7 @@ use bytes::Bytes;
 use ndarray::{ArrayD, IxDyn};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DType, DenseType, TensorData};
+use tensorc_runtime::host_tensor::aligned;
 use tensorc_runtime::{Element, TensorRef};
 
 use crate::Error;
@@ -18,10 +19,7 @@ impl Tensor {
     /// # Errors
     /// The number of bytes does not fill the shape.
     pub fn from_bytes(dtype: DType, dims: &[u64], bytes: impl Into<Bytes>) -> Result<Tensor, Error> {
-        let mut bytes: Bytes = bytes.into();
-        if !(bytes.as_ptr() as usize).is_multiple_of(dtype.size()) {
-            bytes = aligned(dtype.size(), &bytes);
-        }
+        let bytes = aligned(dtype.size(), bytes.into());
         let elements = bytes.len() / dtype.size();
         let data = TensorData::new(DenseType::new(dtype, dims), bytes);
         data.map(Tensor).ok_or(Error::TensorSize { elements, dims: dims.to_vec() })
@@ -99,14 +97,6 @@ impl Tensor {
     pub(crate) fn as_ref(&self) -> TensorRef<'_> {
         TensorRef::new(self.dtype(), self.dims(), self.bytes())
     }
-}
-
-/// A copy whose first element lies at a multiple of `size`, a power of two.
-fn aligned(size: usize, bytes: &[u8]) -> Bytes {
-    let mut buffer = vec![0u8; bytes.len() + size];
-    let start = buffer.as_ptr().align_offset(size).min(size);
-    buffer[start..start + bytes.len()].copy_from_slice(bytes);
-    Bytes::from(buffer).slice(start..start + bytes.len())
 }
 
 impl<T: Element, D: ndarray::Dimension> TryFrom<&ndarray::Array<T, D>> for Tensor {

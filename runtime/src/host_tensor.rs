@@ -28,14 +28,11 @@ impl HostTensor {
     /// # Errors
     /// The number of bytes does not fill the shape.
     pub fn new(dtype: DType, dims: &[u64], data: impl Into<Bytes>) -> Result<HostTensor, SizeMismatch> {
-        let mut data: Bytes = data.into();
+        let data: Bytes = data.into();
         if byte_len(dtype, dims) != Some(data.len() as u64) {
             return Err(SizeMismatch { bytes: data.len(), dtype, dims: dims.to_vec() });
         }
-        if !(data.as_ptr() as usize).is_multiple_of(dtype.size()) {
-            data = aligned(dtype.size(), &data);
-        }
-        Ok(HostTensor { dtype, dims: dims.to_vec(), data })
+        Ok(HostTensor { dtype, dims: dims.to_vec(), data: aligned(dtype.size(), data) })
     }
 
     /// Copies elements of a primitive type.
@@ -84,11 +81,14 @@ pub fn byte_len(dtype: DType, dims: &[u64]) -> Option<u64> {
     .filter(|n| i64::try_from(*n).is_ok())
 }
 
-/// A copy whose first element lies at a multiple of `size`, a power of two.
-fn aligned(size: usize, bytes: &[u8]) -> Bytes {
+/// The bytes, or a copy of them, whose first lies at a multiple of `size`, a power of two.
+pub fn aligned(size: usize, bytes: Bytes) -> Bytes {
+    if (bytes.as_ptr() as usize).is_multiple_of(size) {
+        return bytes;
+    }
     let mut buffer = vec![0u8; bytes.len() + size];
     let start = buffer.as_ptr().align_offset(size).min(size);
-    buffer[start..start + bytes.len()].copy_from_slice(bytes);
+    buffer[start..start + bytes.len()].copy_from_slice(&bytes);
     Bytes::from(buffer).slice(start..start + bytes.len())
 }
 

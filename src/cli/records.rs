@@ -50,14 +50,16 @@ pub fn run(args: &RecordsArgs) -> Result<(), Failure> {
     }
     match faults.len() {
         0 => Ok(()),
-        n => Err(format!("{}: {n} records or stretches are damaged", args.files).into()),
+        1 => Err(format!("{}: 1 damaged record or range", args.files).into()),
+        n => Err(format!("{}: {n} damaged records or ranges", args.files).into()),
     }
 }
 
 fn show(records: &RecordSet, head: usize) -> Result<(), Failure> {
     let mut payload = vec![];
     let bytes: u64 = (0..records.len()).map(|i| records.stored_len(i)).sum();
-    print(&format!("{} records, {}\n", records.len(), HumanBytes(bytes)))?;
+    let noun = if records.len() == 1 { "record" } else { "records" };
+    print(&format!("{} {noun}, {}\n", records.len(), HumanBytes(bytes)))?;
     for i in 0..records.len().min(head) {
         let place = records.place(i);
         let what = match records.read(i, &mut payload) {

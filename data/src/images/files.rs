@@ -110,7 +110,8 @@ fn collect(
     endings: &[impl AsRef<str>],
     found: &mut Vec<(PathBuf, PathBuf)>,
 ) -> Result<(), DataError> {
-    let folder = root.join(below);
+    // Joining an empty path would put a slash behind the root.
+    let folder = if below.as_os_str().is_empty() { root.to_owned() } else { root.join(below) };
     let failed = |e| DataError::io(&folder, e);
     for entry in fs::read_dir(&folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
