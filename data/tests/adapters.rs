@@ -200,3 +200,39 @@ fn errors_reach_the_caller_at_their_batch_and_the_rest_follows() {
     assert_eq!(errors, ["faulty: broken", panicked, panicked]);
     assert!(wild.seek(Position::default()).is_err());
 }
+
+#[test]
+fn a_position_that_is_none_changes_nothing() {
+    let mut ahead = Prefetch::new(numbers("x", 12), 3);
+    assert_eq!(values(&ahead.next().unwrap().unwrap()), [0, 1, 2]);
+    assert!(ahead.seek(Position::new(0, 99)).is_err());
+    assert_eq!(ahead.position(), Position::new(0, 1));
+    assert_eq!(values(&ahead.next().unwrap().unwrap()), [3, 4, 5]);
+    for position in [Position::new(u64::MAX, 1), Position::new(1 << 50, 0)] {
+        assert!(Resize::new(numbers("x", 12), 1 << 40).seek(position).is_err());
+        assert!(Resize::new(numbers("x", 12), 4).restarting().seek(position).is_err());
+        assert!(Shard::new(numbers("x", 12), 0, 2).unwrap().seek(position).is_err());
+    }
+}
+
+#[test]
+fn a_run_with_errors_is_resumed_behind_them() {
+    let make = || ShuffleBuffer::new(Faulty { inner: numbers("x", 30), panics: false }, 4, 7);
+    let mut whole = make();
+    let mut batches = vec![];
+    loop {
+        match whole.next() {
+            Ok(Some(batch)) => batches.push((whole.position(), values(&batch))),
+            Ok(None) => break,
+            Err(error) => assert_eq!(error.to_string(), "faulty: broken"),
+        }
+    }
+    assert_eq!(batches.len(), 9, "one batch of three was lost");
+    for (at, (after, _)) in batches.iter().enumerate() {
+        let mut resumed = make();
+        resumed.seek(*after).unwrap();
+        let rest: Vec<Vec<i32>> = std::iter::from_fn(|| resumed.next().unwrap()).map(|batch| values(&batch)).collect();
+        let expected: Vec<Vec<i32>> = batches[at + 1..].iter().map(|(_, values)| values.clone()).collect();
+        assert_eq!(rest, expected);
+    }
+}

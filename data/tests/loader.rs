@@ -202,3 +202,67 @@ fn batches_lie_in_memory_that_is_used_again() {
     }
     assert!(addresses.len() <= 8, "{} buffers for 400 batches", addresses.len());
 }
+
+/// A source whose numbers of examples panic.
+struct Unnumbered(Numbers);
+
+impl Dataset for Unnumbered {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn data(&self) -> &[DataDesc] {
+        self.0.data()
+    }
+
+    fn labels(&self) -> &[DataDesc] {
+        self.0.labels()
+    }
+
+    fn id(&self, index: usize) -> u64 {
+        [7, 8, 9, 10][index]
+    }
+
+    fn read(&self, sample: Sample, data: &mut [TensorMut<'_>], labels: &mut [TensorMut<'_>]) -> Result<(), DataError> {
+        self.0.read(sample, data, labels)
+    }
+}
+
+#[test]
+fn a_panic_anywhere_in_a_source_is_an_error_of_its_batch() {
+    let mut loader = Loader::of(Unnumbered(numbers(8)), 4).threads(2).build().unwrap();
+    assert_eq!(loader.next().unwrap().unwrap().index, [7, 8, 9, 10]);
+    let error = loader.next().unwrap_err().to_string();
+    assert!(error.starts_with("a source of examples: panic while reading an example: index out of bounds"), "{error}");
+}
+
+#[test]
+fn loaders_can_be_used_on_threads_that_read_for_them() {
+    use rayon::prelude::*;
+    let mut loaders: Vec<Loader> = (0..16).map(|_| Loader::of(numbers(40), 4).build().unwrap()).collect();
+    let seen: Vec<Vec<i64>> =
+        loaders.par_iter_mut().map(|loader| epoch(loader).flat_map(|batch| ids(&batch.unwrap())).collect()).collect();
+    assert!(seen.iter().all(|ids| *ids == (0..40).collect::<Vec<_>>()));
+}
+
+#[test]
+fn sizes_and_positions_out_of_range_are_errors() {
+    let message = |builder: LoaderBuilder| builder.build().err().unwrap().to_string();
+    assert_eq!(
+        message(Loader::of(numbers(5), 1 << 30)),
+        "numbers: 4 batches of 1073741824 examples are too many at once"
+    );
+    assert!(message(Loader::of(numbers(5), 1).prefetch(usize::MAX)).ends_with("are too many at once"));
+    let blocks = |ends: &[u32]| Loader::of(numbers(5), 1).shuffle(Shuffle::Blocks { seed: 1, ends: ends.into() });
+    for ends in [&[4][..], &[], &[3, 2, 5], &[2, 6]] {
+        assert!(message(blocks(ends)).starts_with("numbers: blocks that end at"), "{ends:?}");
+    }
+    assert!(blocks(&[2, 2, 5]).build().is_ok());
+    let mut loader = Loader::of(numbers(5), 1).build().unwrap();
+    let error = loader.seek("18446744073709551615:0".parse().unwrap()).unwrap_err().to_string();
+    assert_eq!(error, "numbers: there is no epoch 18446744073709551615");
+}

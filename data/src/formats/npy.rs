@@ -164,7 +164,7 @@ fn archive(file: BufReader<File>) -> Result<Vec<(String, HostTensor)>, Cause> {
 fn array(mut reader: impl Read) -> Result<HostTensor, Cause> {
     let Header { dtype, big, fortran, dims, .. } = Header::read(&mut reader)?;
     let mut bytes = read_elements(reader, dtype, &dims, big)?;
-    if fortran && dims.len() > 1 {
+    if fortran && dims.len() > 1 && !bytes.is_empty() {
         bytes = row_major(&bytes, &dims, dtype.size())?;
     }
     tensor(dtype, &dims, bytes)

@@ -89,7 +89,7 @@ pub fn pack_list(
     let damaged = |line: &crate::list::SkippedLine| {
         DataError::at(Place::file(list).record(line.line), Cause::Format(line.why.to_owned()))
     };
-    let mut packed = pack(&images.entries, root, list, options, progress)?;
+    let mut packed = pack(&images.entries, root, &list.with_extension(""), options, progress)?;
     packed.skipped.extend(images.skipped.iter().map(damaged));
     Ok(packed)
 }
@@ -109,7 +109,7 @@ pub fn pack(
     options.check()?;
     let threads = rayon::ThreadPoolBuilder::new().num_threads(options.num_thread.max(1)).build();
     let threads = threads.map_err(|e| DataError::options("num-thread", e.to_string()))?;
-    let (records, index) = (stem.with_extension("rec"), stem.with_extension("idx"));
+    let [records, index] = ["rec", "idx"].map(|ending| PathBuf::from(format!("{}.{ending}", stem.display())));
     let unfinished = [&records, &index].map(|path| PathBuf::from(format!("{}.part", path.display())));
     let made = write_all(&threads, entries, root, &unfinished, options, &mut progress);
     let renamed = made.and_then(|packed| {

@@ -1,7 +1,7 @@
 //! Images in files of their own: a list of them, or all of a folder.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use tensorc_runtime::TensorMut;
@@ -76,8 +76,7 @@ impl Dataset for ImageFiles {
     }
 }
 
-/// The images of a folder as list entries numbered from 0: files whose names end with one of `endings`, in capitals or
-/// not, a folder's before those of the folders in it, in the order of their names. If `recursive`, folders in the folder
+/// The images of a folder as list entries numbered from 0: files whose names have one of `endings`, in capitals or not, a folder's before those of the folders in it, in the order of their names. If `recursive`, folders in the folder
 /// are looked at as well, and the label is the number of the folder that holds an image, among those that hold any;
 /// otherwise it is 0.
 ///
@@ -115,18 +114,30 @@ fn collect(
     let failed = |e| DataError::io(&folder, e);
     for entry in fs::read_dir(&folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        let about = fs::metadata(entry.path()).map_err(|e| DataError::io(entry.path(), e))?;
+        let about = match fs::metadata(entry.path()) {
+            // A link to nothing.
+            Err(e) if e.kind() == ErrorKind::NotFound => continue,
+            about => about.map_err(|e| DataError::io(entry.path(), e))?,
+        };
         if about.is_dir() {
-            // A link may lead back to a folder around it.
-            if recursive && !entry.file_type().map_err(failed)?.is_symlink() {
+            if recursive && !leads_back(&entry.path(), &folder).map_err(failed)? {
                 collect(root, &below.join(entry.file_name()), recursive, endings, found)?;
             }
             continue;
         }
-        let name = entry.file_name().to_string_lossy().to_lowercase();
-        if endings.iter().any(|ending| name.ends_with(&ending.as_ref().to_lowercase())) {
-            found.push((below.to_owned(), entry.file_name().into()));
+        let name = PathBuf::from(entry.file_name());
+        let Some(ending) = name.extension().map(|ending| format!(".{}", ending.to_string_lossy().to_lowercase()))
+        else {
+            continue;
+        };
+        if endings.iter().any(|known| known.as_ref().to_lowercase() == ending) {
+            found.push((below.to_owned(), name));
         }
     }
     Ok(())
+}
+
+/// Whether a folder is one that it lies in, by a link.
+fn leads_back(path: &Path, folder: &Path) -> std::io::Result<bool> {
+    Ok(fs::symlink_metadata(path)?.is_symlink() && fs::canonicalize(folder)?.starts_with(fs::canonicalize(path)?))
 }

@@ -13,7 +13,7 @@ use crate::{Cause, DataError, Dataset, Place};
 const LIST: u64 = 0x112;
 const DENSE: u32 = 0xF993_FAC9;
 const F32: u32 = 0;
-/// Names follow the array or not; nobody asks for them.
+/// Device and its number.
 const CPU: [u32; 2] = [1, 0];
 
 /// A mean for every value of an image: channels, height and width, and the values in that order.
@@ -67,7 +67,10 @@ pub fn write(path: &Path, (shape, values): &MeanImage) -> Result<(), DataError> 
     let name = b"mean_img";
     bytes.extend([1, name.len() as u64].into_iter().flat_map(u64::to_le_bytes));
     bytes.extend(name);
-    std::fs::write(path, bytes).map_err(|e| DataError::io(path, e))
+    // Whoever reads meanwhile sees the whole file or none.
+    let unfinished = std::path::PathBuf::from(format!("{}.part", path.display()));
+    let written = std::fs::write(&unfinished, bytes).and_then(|()| std::fs::rename(&unfinished, path));
+    written.map_err(|e| DataError::io(path, e))
 }
 
 /// The mean of all images of a source after augmentation. Sums are whole numbers, so that the order does not matter.
@@ -75,7 +78,7 @@ pub fn write(path: &Path, (shape, values): &MeanImage) -> Result<(), DataError> 
 /// # Errors
 /// An image cannot be read.
 pub fn compute(images: &ImageRecords) -> Result<MeanImage, DataError> {
-    let shape = images.pipeline().shape().map(|n| n as usize);
+    let shape = images.shape();
     let [channels, height, width] = shape;
     let count = channels * height * width;
     let add = |mut sums: Vec<u64>, index: usize| -> Result<Vec<u64>, DataError> {

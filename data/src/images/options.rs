@@ -149,11 +149,7 @@ impl ImageOptions {
     /// # Errors
     /// The list cannot be read or has a line that is no entry, or an option is wrong.
     pub fn open_list(&self, list: impl AsRef<Path>, root: impl Into<PathBuf>) -> Result<Loader, DataError> {
-        let ImageList { entries, skipped } = ImageList::read(&list)?;
-        if let Some(first) = skipped.first() {
-            let place = crate::Place::file(list).record(first.line);
-            return Err(DataError::at(place, crate::Cause::Format(first.why.into())));
-        }
+        let entries = read_list(list.as_ref())?.entries;
         self.part(self.loader(ImageFiles::new(root, entries, self.pipeline()?))).build()
     }
 
@@ -165,6 +161,18 @@ impl ImageOptions {
         let root = root.into();
         let entries = folder_entries(&root, true, &IMAGE_ENDINGS)?;
         self.part(self.loader(ImageFiles::new(root, entries, self.pipeline()?))).build()
+    }
+}
+
+/// A list of which every line is an entry.
+fn read_list(path: &Path) -> Result<ImageList, DataError> {
+    let list = ImageList::read(path)?;
+    match list.skipped.first() {
+        None => Ok(list),
+        Some(first) => {
+            let place = crate::Place::file(path).record(first.line);
+            Err(DataError::at(place, crate::Cause::Format(first.why.into())))
+        }
     }
 }
 
@@ -223,18 +231,25 @@ impl ImageRecordOptions {
         if let (OnError::Fail, Some(damage)) = (options.on_error, records.damage().next()) {
             return Err(damage.error);
         }
+        if self.shuffle_chunk_size > 0 && !options.shuffle {
+            return Err(DataError::options("shuffle_chunk_size", "nothing is shuffled"));
+        }
         let total = records.total();
-        let ends = self.blocks(&records);
+        let damage = records.damage().map(|damage| damage.error).collect();
+        let blocks = (self.shuffle_chunk_size > 0).then(|| self.blocks(&records));
         let mut images = ImageRecords::new(&self.path_imgrec, records, options.pipeline()?);
         if !self.path_imglist.is_empty() {
-            images = images.with_labels(ImageList::read(&self.path_imglist)?);
+            images = images.with_labels(read_list(Path::new(&self.path_imglist))?);
         }
         if !self.mean_img.is_empty() {
+            let shape = images.shape();
+            // Options that contradict a mean are found before all images are read.
+            options.pipeline()?.with_mean_image(shape, &vec![0.0; shape.iter().product()])?;
             let (shape, values) = self.mean(&images)?;
             images = images.map_pipeline(|pipeline| pipeline.with_mean_image(shape, &values))?;
         }
-        let mut builder = options.loader(images);
-        if options.shuffle && self.shuffle_chunk_size > 0 {
+        let mut builder = options.loader(images).damage(damage);
+        if let Some(ends) = blocks {
             builder = builder.shuffle(Shuffle::Blocks { seed: options.seed, ends: ends.into() });
         }
         if options.equal_parts {
@@ -283,6 +298,10 @@ impl ImageRecordOptions {
         let path = Path::new(&self.mean_img);
         if path.exists() {
             return mean::read(path);
+        }
+        if self.images.num_parts > 1 {
+            let why = "is not there yet, and a part of the images does not tell their mean: make it with one part";
+            return Err(DataError::options("mean_img", why));
         }
         let computed = mean::compute(images)?;
         mean::write(path, &computed)?;

@@ -50,8 +50,9 @@ impl ImageRecords {
         Ok(ImageRecords { pipeline: f(self.pipeline)?, ..self })
     }
 
-    pub(super) fn pipeline(&self) -> &ImagePipeline {
-        &self.pipeline
+    /// Channels, height and width of the images that come out.
+    pub(super) fn shape(&self) -> [usize; 3] {
+        self.pipeline.shape().map(|n| n as usize)
     }
 
     fn write(
@@ -90,10 +91,6 @@ impl Dataset for ImageRecords {
 
     fn labels(&self) -> &[DataDesc] {
         self.pipeline.labels()
-    }
-
-    fn id(&self, index: usize) -> u64 {
-        self.records.place(index).record.unwrap_or(index as u64)
     }
 
     fn read(&self, sample: Sample, data: &mut [TensorMut<'_>], labels: &mut [TensorMut<'_>]) -> Result<(), DataError> {

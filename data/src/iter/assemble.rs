@@ -1,5 +1,6 @@
 //! One batch from its examples: read in parallel into recycled memory, those that fail reported or left out.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -124,11 +125,7 @@ impl Assembler {
 
     fn read(&self, sample: Sample, mut row: Row<'_>) -> Result<(), DataError> {
         let read = || self.dataset.read(sample, &mut row.data, &mut row.labels);
-        catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|payload| {
-            let text = payload.downcast_ref::<String>().map(String::as_str);
-            let message = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("unknown").to_owned();
-            Err(DataError::Panic { name: self.name(), message })
-        })
+        catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|payload| Err(panicked(self.name(), &*payload)))
     }
 
     fn tensors(&self, leases: Vec<Lease>, descs: &[DataDesc]) -> Result<Vec<HostTensor>, DataError> {
@@ -138,6 +135,13 @@ impl Assembler {
         };
         leases.into_iter().zip(descs).map(tensor).collect()
     }
+}
+
+/// The error that code of a source panicked.
+pub fn panicked(name: String, payload: &(dyn Any + Send)) -> DataError {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let message = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("unknown").to_owned();
+    DataError::Panic { name, message }
 }
 
 /// The examples of an array of a batch.

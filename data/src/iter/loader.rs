@@ -4,11 +4,13 @@
 //! or waiting. Batches are handed out in order, so that what comes does not depend on threads.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
 pub use super::assemble::OnError;
+use super::assemble::panicked;
 use super::assemble::{Assembler, Made};
 use super::schedule::{LastBatch, Schedule, Shuffle};
 use super::{Batch, DataIter, Position};
@@ -67,7 +69,13 @@ pub struct LoaderBuilder {
     threads: Option<usize>,
     prefetch: usize,
     on_error: OnError,
+    /// What was found to be damaged before any example is read.
+    damage: Vec<DataError>,
 }
+
+/// Most batches that are read ahead, and most examples of a batch.
+const MAX_PREFETCH: usize = 1 << 12;
+const MAX_BATCH: usize = 1 << 24;
 
 /// Batches that are read ahead unless the caller says otherwise, as MXNet's.
 pub const DEFAULT_PREFETCH: usize = 4;
@@ -86,6 +94,7 @@ impl Loader {
             threads: None,
             prefetch: DEFAULT_PREFETCH,
             on_error: OnError::Fail,
+            damage: vec![],
         }
     }
 
@@ -135,6 +144,21 @@ impl Loader {
     }
 }
 
+/// What a task made. A thread of a rayon pool does other work of the pool meanwhile, which may be that task.
+fn wait<T>(made: Receiver<T>) -> Option<T> {
+    if rayon::current_thread_index().is_none() {
+        return made.recv().ok();
+    }
+    loop {
+        match made.try_recv() {
+            Ok(made) => return Some(made),
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) if rayon::yield_now() == Some(rayon::Yield::Executed) => {}
+            Err(TryRecvError::Empty) => std::thread::yield_now(),
+        }
+    }
+}
+
 /// A batch under way.
 struct Task {
     assembler: Arc<Assembler>,
@@ -146,8 +170,10 @@ struct Task {
 impl Task {
     fn run(self, samples: &[Sample], pad: usize) {
         if self.generation.load(Ordering::Relaxed) == self.of {
+            let made = catch_unwind(AssertUnwindSafe(|| self.assembler.batch(samples, pad)));
+            let made = made.unwrap_or_else(|payload| Err(panicked("a source of examples".into(), &*payload)));
             // Nobody waits any more if this fails.
-            let _ = self.done.send(self.assembler.batch(samples, pad));
+            let _ = self.done.send(made);
         }
     }
 }
@@ -171,10 +197,10 @@ impl DataIter for Loader {
         while self.next.batch < self.schedule.batches(self.next.epoch) {
             self.begin_batches();
             self.next.batch += 1;
-            let made = self.pending.pop_front().map(|made| made.recv());
+            let made = self.pending.pop_front().and_then(wait);
             self.begin_batches();
             let lost = || DataError::Panic { name: self.assembler.name(), message: "a batch was lost".into() };
-            let Made { batch, skipped } = made.and_then(Result::ok).ok_or_else(lost)??;
+            let Made { batch, skipped } = made.ok_or_else(lost)??;
             self.note(skipped);
             if batch.is_some() {
                 return Ok(batch);
@@ -258,13 +284,23 @@ impl LoaderBuilder {
         self
     }
 
+    /// Damage that was found when the dataset was opened, and was passed over: it counts as skipped.
+    pub(crate) fn damage(mut self, damage: Vec<DataError>) -> LoaderBuilder {
+        self.damage = damage;
+        self
+    }
+
     /// # Errors
-    /// There are too few examples for a batch or no such part, or threads cannot be made.
+    /// There are too few examples for a batch or no such part, sizes are too large, or threads cannot be made.
     pub fn build(self) -> Result<Loader, DataError> {
         let name = self.dataset.name();
         let (index, count) = self.part;
         if index >= count {
             return Err(DataError::options(name, format!("there is no part {index} of {count}")));
+        }
+        if self.prefetch > MAX_PREFETCH || self.batch > MAX_BATCH {
+            let why = format!("{} batches of {} examples are too many at once", self.prefetch, self.batch);
+            return Err(DataError::options(name, why));
         }
         let total = self.dataset.len();
         let step = total.div_ceil(count);
@@ -283,7 +319,7 @@ impl LoaderBuilder {
         };
         let (data, labels) = (batched(self.dataset.data()), batched(self.dataset.labels()));
         let buffers = (self.prefetch.max(1) + 2) * (data.len() + labels.len());
-        Ok(Loader {
+        let mut loader = Loader {
             assembler: Arc::new(Assembler::new(self.dataset, begin, self.batch, self.on_error, buffers)),
             schedule,
             threads,
@@ -296,7 +332,9 @@ impl LoaderBuilder {
             keeps_errors: self.on_error == OnError::Count,
             faults: Faults::default(),
             generation: Arc::default(),
-        })
+        };
+        loader.note(self.damage);
+        Ok(loader)
     }
 }
 

@@ -64,6 +64,9 @@ pub struct Cut {
 /// Orders that are kept: an epoch's, and its neighbours' for batches that reach over the border.
 const KEPT_ORDERS: usize = 3;
 
+/// The last epoch that there is a position in.
+const MAX_EPOCH: u64 = 1 << 40;
+
 impl Schedule {
     /// # Errors
     /// There are no examples, or too few for a batch where it cannot be filled up.
@@ -75,7 +78,15 @@ impl Schedule {
         shuffle: Shuffle,
     ) -> Result<Schedule, DataError> {
         let fills = matches!(last, LastBatch::Pad | LastBatch::Repeat);
-        if batch == 0 || examples == 0 || (examples < batch && !fills) || u32::try_from(examples).is_err() {
+        if u32::try_from(examples).is_err() {
+            return Err(DataError::options(name, format!("{examples} examples are more than 2³² - 1")));
+        }
+        if let Shuffle::Blocks { ends, .. } = &shuffle
+            && !(ends.is_sorted() && ends.last().is_some_and(|end| *end as usize == examples))
+        {
+            return Err(DataError::options(name, format!("blocks that end at {ends:?} are not {examples} examples")));
+        }
+        if batch == 0 || examples == 0 || (examples < batch && !fills) {
             return Err(DataError::options(name, format!("{examples} examples for batches of {batch}")));
         }
         Ok(Schedule { examples, batch, last, shuffle, counted: examples, orders: vec![] })
@@ -148,6 +159,9 @@ impl Schedule {
     /// # Errors
     /// The epoch has fewer batches.
     pub fn check(&self, name: &str, position: Position) -> Result<(), DataError> {
+        if position.epoch > MAX_EPOCH {
+            return Err(DataError::options(name, format!("there is no epoch {}", position.epoch)));
+        }
         let batches = self.batches(position.epoch);
         match position.batch <= batches {
             true => Ok(()),

@@ -188,13 +188,20 @@ impl Module {
         mut after: impl FnMut(&mut Module, &Batch, Position) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.check(batches)?;
+        if batches.position().batch > 0 && batches.batches() == Some(batches.position().batch) {
+            batches.reset()?;
+        }
         let mut upcoming = self.upcoming(batches)?;
         while let Some((batch, staged)) = upcoming {
             compute(self, &staged)?;
             drop(staged);
             let behind = batches.position();
             let next = self.upcoming(batches);
-            after(self, &batch, behind)?;
+            if let Err(error) = after(self, &batch, behind) {
+                // The batch that was taken ahead comes again; a source that cannot go back has said what it can do.
+                let _ = batches.seek(behind);
+                return Err(error);
+            }
             upcoming = next?;
         }
         Ok(batches.reset()?)

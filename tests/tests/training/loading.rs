@@ -205,6 +205,19 @@ fn errors_of_a_source_end_the_run_behind_the_batches_before() {
     let error = module.fit(&mut source, fit).unwrap_err();
     assert!(matches!(error, Error::Data(DataError::Options { .. })) && error.to_string() == "source: broken");
     assert_eq!(seen, 2);
+    let mut batches = loaded(8);
+    let stop = Fit::epochs(1).quiet().on_batches(2, |_, _| Err(Error::Data(DataError::options("caller", "stop"))));
+    assert_eq!(module.fit(&mut batches, stop).unwrap_err().to_string(), "caller: stop");
+    assert_eq!(batches.position(), Position::new(0, 2), "what was taken ahead comes again");
+    let last = batches.batches().unwrap();
+    batches.seek(Position::new(0, last)).unwrap();
+    let mut seen = vec![];
+    let fit = Fit::epochs(1).quiet().on_batches(1, |_, position| {
+        seen.push(position.to_string());
+        Ok(())
+    });
+    module.fit(&mut batches, fit).unwrap();
+    assert_eq!((seen.len() as u64, &seen[0][..]), (last, "1:1"), "no epoch without batches");
     let other = module.fit(&mut loaded(5), Fit::epochs(1).quiet()).unwrap_err();
     let says =
         "the batches have data f32[5, 2], softmax_label f32[5], the module takes data f32[8, 2], softmax_label f32[8]";

@@ -120,8 +120,12 @@ fn scale(view: View, from: (u32, u32), to: (u32, u32)) -> View {
 /// others, the pixels that count at its edges are decoded, too.
 fn direct(view: View, inter: Inter, (width, height): (u32, u32), target: (u32, u32)) -> Plan {
     let region = view.region().filter(|region| region.fits(width, height)).unwrap_or_else(|| {
+        // Reduced pixels next to the view count, too.
+        let ratios = (view.width / f64::from(target.0)).min(view.height / f64::from(target.1));
+        let divisor = Scale::of_at_most(ratios).divisor() as f64;
         let axis = |start: f64, extent: f64, limit: u32, to: u32| {
-            let reach = inter.reach(extent / f64::from(to));
+            let ratio = extent / f64::from(to);
+            let reach = inter.reach(ratio).max(divisor * inter.reach(ratio / divisor));
             let first = (start - reach).floor().max(0.0);
             let last = (start + extent + reach).ceil().min(limit.into());
             (first as u32, (last - first) as u32)

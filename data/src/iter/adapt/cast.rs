@@ -5,6 +5,7 @@ use tensorc_abi::DType;
 use tensorc_runtime::{HostTensor, TensorMut};
 
 use super::super::{Batch, DataIter, Position};
+use crate::options::odd;
 use crate::{DataDesc, DataError};
 
 /// Converts data, and labels if that is asked for. Numbers that the type does not hold are rounded (floats, to the
@@ -45,6 +46,13 @@ impl Number {
         }
     }
 
+    fn single(self) -> f32 {
+        match self {
+            Number::Float(x) => x as f32,
+            Number::Integer(x) => x as f32,
+        }
+    }
+
     /// Saturated; NaN is 0.
     fn integer(self) -> i128 {
         match self {
@@ -80,10 +88,10 @@ fn write(out: &mut TensorMut<'_>, from: impl Iterator<Item = Number>) {
     macro_rules! integers {
         ($($dtype:ident: $rust:ty),*) => {
             match out.dtype {
-                DType::F32 => out.write(from.map(|x| x.float() as f32)),
+                DType::F32 => out.write(from.map(Number::single)),
                 DType::F64 => out.write(from.map(Number::float)),
-                DType::F16 => out.write(from.map(|x| f16::from_f64(x.float()))),
-                DType::BF16 => out.write(from.map(|x| bf16::from_f64(x.float()))),
+                DType::F16 => out.write(from.map(|x| f16::from_f32(odd(x.float())))),
+                DType::BF16 => out.write(from.map(|x| bf16::from_f32(odd(x.float())))),
                 DType::Bool => out.write(from.map(|x| u8::from(x.float() != 0.0))),
                 $(DType::$dtype => out.write(from.map(|x| within(x.integer(), <$rust>::MIN, <$rust>::MAX))),)*
             }
@@ -153,6 +161,15 @@ mod tests {
         let wide = HostTensor::from_slice(&[3], &[i64::MAX, -5, 300]).unwrap();
         assert_eq!(cast(wide.clone(), DType::U8).unwrap().to_vec::<u8>().unwrap(), [255, 0, 255]);
         assert_eq!(cast(wide, DType::I64).unwrap().to_vec::<i64>().unwrap(), [i64::MAX, -5, 300]);
+        let ties = HostTensor::from_slice(
+            &[2],
+            &[1.0 + 2f64.powi(-11) + 2f64.powi(-40), 1.0 + 2f64.powi(-8) + 2f64.powi(-40)],
+        );
+        let half: Vec<f16> = cast(ties.clone().unwrap(), DType::F16).unwrap().to_vec().unwrap();
+        let brain: Vec<bf16> = cast(ties.unwrap(), DType::BF16).unwrap().to_vec().unwrap();
+        assert_eq!((half[0].to_f64(), brain[1].to_f64()), (1.0 + 2f64.powi(-10), 1.0 + 2f64.powi(-7)));
+        let long = HostTensor::from_slice(&[1], &[9_007_199_791_611_905i64]).unwrap();
+        assert_eq!(cast(long, DType::F32).unwrap().to_vec::<f32>().unwrap(), [9_007_200_328_482_816.0]);
         let floats = HostTensor::from_slice(&[3], &[f32::NAN, -2.7, 1e30]).unwrap();
         assert_eq!(cast(floats, DType::I32).unwrap().to_vec::<i32>().unwrap(), [0, -2, i32::MAX]);
     }

@@ -14,8 +14,11 @@ pub use shard::Shard;
 pub use shuffle::ShuffleBuffer;
 pub use zip::Zip;
 
-use super::{Batch, DataIter, Position};
+use super::{DataIter, Position};
 use crate::DataError;
+
+/// Errors in a row after which a source is given up.
+const MAX_FAILED: u32 = 1000;
 
 /// Goes to a position by taking batches from the beginning of its epoch, for iterators whose state is what they read.
 fn replay<I: DataIter>(
@@ -24,11 +27,21 @@ fn replay<I: DataIter>(
     begin: impl FnOnce(&mut I) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
     begin(iter)?;
+    let mut failed = 0;
     while iter.position() < position {
-        let taken: Option<Batch> = iter.next()?;
-        if taken.is_none() {
-            let why = format!("epoch {} ends before position {position}", position.epoch);
-            return Err(DataError::options("position", why));
+        match iter.next() {
+            Ok(Some(_)) => failed = 0,
+            Ok(None) => {
+                let why = format!("epoch {} ends before position {position}", position.epoch);
+                return Err(DataError::options("position", why));
+            }
+            // The run that is repeated went on behind it.
+            Err(error) => {
+                failed += 1;
+                if failed > MAX_FAILED {
+                    return Err(error);
+                }
+            }
         }
     }
     Ok(())

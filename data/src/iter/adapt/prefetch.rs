@@ -41,13 +41,16 @@ fn place<I: DataIter>(iter: &I) -> Place {
     (iter.position(), iter.batches())
 }
 
+/// Most batches that are read ahead.
+const MAX_DEPTH: usize = 1 << 12;
+
 impl<I: DataIter + 'static> Prefetch<I> {
-    /// Reads up to `depth` batches ahead, at least 1.
+    /// Reads up to `depth` batches ahead, from 1 to 4096. The thread ends with this.
     pub fn new(iter: I, depth: usize) -> Prefetch<I> {
         Prefetch {
             data: iter.provide_data().to_vec(),
             labels: iter.provide_label().to_vec(),
-            depth: depth.max(1),
+            depth: depth.clamp(1, MAX_DEPTH),
             place: place(&iter),
             upcoming: None,
             state: State::Idle(iter),
@@ -88,6 +91,13 @@ impl<I: DataIter + 'static> Prefetch<I> {
             State::Idle(iter) => Ok(iter),
             _ => Err(panicked()),
         }
+    }
+}
+
+impl<I: DataIter + 'static> Drop for Prefetch<I> {
+    fn drop(&mut self) {
+        // A source that panicked has said so, or nobody asked.
+        let _ = self.stop();
     }
 }
 
@@ -153,11 +163,16 @@ impl<I: DataIter + 'static> DataIter for Prefetch<I> {
     }
 
     fn seek(&mut self, position: Position) -> Result<(), DataError> {
+        let before = self.place.0;
         let iter = self.stop()?;
-        iter.seek(position)?;
+        let sought = iter.seek(position);
+        if sought.is_err() {
+            // What was read ahead is given once more.
+            iter.seek(before)?;
+        }
         self.place = place(iter);
         self.upcoming = None;
-        Ok(())
+        sought
     }
 
     fn batches(&self) -> Option<u64> {

@@ -12,7 +12,11 @@ pub struct Resize<I> {
     position: Position,
 }
 
+/// Most epochs that are gone through one by one to resume.
+const MAX_RESTARTS: u64 = 1 << 20;
+
 impl<I: DataIter> Resize<I> {
+    /// Of a source that stands at its beginning.
     pub fn new(iter: I, batches: u64) -> Resize<I> {
         Resize { iter, batches, restarts: false, position: Position::default() }
     }
@@ -94,7 +98,9 @@ impl<I: DataIter> DataIter for Resize<I> {
         if position.batch > self.batches {
             return Err(DataError::options("resize", format!("an epoch has {} batches", self.batches)));
         }
+        let too_far = || DataError::options("resize", format!("position {position} is too far"));
         match self.restarts {
+            true if position.epoch > MAX_RESTARTS => return Err(too_far()),
             true => {
                 // An epoch takes up as many of the source's as it needs.
                 self.iter.seek(Position::default())?;
@@ -109,7 +115,8 @@ impl<I: DataIter> DataIter for Resize<I> {
             }
             false => {
                 self.iter.seek(Position::default())?;
-                self.skip(position.epoch * self.batches + position.batch)?;
+                let taken = position.epoch.checked_mul(self.batches).and_then(|n| n.checked_add(position.batch));
+                self.skip(taken.ok_or_else(too_far)?)?;
             }
         }
         self.position = position;

@@ -74,7 +74,9 @@ impl<I: DataIter> DataIter for Shard<I> {
     }
 
     fn seek(&mut self, position: Position) -> Result<(), DataError> {
-        self.iter.seek(Position::new(position.epoch, position.batch * self.count))?;
+        let batch = position.batch.checked_mul(self.count);
+        let batch = batch.ok_or_else(|| DataError::options("shard", format!("position {position} is too far")))?;
+        self.iter.seek(Position::new(position.epoch, batch))?;
         (self.position, self.ended) = (position, false);
         Ok(())
     }

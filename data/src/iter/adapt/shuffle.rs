@@ -116,7 +116,7 @@ impl<I: DataIter> DataIter for ShuffleBuffer<I> {
     }
 
     fn reset(&mut self) -> Result<(), DataError> {
-        if self.position.batch > 0 {
+        if self.position.batch > 0 || self.drained {
             self.iter.reset()?;
             self.free.append(&mut self.buffer);
             (self.drained, self.taken) = (false, 0);

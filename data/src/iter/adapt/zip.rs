@@ -3,7 +3,8 @@
 use super::super::{Batch, DataIter, Position};
 use crate::{DataDesc, DataError};
 
-/// Batches whose arrays are those of several sources, which go in step.
+/// Batches whose arrays are those of several sources, which go in step: example by example, so that none of them may leave
+/// examples out that cannot be read.
 pub struct Zip {
     iters: Vec<Box<dyn DataIter>>,
     data: Vec<DataDesc>,
