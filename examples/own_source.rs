@@ -1,4 +1,4 @@
-//! Sources of one's own: examples that can be read by number, and a stream of batches.
+//! Custom data sources: a data set with random access, and a stream of batches.
 //!
 //! `cargo run --release --example own_source`
 

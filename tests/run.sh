@@ -38,6 +38,8 @@ if [ ${#features[@]} -gt 0 ]; then
   build "${features[@]}"
 fi
 cargo test --release --workspace "${features[@]}"
+# The longest record, which takes 2 GiB of memory.
+cargo test --release --workspace "${features[@]}" --test record -- --ignored
 # Kernels for GPUs, executed by the interpreter.
 TENSORC_BACKEND=gpu suite onnx:: training::
 # Kernels and generated code on other processors, as far as there are tools.

@@ -55,7 +55,7 @@ fn read_elements(reader: impl Read, dtype: DType, dims: &[u64], big: bool) -> Re
     Ok(bytes)
 }
 
-/// Makes little-endian elements of those of a file.
+/// Converts elements in file byte order to little-endian, and checks that Booleans are 0 or 1.
 fn to_native(bytes: &mut [u8], dtype: DType, big: bool) -> Result<(), Cause> {
     if big {
         bytes.chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);

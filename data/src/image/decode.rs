@@ -6,10 +6,10 @@ mod portable;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::jpeg::{self, JpegError, RegionDecoder, Scale};
+use super::jpeg::{JpegError, RegionDecoder, Scale};
 use super::{Image, PIXEL_BYTES, Region, check_region, resize_buffer};
 use crate::Cause;
-use headers::Kind;
+use headers::Header;
 pub use headers::dimensions;
 
 /// Which channels a decoded image has.
@@ -114,39 +114,34 @@ impl Decoder {
         scale: Scale,
         image: &mut Image,
     ) -> Result<Reduced, Cause> {
-        // Two of the decoders are foreign code with thousands of index operations. None is known to panic, and no
-        // input may bring a loading thread down.
-        let caught = catch_unwind(AssertUnwindSafe(|| self.decode_unguarded(bytes, channels, region, scale, image)));
+        let wanted = Wanted { channels, region, scale };
+        // zune-jpeg and png are foreign code with thousands of index operations. None is known to panic, and no input
+        // may bring a loading thread down.
+        let caught = catch_unwind(AssertUnwindSafe(|| self.decode_unguarded(bytes, wanted, image)));
         caught.unwrap_or_else(|_| {
             *image = Image::new();
             Err(Cause::Image("the decoder met a state that it does not handle".into()))
         })
     }
 
-    fn decode_unguarded(
-        &mut self,
-        bytes: &[u8],
-        channels: Channels,
-        region: Region,
-        scale: Scale,
-        image: &mut Image,
-    ) -> Result<Reduced, Cause> {
-        let kind = headers::sniff(bytes)?;
-        let info = dimensions(bytes)?;
+    fn decode_unguarded(&mut self, bytes: &[u8], wanted: Wanted, image: &mut Image) -> Result<Reduced, Cause> {
+        let Wanted { channels, region, .. } = wanted;
+        let header = Header::parse(bytes)?;
+        let info = header.info()?;
         check_region(region, info.width, info.height)?;
-        // Channels are at least one, and at most four.
+        // An image has at least one channel.
         if u64::from(info.width) * u64::from(info.height) > self.limit {
             return Err(too_large(info, self.limit));
         }
-        match kind {
-            Kind::Jpeg => {
-                headers::JpegHeader::parse(bytes)?.check_complete(bytes)?;
-                if let Some(reduced) = self.decode_usual(bytes, channels, region, scale, image)? {
+        match header {
+            Header::Jpeg(header) => {
+                header.check_complete(bytes)?;
+                if let Some(reduced) = self.decode_usual(bytes, header.components, wanted, image)? {
                     return Ok(reduced);
                 }
                 jfif::decode(bytes, info, channels, self.limit, &mut self.wide, image)?;
             }
-            Kind::Png => portable::decode(bytes, info, channels, self.limit, &mut self.wide, image)?,
+            Header::Png(_) => portable::decode(bytes, info, channels, self.limit, &mut self.wide, image)?,
         }
         if region != Region::all(image.width(), image.height()) {
             image.crop(region)?;
@@ -154,22 +149,20 @@ impl Decoder {
         Ok(Reduced { left: region.left, top: region.top, divisor: 1 })
     }
 
-    /// A JPEG file that the decoder of regions supports, with the channels it has; else none.
+    /// Decodes a JPEG file of a kind that [`RegionDecoder`] supports, if it has the wanted channels; else returns none.
     fn decode_usual(
         &mut self,
         bytes: &[u8],
-        channels: Channels,
-        region: Region,
-        scale: Scale,
+        components: u8,
+        Wanted { channels, region, scale }: Wanted,
         image: &mut Image,
     ) -> Result<Option<Reduced>, Cause> {
-        let found = jpeg::read_size(bytes).map(|size| size.channels);
-        let wanted = match channels {
-            Channels::Unchanged => found.clone().ok(),
-            Channels::Grey => Some(1),
-            Channels::Rgb => Some(3),
+        let converts = match channels {
+            Channels::Unchanged => false,
+            Channels::Grey => components != 1,
+            Channels::Rgb => components != 3,
         };
-        if found.ok() != wanted || u64::from(region.width) * u64::from(region.height) * 3 > self.limit {
+        if converts || u64::from(region.width) * u64::from(region.height) * 3 > self.limit {
             return Ok(None);
         }
         match self.regions.decode(bytes, Some(region), scale, &mut image.pixels) {
@@ -185,6 +178,14 @@ impl Decoder {
     }
 }
 
+/// What of an image is decoded.
+#[derive(Clone, Copy)]
+struct Wanted {
+    channels: Channels,
+    region: Region,
+    scale: Scale,
+}
+
 fn too_large(info: Info, limit: u64) -> Cause {
     Cause::Image(format!("{}×{} pixels are more than the limit of {limit} bytes", info.width, info.height))
 }
@@ -194,7 +195,7 @@ pub(super) fn luma(r: u8, g: u8, b: u8) -> u8 {
     ((19595 * u32::from(r) + 38470 * u32::from(g) + 7471 * u32::from(b) + (1 << 15)) >> 16) as u8
 }
 
-/// Converts pixels of 1 to 4 channels (grey, grey with alpha, RGB, RGBA) into those of an image.
+/// Converts interleaved pixels (1 channel: grey, 2: grey with alpha, 3: RGB, 4: RGBA) to the channels of `image`.
 fn convert(pixels: &[u8], channels: u8, image: &mut Image) {
     let to_channels = image.channels();
     let to = image.pixels_mut();

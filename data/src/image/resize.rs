@@ -12,7 +12,7 @@ use crate::{Cause, Draws};
 
 /// How pixels between pixels are made, by the numbers of MXNet and OpenCV.
 ///
-/// Positions are those of centres of pixels. 1, 2 and 4 have kernels of a fixed number of source pixels, so that a much
+/// Coordinates refer to pixel centres. Methods 1, 2 and 4 have kernels of a fixed number of source pixels, so that a much
 /// smaller image has aliases, as in OpenCV; their weights are rounded to 16 bits. At the border, weights of pixels
 /// outside are spread over those inside, where OpenCV repeats the border: they differ for kernels wider than 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
 pub use super::assemble::OnError;
-use super::assemble::panicked;
-use super::assemble::{Assembler, Made};
+use super::assemble::{Assembler, Made, panicked};
 use super::schedule::{LastBatch, Schedule, Shuffle};
 use super::{Batch, DataIter, Position};
 use crate::{DataDesc, DataError, Dataset, Sample};
@@ -260,8 +259,8 @@ impl LoaderBuilder {
         self
     }
 
-    /// As many batches as a dataset of so many examples has; for a dataset that is itself one of several parts.
-    pub fn equal_to(mut self, examples: usize) -> LoaderBuilder {
+    /// Number of batches of a dataset of `examples` examples; for a dataset that is itself one of several parts.
+    pub(crate) fn equal_to(mut self, examples: usize) -> LoaderBuilder {
         self.counted = Some(examples);
         self
     }

@@ -11,16 +11,16 @@ use crate::{Cause, Draws};
 pub(super) struct Affine {
     /// Width and height of what comes out.
     pub size: (u32, u32),
-    /// From positions of the output to those of the source: `x' = m[0] x + m[1] y + m[2]`, and so for `y'`.
+    /// Maps output coordinates to source coordinates: `x' = m[0][0] x + m[0][1] y + m[0][2]`, and `y'` by the second row.
     inverse: [[f64; 3]; 2],
     inter: Inter,
 }
 
 impl Affine {
     /// The matrix is MXNet's, `[[h cos - s w sin, h sin + s w cos], [-w sin, w cos]]` with `h = 2 scale / (1 + ratio)`,
-    /// `w = ratio h` and the shear `s`; the middle of the image goes to the middle of the output. Positions are those
-    /// of centres of pixels, so that a rotation by 90 degrees gives the same pixels; MXNet takes those of their corners
-    /// and moves the image by up to a pixel.
+    /// `w = ratio h` and the shear `s`; the middle of the image goes to the middle of the output. Coordinates
+    /// refer to pixel centres, so that a rotation by 90 degrees is exact; MXNet's refer to pixel corners, which shifts the
+    /// image by up to one pixel.
     pub fn draw(options: &AugmentOptions, size: (u32, u32), draws: &mut Draws) -> Affine {
         let shear = draws.between(-options.max_shear_ratio, options.max_shear_ratio);
         let (sin, cos) = draw_angle(options, draws).to_radians().sin_cos();

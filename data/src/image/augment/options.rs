@@ -7,7 +7,7 @@ use crate::options::settable;
 
 /// What is done to images, by the names and with the defaults of MXNet's default augmenter.
 ///
-/// Ranges are those of values that a random choice is made from, both ends included.
+/// Random values are drawn uniformly from the closed ranges `[min, max]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AugmentOptions {

@@ -3,27 +3,41 @@
 use super::Info;
 use crate::Cause;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Jpeg,
-    Png,
-}
-
 const PNG: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
 
-/// The format, by the first bytes.
-pub(super) fn sniff(bytes: &[u8]) -> Result<Kind, Cause> {
-    if bytes.starts_with(&[0xff, 0xd8, 0xff]) {
-        return Ok(Kind::Jpeg);
+/// The header of an image file.
+pub(super) enum Header {
+    Jpeg(JpegHeader),
+    Png(Info),
+}
+
+impl Header {
+    /// Identifies the format by the first bytes and parses the header.
+    pub fn parse(bytes: &[u8]) -> Result<Header, Cause> {
+        if bytes.starts_with(&[0xff, 0xd8, 0xff]) {
+            return JpegHeader::parse(bytes).map(Header::Jpeg);
+        }
+        if bytes.starts_with(&PNG) {
+            return png_info(bytes).map(Header::Png);
+        }
+        if bytes.is_empty() {
+            return Err(Cause::Image("no bytes".into()));
+        }
+        let first: Vec<String> = bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        Err(Cause::Image(format!("neither JPEG nor PNG: the first bytes are {}", first.join(" "))))
     }
-    if bytes.starts_with(&PNG) {
-        return Ok(Kind::Png);
+
+    /// The size of the image, which is not empty.
+    pub fn info(&self) -> Result<Info, Cause> {
+        let info = match self {
+            Header::Jpeg(header) => header.info,
+            Header::Png(info) => *info,
+        };
+        match info.width == 0 || info.height == 0 {
+            true => Err(Cause::Image(format!("{}×{} pixels", info.width, info.height))),
+            false => Ok(info),
+        }
     }
-    if bytes.is_empty() {
-        return Err(Cause::Image("no bytes".into()));
-    }
-    let first: Vec<String> = bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    Err(Cause::Image(format!("neither JPEG nor PNG: the first bytes are {}", first.join(" "))))
 }
 
 /// The size of an image, from its header alone.
@@ -31,14 +45,7 @@ pub(super) fn sniff(bytes: &[u8]) -> Result<Kind, Cause> {
 /// # Errors
 /// The bytes are no JPEG or PNG file, or have no header that gives a size.
 pub fn dimensions(bytes: &[u8]) -> Result<Info, Cause> {
-    let info = match sniff(bytes)? {
-        Kind::Jpeg => JpegHeader::parse(bytes)?.info,
-        Kind::Png => png_info(bytes)?,
-    };
-    if info.width == 0 || info.height == 0 {
-        return Err(Cause::Image(format!("{}×{} pixels", info.width, info.height)));
-    }
-    Ok(info)
+    Header::parse(bytes)?.info()
 }
 
 fn png_info(bytes: &[u8]) -> Result<Info, Cause> {
@@ -53,6 +60,8 @@ fn png_info(bytes: &[u8]) -> Result<Info, Cause> {
 /// What stands before the first scan of a JPEG file.
 pub(super) struct JpegHeader {
     pub info: Info,
+    /// Number of colour components.
+    pub components: u8,
     /// Where coded data begins, if the file goes on so far.
     scan: Option<usize>,
 }
@@ -70,16 +79,15 @@ impl JpegHeader {
                     frame = Some(parse_frame(payload)?);
                 }
                 0xda => {
-                    let info = frame.ok_or_else(|| Cause::Image("JPEG: a scan without a frame".into()))?;
-                    return Ok(JpegHeader { info, scan: Some(body.end) });
+                    let frame = frame.ok_or_else(|| Cause::Image("JPEG: a scan without a frame".into()))?;
+                    return Ok(JpegHeader { scan: Some(body.end), ..frame });
                 }
                 0xd9 => break,
                 _ => {}
             }
             at = body.end;
         }
-        let info = frame.ok_or(Cause::Truncated { what: "a header of JPEG" })?;
-        Ok(JpegHeader { info, scan: None })
+        frame.ok_or(Cause::Truncated { what: "a header of JPEG" })
     }
 
     /// Refuses files whose data cannot be all there.
@@ -119,10 +127,12 @@ fn segment(bytes: &[u8], at: usize) -> Option<(u8, std::ops::Range<usize>)> {
     Some((marker, at + 2..at + length.max(2)))
 }
 
-fn parse_frame(payload: &[u8]) -> Result<Info, Cause> {
-    let [_, h1, h0, w1, w0, ..] = *payload else {
+/// A frame header (SOF), without the position of a scan.
+fn parse_frame(payload: &[u8]) -> Result<JpegHeader, Cause> {
+    let [_, h1, h0, w1, w0, rest @ ..] = payload else {
         return Err(Cause::Image("JPEG: a frame header is too short".into()));
     };
-    let number = |high: u8, low: u8| u32::from(high) << 8 | u32::from(low);
-    Ok(Info { width: number(w1, w0), height: number(h1, h0) })
+    let number = |high: &u8, low: &u8| u32::from(*high) << 8 | u32::from(*low);
+    let info = Info { width: number(w1, w0), height: number(h1, h0) };
+    Ok(JpegHeader { info, components: rest.first().copied().unwrap_or(0), scan: None })
 }

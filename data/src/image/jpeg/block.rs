@@ -9,7 +9,7 @@ use super::markers::ZIGZAG;
 pub(super) const PAIR: usize = 144;
 const DUMP: u8 = 128;
 
-/// What is visible of a pair and what follows it from a block's first coefficient on: any position is inside.
+/// Coefficients from the first of a block on, with padding behind a pair of blocks so that every `u8` index is valid.
 pub(super) type BlockView = [i16; 256];
 
 /// Position in a pair for every position in the order of the file.

@@ -100,7 +100,7 @@ impl<'a> Bytes<'a> {
 }
 
 impl<'a> Headers<'a> {
-    /// Reads the headers up to and including those of the first scan.
+    /// Parses all marker segments up to the first start-of-scan (SOS) segment, inclusive.
     ///
     /// # Errors
     ///
