@@ -105,6 +105,9 @@ pub enum Error {
     /// Data that cannot be loaded.
     #[error(transparent)]
     Data(#[from] tensorc_data::DataError),
+    /// Parameters cannot be shared.
+    #[error(transparent)]
+    KvStore(#[from] tensorc_kvstore::KvError),
     #[error(transparent)]
     Random(#[from] EntropyError),
     #[error(transparent)]
@@ -162,5 +165,11 @@ fn onnx_message(path: &std::path::Path, source: &OnnxError) -> String {
     match source {
         OnnxError::Open { .. } => source.to_string(),
         _ => format!("{}: {source}", path.display()),
+    }
+}
+
+impl From<tensorc_kvstore::GroupError> for Error {
+    fn from(error: tensorc_kvstore::GroupError) -> Error {
+        Error::KvStore(error.into())
     }
 }

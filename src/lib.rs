@@ -26,6 +26,7 @@ pub mod data;
 mod error;
 pub mod executor;
 pub mod gpu;
+pub mod kvstore;
 mod model;
 pub mod ndarray;
 pub mod op;

@@ -63,6 +63,8 @@ pub struct Executor {
     symbol: Symbol,
     bound: Bound,
     device: Device,
+    /// Whose stream random nodes draw from.
+    stream: Device,
     groups: BTreeMap<String, Device>,
     memory: SharedMemory,
     outputs: Vec<NDArray>,
@@ -109,6 +111,7 @@ impl Executor {
             symbol,
             bound,
             device,
+            stream: device,
             groups,
             memory,
             outputs,
@@ -126,6 +129,11 @@ impl Executor {
 
     pub fn symbol(&self) -> &Symbol {
         &self.symbol
+    }
+
+    /// Where nodes without a group are placed.
+    pub fn device(&self) -> Device {
+        self.device
     }
 
     pub fn runtime(&self) -> &Runtime {
@@ -247,7 +255,7 @@ impl Executor {
             (false, _) => (self.forward_program(false)?, false),
         };
         self.fixed.write(&self.bound)?;
-        let keys = program.draw_keys(&self.rt, self.device);
+        let keys = program.draw_keys(&self.rt, self.stream);
         if let Some(monitor) = &self.monitor {
             self.observe(monitor, training, &keys)?;
         }
@@ -256,6 +264,18 @@ impl Executor {
         program.launch(&self.rt, self.arrays(&[]), &keys, phase, &self.memory)?;
         self.pass = pass.then_some((number, keys));
         Ok(&self.outputs)
+    }
+
+    /// Lets random nodes draw from the stream of another device.
+    pub(crate) fn draw_from(&mut self, stream: Device) {
+        self.stream = stream;
+    }
+
+    /// Draws the random keys of forward passes in training mode that are computed elsewhere.
+    pub(crate) fn pass_over_keys(&self, passes: usize) {
+        if let Some(program) = &self.training {
+            (0..passes).for_each(|_| drop(program.draw_keys(&self.rt, self.stream)));
+        }
     }
 
     /// Copies values to arguments, then computes the outputs.

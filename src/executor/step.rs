@@ -113,7 +113,7 @@ impl Executor {
             return Err(Error::Bind(format!("{} numbers are given for a step, it takes {expected}", numbers.len())));
         }
         self.fixed.write(&self.bound)?;
-        let keys = step.program.draw_keys(&self.rt, self.device);
+        let keys = step.program.draw_keys(&self.rt, self.stream);
         self.memory.begin();
         let work = Step {
             states: step.parameters.iter().map(|p| p.states.iter().map(|(_, a)| a.clone()).collect()).collect(),

@@ -269,6 +269,14 @@ impl Engine {
         }
     }
 
+    /// The error that the variable holds now, whatever is still pending; none for one of another engine.
+    pub fn error(&self, var: &Var) -> Option<Arc<OpError>> {
+        match Arc::ptr_eq(&var.shared, self.shared()) {
+            true => self.shared().lock().state.error(var.id).cloned(),
+            false => None,
+        }
+    }
+
     /// Finishes what was pushed before, and ends the workers. What is pushed from now on is kept.
     ///
     /// # Errors

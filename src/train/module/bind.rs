@@ -6,8 +6,10 @@ use tensorc_frontend::symbol::Symbol;
 use tensorc_runtime::Device;
 
 use super::Module;
+use super::parallel::Parallel;
 use crate::data::{DataDesc, DataIter};
-use crate::executor::{Executor, GradReq};
+use crate::executor::{Binder, Executor, GradReq};
+use crate::kvstore::KVStore;
 use crate::ndarray::Runtime;
 use crate::{DType, Error};
 
@@ -16,12 +18,14 @@ use crate::{DType, Error};
 pub struct ModuleBuilder {
     rt: Runtime,
     symbol: Symbol,
-    device: Device,
+    devices: Vec<Device>,
     data: Vec<DataDesc>,
     labels: Vec<DataDesc>,
     fixed: Vec<String>,
     grad_req: GradReq,
     inputs_need_grad: bool,
+    micro_batches: Option<usize>,
+    store: Option<KVStore>,
 }
 
 impl ModuleBuilder {
@@ -29,12 +33,14 @@ impl ModuleBuilder {
         ModuleBuilder {
             rt: rt.clone(),
             symbol: symbol.clone(),
-            device: rt.options().device,
+            devices: vec![rt.options().device],
             data: vec![],
             labels: vec![],
             fixed: vec![],
             grad_req: GradReq::Write,
             inputs_need_grad: false,
+            micro_batches: None,
+            store: None,
         }
     }
 
@@ -82,7 +88,28 @@ impl ModuleBuilder {
     }
 
     pub fn device(mut self, device: Device) -> Self {
-        self.device = device;
+        self.devices = vec![device];
+        self
+    }
+
+    /// Several devices, each of which takes an equal share of every batch. The first one sums the gradients and updates the
+    /// parameters.
+    pub fn devices(mut self, devices: &[Device]) -> Self {
+        self.devices = devices.to_vec();
+        self
+    }
+
+    /// Shares the parameters with the processes of a store: gradients are summed over all of them. A batch is then this
+    /// process's part of one that is as many times as large.
+    pub fn kvstore(mut self, store: &KVStore) -> Self {
+        self.store = Some(store.clone());
+        self
+    }
+
+    /// In how many parts of equal size a batch of all processes is computed, one for each device of each process if not
+    /// given. Where this number is fixed, a step has the same bits for any number of devices and processes that divide it.
+    pub fn micro_batches(mut self, count: usize) -> Self {
+        self.micro_batches = Some(count);
         self
     }
 
@@ -101,14 +128,76 @@ impl ModuleBuilder {
     pub(super) fn bind_sharing(self, other: Option<&Module>) -> Result<Module, Error> {
         // Labels that the symbol does not use, as in prediction, are left out.
         let arguments = self.symbol.list_arguments();
-        let labels = self.labels.into_iter().enumerate();
+        let labels = self.labels.iter().cloned().enumerate();
         let labels: Vec<(usize, DataDesc)> = labels.filter(|(_, desc)| arguments.contains(&desc.name)).collect();
-        let mut binder = Executor::simple_bind(&self.rt, &self.symbol).device(self.device);
+        let (leaves, micro) = self.leaves()?;
+        let mut executors = vec![];
+        for (at, device) in self.devices.iter().enumerate() {
+            let of = other.map(|other| match (at, &other.parallel) {
+                (0, _) | (_, None) => &other.executor,
+                (_, Some(parallel)) => &parallel.others[at - 1],
+            });
+            let mut executor = self.binder(*device, leaves, &labels, other.zip(of))?.build()?;
+            executor.draw_from(self.devices[0]);
+            executors.push(executor);
+        }
+        let others = executors.split_off(1);
+        let Some(executor) = executors.pop() else { return Err(Error::Internal("no executor".into())) };
+        let single = leaves == 1 && self.store.as_ref().is_none_or(|store| store.group().is_none());
+        Ok(Module {
+            rt: self.rt,
+            symbol: self.symbol,
+            device: self.devices[0],
+            data: self.data,
+            labels,
+            fixed: self.fixed,
+            grad_req: self.grad_req,
+            inputs_need_grad: self.inputs_need_grad,
+            executor,
+            parallel: (!single).then(|| Box::new(Parallel::new(self.store, others, micro))),
+            updater: other.map_or_else(Arc::default, |other| other.updater.clone()),
+            fused: None,
+        })
+    }
+
+    /// Micro-batches of this process in a step, and of each device.
+    fn leaves(&self) -> Result<(usize, usize), Error> {
+        let (ranks, devices) = (self.store.as_ref().map_or(1, KVStore::num_workers), self.devices.len());
+        let places = ranks * devices;
+        let count = self.micro_batches.unwrap_or(places);
+        if places == 0 || count == 0 || count % places != 0 {
+            let why = format!("{count} micro-batches on {ranks} processes with {devices} devices each");
+            return Err(Error::Bind(format!("{why}: not the same number for each")));
+        }
+        let leaves = count / ranks;
+        let uneven = |desc: &&DataDesc| desc.dims.first().is_some_and(|rows| !rows.is_multiple_of(leaves as u64));
+        match self.data.iter().chain(&self.labels).find(uneven) {
+            Some(desc) if leaves > 1 => {
+                let DataDesc { name, dims, .. } = desc;
+                Err(Error::Bind(format!("`{name}` has {} examples, which {leaves} micro-batches do not divide", dims[0])))
+            }
+            _ => Ok((leaves, count / places)),
+        }
+    }
+
+    /// What an executor of one device is bound to.
+    fn binder<'b>(
+        &'b self,
+        device: Device,
+        leaves: usize,
+        labels: &[(usize, DataDesc)],
+        other: Option<(&Module, &Executor)>,
+    ) -> Result<Binder<'b>, Error> {
+        let mut binder = Executor::simple_bind(&self.rt, &self.symbol).device(device);
         for desc in self.data.iter().chain(labels.iter().map(|(_, desc)| desc)) {
-            binder = binder.shape(&desc.name, &desc.dims).dtype(&desc.name, desc.dtype);
+            let mut dims = desc.dims.clone();
+            if let Some(rows) = dims.first_mut() {
+                *rows /= leaves as u64;
+            }
+            binder = binder.shape(&desc.name, &dims).dtype(&desc.name, desc.dtype);
         }
         binder = binder.grad_req(self.grad_req);
-        for (_, desc) in &labels {
+        for (_, desc) in labels {
             binder = binder.grad_req_of(&desc.name, GradReq::Null);
         }
         for desc in &self.data {
@@ -117,33 +206,17 @@ impl ModuleBuilder {
         for name in &self.fixed {
             binder = binder.grad_req_of(name, GradReq::Null);
         }
-        if let Some(other) = other {
-            let names = self.symbol.list_inputs();
-            let known = |name: &&str| names.iter().any(|n| n == name);
-            for (name, array) in other.parameters().chain(other.auxiliaries()).filter(|(name, _)| known(name)) {
-                binder = binder.array(name, array);
-            }
-            for (name, gradient) in other.executor.gradients().filter(|(name, _)| known(name)) {
-                if !other.is_input(name) {
-                    binder = binder.gradient(name, gradient);
-                }
-            }
-            binder = binder.share(&other.executor);
+        let Some((module, executor)) = other else { return Ok(binder) };
+        let names = self.symbol.list_inputs();
+        let own = |name: &str| names.iter().any(|n| n == name) && !module.is_input(name);
+        let arrays = executor.arguments().iter().chain(executor.auxiliaries());
+        for (name, array) in arrays.filter(|(name, _)| own(name)) {
+            binder = binder.array(name, array);
         }
-        let executor = binder.build()?;
-        Ok(Module {
-            rt: self.rt,
-            symbol: self.symbol,
-            device: self.device,
-            data: self.data,
-            labels,
-            fixed: self.fixed,
-            grad_req: self.grad_req,
-            inputs_need_grad: self.inputs_need_grad,
-            executor,
-            updater: other.map_or_else(Arc::default, |other| other.updater.clone()),
-            fused: None,
-        })
+        for (name, gradient) in executor.gradients().filter(|(name, _)| own(name)) {
+            binder = binder.gradient(name, gradient);
+        }
+        Ok(binder.share(executor))
     }
 }
 
@@ -157,12 +230,14 @@ impl Module {
         let builder = ModuleBuilder {
             rt: self.rt.clone(),
             symbol: symbol.clone(),
-            device: self.device,
+            devices: self.devices(),
             data: data.to_vec(),
             labels: labels.to_vec(),
             fixed: self.fixed.iter().filter(|name| symbol.list_arguments().contains(name)).cloned().collect(),
             grad_req: self.grad_req,
             inputs_need_grad: self.inputs_need_grad,
+            micro_batches: self.parallel.as_ref().map(|parallel| parallel.leaves() * parallel.ranks()),
+            store: self.kvstore().cloned(),
         };
         builder.bind_sharing(Some(self))
     }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::progress::Progress;
 use super::step::Staged;
 use super::{Module, describe};
+use crate::kvstore::KVStore;
 use crate::data::{Batch, DataIter, HostTensor, Position};
 use crate::train::TrainError;
 use crate::train::metric::{self, Metric};
@@ -92,7 +93,8 @@ impl<'a> Fit<'a> {
         self
     }
 
-    /// Saves parameters and optimizer states under this prefix after every epoch, which counts from 1 there.
+    /// Saves parameters and optimizer states under this prefix after every epoch, which counts from 1 there. Of the
+    /// processes that share a store, rank 0 does.
     #[must_use]
     pub fn checkpoint(mut self, prefix: impl Into<PathBuf>) -> Fit<'a> {
         self.checkpoint = Some(prefix.into());
@@ -140,7 +142,7 @@ impl Module {
         let mut last = None;
         for epoch in fit.begin..fit.end {
             let report = self.epoch(epoch, batches, &mut fit)?;
-            if let Some(prefix) = &fit.checkpoint {
+            if let Some(prefix) = fit.checkpoint.as_ref().filter(|_| self.kvstore().is_none_or(|store| store.rank() == 0)) {
                 self.save_checkpoint(prefix, epoch + 1)?;
                 self.save_optimizer_states(prefix, epoch + 1)?;
             }
@@ -169,6 +171,10 @@ impl Module {
                 _ => Ok(()),
             }
         })?;
+        if let Some(group) = self.kvstore().and_then(KVStore::group) {
+            // A rank with more batches than this one learns of it here.
+            group.barrier(&format!("end of epoch {}", epoch + 1))?;
+        }
         let train = fit.metric.values();
         let speed = examples as f64 / start.elapsed().as_secs_f64();
         progress.clear();
@@ -184,7 +190,7 @@ impl Module {
     fn each(
         &mut self,
         batches: &mut dyn DataIter,
-        compute: fn(&mut Module, &[Staged]) -> Result<(), Error>,
+        compute: fn(&mut Module, &[Vec<Staged>]) -> Result<(), Error>,
         mut after: impl FnMut(&mut Module, &Batch, Position) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.check(batches)?;
@@ -207,7 +213,7 @@ impl Module {
         Ok(batches.reset()?)
     }
 
-    fn upcoming(&self, batches: &mut dyn DataIter) -> Result<Option<(Batch, Vec<Staged>)>, Error> {
+    fn upcoming(&self, batches: &mut dyn DataIter) -> Result<Option<(Batch, Vec<Vec<Staged>>)>, Error> {
         let Some(batch) = batches.next()? else { return Ok(None) };
         let staged = self.stage(&batch)?;
         Ok(Some((batch, staged)))
@@ -262,7 +268,7 @@ impl Module {
     }
 }
 
-fn infer(module: &mut Module, staged: &[Staged]) -> Result<(), Error> {
+fn infer(module: &mut Module, staged: &[Vec<Staged>]) -> Result<(), Error> {
     module.forward_staged(staged, false)?;
     Ok(())
 }

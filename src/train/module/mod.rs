@@ -29,6 +29,7 @@ mod bind;
 mod buckets;
 mod checkpoint;
 mod fit;
+mod parallel;
 mod progress;
 mod step;
 
@@ -45,6 +46,7 @@ pub use fit::{EpochReport, Fit};
 use super::{Initializer, Optimizer, TrainError, Updater, Variable};
 use crate::data::DataDesc;
 use crate::executor::{Executor, GradReq};
+use crate::kvstore::KVStore;
 use crate::ndarray::{NDArray, Runtime};
 use crate::{Error, Tensor};
 
@@ -61,7 +63,10 @@ pub struct Module {
     fixed: Vec<String>,
     grad_req: GradReq,
     inputs_need_grad: bool,
+    /// That of the first device, which holds the parameters that count.
     executor: Executor,
+    /// More micro-batches, devices or processes than one.
+    parallel: Option<Box<parallel::Parallel>>,
     /// Shared by modules that share parameters.
     updater: Arc<Mutex<Option<Updater>>>,
     fused: Option<step::Fused>,
@@ -108,11 +113,19 @@ impl Module {
 
     /// The outputs of the latest forward pass.
     pub fn outputs(&self) -> &[NDArray] {
-        self.executor.outputs()
+        match &self.parallel {
+            Some(parallel) if parallel.leaves() > 1 => &parallel.outputs,
+            _ => self.executor.outputs(),
+        }
+    }
+
+    /// The store that the parameters are shared through, if there is one.
+    pub fn kvstore(&self) -> Option<&KVStore> {
+        self.parallel.as_ref().and_then(|parallel| parallel.store.as_ref())
     }
 
     /// Gives every parameter and auxiliary state its initial value. Random ones come from the runtime's
-    /// stream, in the symbol's order.
+    /// stream, in the symbol's order. Where processes share a store, those of rank 0 count, and every rank calls this.
     ///
     /// # Errors
     /// Nothing says what a variable begins as, or the initialiser does not suit its shape.
@@ -123,7 +136,7 @@ impl Module {
             let variable = Variable { name, init, dims: array.dims(), dtype: array.dtype() };
             initializer.init(&self.rt, self.device, variable)?.copy_into(array)?;
         }
-        Ok(())
+        self.spread_params()
     }
 
     /// Copies of all parameters and auxiliary states on the host.
@@ -139,7 +152,7 @@ impl Module {
     }
 
     /// Sets parameters and auxiliary states. All must be given unless `partial`; those that the symbol does
-    /// not have are ignored.
+    /// not have are ignored. Where processes share a store, those of rank 0 count, and every rank calls this.
     ///
     /// # Errors
     /// One is missing, or has another type or shape.
@@ -153,7 +166,7 @@ impl Module {
                 None => return Err(parameter(name, "no value is given for it")),
             }
         }
-        Ok(())
+        self.spread_params()
     }
 
     fn set(&self, name: &str, array: &NDArray, tensor: &Tensor) -> Result<(), Error> {
@@ -165,7 +178,7 @@ impl Module {
     }
 
     /// Sets the optimizer. Learning rate and weight decay factors of the symbol's variables apply unless the
-    /// optimizer has its own; gradients are divided by the batch size unless it says otherwise.
+    /// optimizer has its own; gradients are divided by the batch size, of all processes, unless it says otherwise.
     ///
     /// # Errors
     /// A variable's factor is no number, or the learning rate schedule contradicts itself.
@@ -176,7 +189,8 @@ impl Module {
             attrs.iter().map(move |(key, value)| (name.as_str(), key.as_str(), value.as_str()))
         });
         optimizer.read_multipliers(all)?;
-        optimizer.rescale_grad.get_or_insert(1.0 / self.batch_size() as f64);
+        let ranks = self.parallel.as_ref().map_or(1, |parallel| parallel.ranks());
+        optimizer.rescale_grad.get_or_insert(1.0 / (self.batch_size() * ranks as u64) as f64);
         *self.lock_updater() = Some(Updater::new(optimizer));
         self.fused = None;
         Ok(())

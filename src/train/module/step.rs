@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use super::{Module, describe, no_optimizer};
-use crate::data::{Batch, DataDesc, HostTensor};
+use crate::data::{Batch, DataDesc};
 use crate::executor::{FusedStep, GradReq};
 use crate::ndarray::NDArray;
 use crate::train::optimizer::FusedUpdate;
@@ -36,30 +36,41 @@ impl Module {
     ///
     /// # Errors
     /// The batch has another type or shape than the module was bound to.
+    ///
+    /// A module with several micro-batches takes them from each batch itself.
     pub fn feed(&self, batch: &Batch) -> Result<(), Error> {
-        self.take(&self.stage(batch)?)
+        match &self.stage(batch)?[..] {
+            [only] => self.take(0, only),
+            several => Err(in_parts("feed", several.len())),
+        }
     }
 
-    /// Begins to bring a batch to the module's device, whatever that is doing.
-    pub(super) fn stage(&self, batch: &Batch) -> Result<Vec<Staged>, Error> {
+    /// Begins to bring a batch to the module's devices, whatever those are doing: the inputs of each micro-batch.
+    pub(super) fn stage(&self, batch: &Batch) -> Result<Vec<Vec<Staged>>, Error> {
         let labels = self.labels.iter().map(|(at, desc)| (batch.labels.get(*at), desc));
-        let tensors = self.data.iter().enumerate().map(|(at, desc)| (batch.data.get(at), desc)).chain(labels);
-        let stage = |(tensor, desc): (Option<&HostTensor>, &DataDesc)| {
+        let given = self.data.iter().enumerate().map(|(at, desc)| (batch.data.get(at), desc)).chain(labels);
+        let mut tensors = vec![];
+        for (tensor, desc) in given {
             let missing = || Error::MissingInput { name: desc.name.clone(), expected: describe(self.inputs()) };
-            let tensor = Tensor::try_from(tensor.ok_or_else(missing)?)?;
-            let argument = self.executor.argument(&desc.name)?;
+            tensors.push((Tensor::try_from(tensor.ok_or_else(missing)?)?, desc));
+        }
+        let leaves = self.leaves();
+        let stage = |leaf: usize, tensor: &Tensor, desc: &DataDesc| {
+            let tensor = part_of(tensor, leaf, leaves)?;
+            let argument = self.executor_of(leaf).argument(&desc.name)?;
             match self.rt.space().is_driven(argument.device()) {
                 true => Ok(Staged::Device(self.rt.from_tensor(&tensor, argument.device())?)),
                 false => Ok(Staged::Host(tensor)),
             }
         };
-        tensors.map(stage).collect()
+        let inputs = |leaf| tensors.iter().map(|(tensor, desc)| stage(leaf, tensor, desc)).collect();
+        (0..leaves).map(inputs).collect()
     }
 
-    /// Lets what was staged be the arguments.
-    fn take(&self, staged: &[Staged]) -> Result<(), Error> {
+    /// Lets what was staged be the arguments of a micro-batch.
+    pub(super) fn take(&self, leaf: usize, staged: &[Staged]) -> Result<(), Error> {
         for (input, staged) in self.inputs().zip(staged) {
-            let argument = self.executor.argument(&input.name)?;
+            let argument = self.executor_of(leaf).argument(&input.name)?;
             match staged {
                 Staged::Host(tensor) => argument.assign(tensor)?,
                 Staged::Device(array) => array.copy_into(argument)?,
@@ -76,18 +87,26 @@ impl Module {
         self.forward_staged(&self.stage(batch)?, training)
     }
 
-    pub(super) fn forward_staged(&mut self, staged: &[Staged], training: bool) -> Result<&[NDArray], Error> {
-        self.take(staged)?;
-        self.executor.forward(training)
+    pub(super) fn forward_staged(&mut self, staged: &[Vec<Staged>], training: bool) -> Result<&[NDArray], Error> {
+        for (leaf, inputs) in staged.iter().enumerate() {
+            self.take(leaf, inputs)?;
+            self.executor_of_mut(leaf).forward(training)?;
+            self.collect_outputs(leaf)?;
+        }
+        Ok(self.outputs())
     }
 
     /// Computes the gradients, after a forward pass in training mode. `heads` are the gradients of the outputs,
     /// none if they are losses.
     ///
     /// # Errors
-    /// No such forward pass precedes, or a gradient of an output is missing.
+    /// No such forward pass precedes, or a gradient of an output is missing; or steps have several micro-batches, which
+    /// only [`Module::step`] sums.
     pub fn backward(&mut self, heads: &[&NDArray]) -> Result<(), Error> {
-        self.executor.backward(heads)
+        match self.leaves() {
+            1 => self.executor.backward(heads),
+            several => Err(in_parts("backward", several)),
+        }
     }
 
     /// Names and arrays of the parameters that have gradients.
@@ -103,10 +122,12 @@ impl Module {
     pub fn update(&mut self) -> Result<(), Error> {
         let mut updater = self.lock_updater();
         let updater = updater.as_mut().ok_or_else(no_optimizer)?;
-        for (name, gradient) in self.executor.gradients().filter(|(name, _)| !self.is_input(name)) {
+        let gradients = self.executor.gradients().filter(|(name, _)| !self.is_input(name));
+        // The gradients of the last layers come first.
+        for (name, gradient) in gradients.collect::<Vec<_>>().into_iter().rev() {
             updater.update(name, self.executor.argument(name)?, gradient)?;
         }
-        Ok(())
+        self.pass_on()
     }
 
     /// A whole training step: outputs, gradients and updates as one plan, in which gradients have no arrays. The
@@ -121,17 +142,21 @@ impl Module {
     }
 
     /// [`Module::forward`], [`Module::backward`] and [`Module::update`].
-    pub(super) fn step_apart(&mut self, staged: &[Staged]) -> Result<(), Error> {
+    pub(super) fn step_apart(&mut self, staged: &[Vec<Staged>]) -> Result<(), Error> {
+        if self.parallel.is_some() {
+            return self.step_parallel(staged);
+        }
         self.forward_staged(staged, true)?;
         self.backward(&[])?;
         self.update()
     }
 
-    pub(super) fn step_staged(&mut self, staged: &[Staged]) -> Result<(), Error> {
-        if self.inputs_need_grad || self.grad_req != GradReq::Write {
+    pub(super) fn step_staged(&mut self, staged: &[Vec<Staged>]) -> Result<(), Error> {
+        let [inputs] = staged else { return self.step_parallel(staged) };
+        if self.parallel.is_some() || self.inputs_need_grad || self.grad_req != GradReq::Write {
             return self.step_apart(staged);
         }
-        self.take(staged)?;
+        self.take(0, inputs)?;
         let shared = self.updater.clone();
         let mut updater = shared.lock().unwrap_or_else(PoisonError::into_inner);
         let updater = updater.as_mut().ok_or_else(no_optimizer)?;
@@ -169,4 +194,17 @@ impl Module {
     pub fn gradient(&self, name: &str) -> Result<&NDArray, Error> {
         self.executor.gradient(name)
     }
+}
+
+/// The rows of one of several micro-batches.
+fn part_of(tensor: &Tensor, leaf: usize, leaves: usize) -> Result<Tensor, Error> {
+    let Some(rows) = tensor.dims().first().filter(|_| leaves > 1) else { return Ok(tensor.clone()) };
+    let mut dims = tensor.dims().to_vec();
+    dims[0] = rows / leaves as u64;
+    let bytes = tensor.bytes().len() / leaves;
+    Tensor::from_bytes(tensor.dtype(), &dims, tensor.0.bytes().slice(leaf * bytes..(leaf + 1) * bytes))
+}
+
+fn in_parts(what: &str, leaves: usize) -> Error {
+    Error::Bind(format!("`{what}` is for one micro-batch, this module has {leaves} in a step; use `step`"))
 }

@@ -1,0 +1,300 @@
+//! Sums over the ranks of a group, as operations of the engine: one for the arrays' bytes, one that ends with the group's
+//! collective, one that writes the result. Nothing waits, and an error of an array reaches every rank.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tensorc_kvstore::{Call, Compression, Group, GroupError, KvError};
+use tensorc_runtime::array::{self, Source, Target, View};
+use tensorc_runtime::engine::{Completion, Failure, Name, Op};
+use tensorc_runtime::{DType, TensorMut, TensorRef};
+
+use super::sums::Urgency;
+use crate::Error;
+use crate::ndarray::{NDArray, Runtime};
+
+/// Most bytes of one collective: longer arrays are cut, so that pieces follow each other on their way.
+pub const PIECE: u64 = 4 << 20;
+
+/// What quantising has left of the gradients so far, by element.
+pub type Residual = Arc<Mutex<Vec<f32>>>;
+
+/// Nothing left yet, for each piece of an array of f32.
+pub fn residuals(count: u64) -> Vec<Residual> {
+    let step = PIECE / size_of::<f32>() as u64;
+    let zeros = |begin: u64| vec![0.0; (count - begin).min(step) as usize];
+    (0..count).step_by(step as usize).map(|begin| Arc::new(Mutex::new(zeros(begin)))).collect()
+}
+
+/// A part of an array that takes part in a sum.
+pub struct Piece {
+    /// This rank's sums over its subtrees.
+    pub parts: Vec<View>,
+    pub to: View,
+    /// What is left to be sent, if gradients are quantised.
+    pub residual: Option<Residual>,
+}
+
+impl Piece {
+    fn elements(&self) -> usize {
+        self.to.len() as usize
+    }
+}
+
+/// A sum over ranks of several pieces of one type, sent together.
+pub struct Reduction<'a> {
+    pub key: String,
+    pub pieces: Vec<Piece>,
+    /// Leaves of each rank.
+    pub leaves: u32,
+    pub compression: Compression,
+    pub urgency: Urgency,
+    pub rt: &'a Runtime,
+    pub group: &'a Group,
+}
+
+/// Cuts arrays of one type and shape into pieces of at most [`PIECE`] bytes: views of each, in order.
+///
+/// # Errors
+/// A view that cannot be.
+pub fn cut(arrays: &[&NDArray]) -> Result<Vec<Vec<View>>, Error> {
+    let mut flat = vec![];
+    for array in arrays {
+        array.settle()?;
+        flat.push(array.view().reshape(&[array.len()])?);
+    }
+    let Some(first) = flat.first() else { return Ok(vec![]) };
+    let step = PIECE / first.dtype().size() as u64;
+    let mut pieces = vec![];
+    for begin in (0..first.len()).step_by(step as usize) {
+        let end = (begin + step).min(first.len());
+        pieces.push(flat.iter().map(|view| view.rows(begin, end)).collect::<Result<Vec<_>, _>>()?);
+    }
+    Ok(pieces)
+}
+
+impl Reduction<'_> {
+    /// Pushes the operations. The order of calls is the same on every rank.
+    ///
+    /// # Errors
+    /// An operation cannot be pushed.
+    pub fn push(self) -> Result<(), Error> {
+        let Reduction { key, pieces, leaves, compression, urgency, rt, group } = self;
+        let elements = pieces.iter().map(Piece::elements).sum::<usize>() as u64;
+        let Some(dtype) = pieces.first().map(|piece| piece.to.dtype()) else { return Ok(()) };
+        let wire = Wire::new(compression, dtype)?;
+        let (packed, landed) = (token(rt)?, token(rt)?);
+        let ticket = group.reserve(wire.call(key, elements, leaves), urgency.priority);
+        let (engine, failed) = (rt.engine().clone(), packed.clone());
+        let ticket = ticket.or_because(Box::new(move || match engine.error(failed.chunk().var()) {
+            Some(error) => error.to_string(),
+            None => "its arrays were not computed".into(),
+        }));
+        let landing = Arc::new(Landing::default());
+        let (arrives, attaches, taken) = (landing.clone(), landing.clone(), landing);
+        let request = |name, inputs, outputs| array::Launch {
+            name,
+            device: packed.device(),
+            property: urgency.property,
+            priority: urgency.priority,
+            inputs,
+            outputs,
+        };
+        let sources = pieces.iter().flat_map(|piece| piece.parts.iter().cloned().map(Source::View)).collect();
+        let targets: Vec<Target> = pieces.iter().map(|piece| Target::write(piece.to.clone())).collect();
+        let residuals: Vec<Option<Residual>> = pieces.iter().map(|piece| piece.residual.clone()).collect();
+        let lengths: Vec<usize> = pieces.iter().map(Piece::elements).collect();
+        let (pool, decodes) = (group.buffers().clone(), wire.clone());
+
+        let pack = request(&PACK, sources, vec![Target::write(packed.clone())]);
+        array::launch(rt.space(), pack, move |inputs, _| {
+            let parts = wire.pack(inputs, &residuals, &pool)?;
+            ticket.start(parts, Box::new(move |result| arrives.arrive(result)));
+            Ok(())
+        })?;
+        let (reads, writes) = ([packed.chunk().var()], [landed.chunk().var()]);
+        let wait = Op { reads: &reads, writes: &writes, property: urgency.property, ..Op::new(&SUM) };
+        rt.engine().push_async(wait, move |_, completion| attaches.attach(completion))?;
+        let unpack = request(&UNPACK, vec![Source::View(landed.clone())], targets);
+        array::launch(rt.space(), unpack, move |_, outputs| decodes.unpack(&taken.take()?, outputs, &lengths))?;
+        pieces.iter().for_each(|piece| piece.to.chunk().touch());
+        Ok(())
+    }
+}
+
+static PACK: Name = Name::from_static("kvstore_pack");
+static SUM: Name = Name::from_static("kvstore_sum_ranks");
+static UNPACK: Name = Name::from_static("kvstore_unpack");
+
+/// An array that only orders operations.
+fn token(rt: &Runtime) -> Result<View, Error> {
+    Ok(rt.empty(tensorc_runtime::Device::default(), DType::U8, &[1])?.view().clone())
+}
+
+/// How values are sent.
+#[derive(Clone, Debug)]
+enum Wire {
+    /// As they are.
+    Plain(DType),
+    /// f32 rounded to 16 bits; summed in f32.
+    Narrow(DType, Compression),
+    /// Quantised; every rank gets the codes of all.
+    Codes(Compression),
+}
+
+impl Wire {
+    fn new(compression: Compression, dtype: DType) -> Result<Wire, Error> {
+        match compression {
+            Compression::None => Ok(Wire::Plain(dtype)),
+            _ if dtype != DType::F32 => Err(KvError::CompressedType { compression, dtype }.into()),
+            Compression::F16 => Ok(Wire::Narrow(DType::F16, compression)),
+            Compression::BF16 => Ok(Wire::Narrow(DType::BF16, compression)),
+            Compression::TwoBit { .. } | Compression::OneBit { .. } => Ok(Wire::Codes(compression)),
+        }
+    }
+
+    fn call(&self, key: String, elements: u64, leaves: u32) -> Call {
+        match self {
+            Wire::Plain(dtype) | Wire::Narrow(dtype, _) => Call::sum(key, *dtype, elements, leaves),
+            Wire::Codes(compression) => Call::gather(format!("{key} as {compression}, {elements} elements")),
+        }
+    }
+
+    /// The messages of this rank, from its sums, piece by piece and part by part.
+    fn pack(
+        &self,
+        inputs: &[TensorRef<'_>],
+        residuals: &[Option<Residual>],
+        pool: &tensorc_kvstore::Buffers,
+    ) -> Result<Vec<Bytes>, Failure> {
+        let parts = inputs.len() / residuals.len().max(1);
+        let mut packed = vec![];
+        for part in 0..parts {
+            let of_part = || inputs.iter().skip(part).step_by(parts);
+            let mut message = match self {
+                Wire::Plain(_) => pool.take(of_part().map(|input| input.data.len()).sum())?,
+                Wire::Narrow(..) | Wire::Codes(_) => vec![],
+            };
+            let mut at = 0;
+            for (input, residual) in of_part().zip(residuals) {
+                match self {
+                    Wire::Plain(_) => message[at..at + input.data.len()].copy_from_slice(input.data),
+                    Wire::Narrow(_, compression) => compression.encode(input.data, &mut [], &mut message)?,
+                    Wire::Codes(compression) => {
+                        let Some(residual) = residual else { return Err("no residual of a quantised gradient".into()) };
+                        let mut residual = residual.lock().unwrap_or_else(PoisonError::into_inner);
+                        compression.encode(input.data, &mut residual, &mut message)?;
+                    }
+                }
+                at += input.data.len();
+            }
+            packed.push(Bytes::from(message));
+        }
+        Ok(packed)
+    }
+
+    /// Writes what came to arrays of these numbers of elements.
+    fn unpack(&self, results: &[Bytes], outputs: &mut [TensorMut<'_>], lengths: &[usize]) -> Result<(), Failure> {
+        match self {
+            Wire::Plain(_) => {
+                let mut stream = Stream::new(results);
+                outputs.iter_mut().try_for_each(|output| stream.copy_to(output.data))
+            }
+            Wire::Narrow(dtype, compression) => {
+                let mut stream = Stream::new(results);
+                let mut narrow = vec![];
+                for (output, length) in outputs.iter_mut().zip(lengths) {
+                    narrow.resize(length * dtype.size(), 0);
+                    stream.copy_to(&mut narrow)?;
+                    compression.decode_into(&narrow, output.data)?;
+                }
+                Ok(())
+            }
+            Wire::Codes(compression) => {
+                let mut at = 0;
+                for (output, length) in outputs.iter_mut().zip(lengths) {
+                    output.data.fill(0);
+                    let end = at + compression.encoded_len(*length);
+                    for codes in results {
+                        let codes = codes.get(at..end).ok_or("codes of another length")?;
+                        compression.decode_add(codes, output.data)?;
+                    }
+                    at = end;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Consecutive bytes in several pieces.
+struct Stream<'b> {
+    pieces: std::slice::Iter<'b, Bytes>,
+    rest: &'b [u8],
+}
+
+impl<'b> Stream<'b> {
+    fn new(pieces: &'b [Bytes]) -> Stream<'b> {
+        Stream { pieces: pieces.iter(), rest: &[] }
+    }
+
+    fn copy_to(&mut self, mut out: &mut [u8]) -> Result<(), Failure> {
+        while !out.is_empty() {
+            if self.rest.is_empty() {
+                self.rest = self.pieces.next().ok_or("a sum of another length")?;
+            }
+            let count = out.len().min(self.rest.len());
+            let (head, tail) = out.split_at_mut(count);
+            head.copy_from_slice(&self.rest[..count]);
+            (self.rest, out) = (&self.rest[count..], tail);
+        }
+        Ok(())
+    }
+}
+
+/// Where the outcome of a collective meets the operation that ends with it.
+#[derive(Default)]
+struct Landing(Mutex<Landed>);
+
+#[derive(Default)]
+struct Landed {
+    completion: Option<Completion>,
+    outcome: Option<Result<Vec<Bytes>, GroupError>>,
+}
+
+impl Landing {
+    fn lock(&self) -> MutexGuard<'_, Landed> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn arrive(&self, outcome: Result<Vec<Bytes>, GroupError>) {
+        let mut landed = self.lock();
+        landed.outcome = Some(outcome);
+        Landing::meet(landed);
+    }
+
+    fn attach(&self, completion: Completion) {
+        let mut landed = self.lock();
+        landed.completion = Some(completion);
+        Landing::meet(landed);
+    }
+
+    fn meet(mut landed: MutexGuard<'_, Landed>) {
+        let result = match &landed.outcome {
+            None => return,
+            Some(outcome) => outcome.as_ref().map(drop).map_err(|error| error.clone().into()),
+        };
+        let completion = landed.completion.take();
+        drop(landed);
+        if let Some(completion) = completion {
+            completion.complete(result);
+        }
+    }
+
+    fn take(&self) -> Result<Vec<Bytes>, Failure> {
+        match self.lock().outcome.take() {
+            Some(outcome) => Ok(outcome?),
+            None => Err("the sum of the ranks has not come".into()),
+        }
+    }
+}

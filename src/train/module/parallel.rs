@@ -1,0 +1,326 @@
+//! Training over several micro-batches, devices and processes.
+//!
+//! A step has a fixed number of micro-batches, shared out evenly: first over the processes of a distributed store, then
+//! over the devices of each. Their gradients are summed in the order of a tree over the micro-batches
+//! ([`tensorc_kvstore::tree`]) whoever computes them, so that a step has the same bits for any division. Auxiliary states
+//! become the mean of what each micro-batch makes of them.
+//!
+//! The first device sums, updates the parameters, and passes them on to the others. Over processes, gradients travel in
+//! buckets, the last layers' first, while the backward pass goes on.
+
+use std::collections::BTreeMap;
+
+use tensorc_kvstore::tree::Accumulator;
+use tensorc_runtime::Device;
+
+use super::Module;
+use crate::Error;
+use crate::executor::Executor;
+use crate::kvstore::{self, Compression, KVStore, Residual, Sum, Urgency, add_to, copy_to_all};
+use crate::ndarray::{NDArray, Runtime};
+
+/// How a step is shared out.
+pub(super) struct Parallel {
+    pub store: Option<KVStore>,
+    /// Executors of the devices after the first.
+    pub others: Vec<Executor>,
+    /// Micro-batches of each device.
+    pub micro: usize,
+    /// Arrays for sums of gradients and auxiliary states while their device runs again.
+    sets: Vec<Vec<NDArray>>,
+    /// Auxiliary states at the beginning of a step, by device.
+    saved: Vec<Vec<NDArray>>,
+    /// Outputs of all micro-batches, one after the other.
+    pub outputs: Vec<NDArray>,
+    /// What quantising has left, by parameter.
+    residuals: BTreeMap<String, Vec<Residual>>,
+}
+
+/// Where the sum of some micro-batches is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    /// In the gradient arrays of a device.
+    Device(usize),
+    /// In a set.
+    Set(usize),
+}
+
+impl Parallel {
+    pub fn new(store: Option<KVStore>, others: Vec<Executor>, micro: usize) -> Parallel {
+        let (sets, saved, outputs) = (vec![], vec![], vec![]);
+        Parallel { store, others, micro, sets, saved, outputs, residuals: BTreeMap::new() }
+    }
+
+    /// Micro-batches of this process.
+    pub fn leaves(&self) -> usize {
+        self.micro * (1 + self.others.len())
+    }
+
+    pub fn ranks(&self) -> usize {
+        self.store.as_ref().map_or(1, KVStore::num_workers)
+    }
+
+    pub fn rank(&self) -> usize {
+        self.store.as_ref().map_or(0, KVStore::rank)
+    }
+
+    /// The position of this process's first micro-batch, and the number of all.
+    fn place(&self) -> (u32, u32) {
+        let leaves = self.leaves();
+        ((self.rank() * leaves) as u32, (self.ranks() * leaves) as u32)
+    }
+}
+
+/// Sums that a process has computed, and the sets that are in use.
+struct Sums {
+    accumulator: Accumulator<Holder>,
+    used: usize,
+}
+
+impl Module {
+    /// The devices of this process.
+    pub(super) fn devices(&self) -> Vec<Device> {
+        let others = self.parallel.as_ref().map_or(&[][..], |parallel| &parallel.others[..]);
+        [self.device].into_iter().chain(others.iter().map(Executor::device)).collect()
+    }
+
+    fn shared(&mut self) -> Result<&mut Parallel, Error> {
+        self.parallel.as_deref_mut().ok_or_else(|| Error::Internal("the module has one executor only".into()))
+    }
+
+    /// The executor of a micro-batch, by its number in this process.
+    pub(super) fn executor_of(&self, leaf: usize) -> &Executor {
+        match &self.parallel {
+            Some(parallel) if leaf >= parallel.micro => &parallel.others[leaf / parallel.micro - 1],
+            _ => &self.executor,
+        }
+    }
+
+    pub(super) fn executor_of_mut(&mut self, leaf: usize) -> &mut Executor {
+        match &mut self.parallel {
+            Some(parallel) if leaf >= parallel.micro => &mut parallel.others[leaf / parallel.micro - 1],
+            _ => &mut self.executor,
+        }
+    }
+
+    /// Micro-batches of this process in a step.
+    pub(super) fn leaves(&self) -> usize {
+        self.parallel.as_ref().map_or(1, |parallel| parallel.leaves())
+    }
+
+    /// Gradient arrays of parameters, then auxiliary states, of a device.
+    fn summed(&self, device: usize) -> Vec<&NDArray> {
+        let executor = self.executor_of(device * self.parallel.as_ref().map_or(1, |parallel| parallel.micro));
+        let gradients = executor.gradients().filter(|(name, _)| !self.is_input(name)).map(|(_, array)| array);
+        gradients.chain(executor.auxiliaries().iter().map(|(_, array)| array)).collect()
+    }
+
+    /// Copies what a micro-batch gave to its rows of the outputs of all.
+    pub(super) fn collect_outputs(&mut self, leaf: usize) -> Result<(), Error> {
+        let leaves = self.leaves();
+        if leaves == 1 {
+            return Ok(());
+        }
+        if self.shared()?.outputs.is_empty() {
+            let mut made = vec![];
+            for output in self.executor.outputs() {
+                let mut dims = output.dims().to_vec();
+                if let Some(rows) = dims.first_mut() {
+                    *rows *= leaves as u64;
+                }
+                made.push(self.rt.empty(self.device, output.dtype(), &dims)?);
+            }
+            self.shared()?.outputs = made;
+        }
+        let all = self.parallel.as_ref().map_or(&[][..], |parallel| &parallel.outputs[..]);
+        for (output, all) in self.executor_of(leaf).outputs().iter().zip(all) {
+            match output.dims().first() {
+                Some(rows) => output.copy_into(&all.rows(leaf as u64 * rows, (leaf as u64 + 1) * rows)?)?,
+                None => output.copy_into(all)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A step: every micro-batch of this process, the sums over all, and the update.
+    pub(super) fn step_parallel(&mut self, staged: &[Vec<super::step::Staged>]) -> Result<(), Error> {
+        let mut sums = self.begin_sums()?;
+        let (first, total) = self.shared()?.place();
+        self.executor.pass_over_keys(first as usize);
+        for (leaf, inputs) in staged.iter().enumerate() {
+            self.take(leaf, inputs)?;
+            self.executor_of_mut(leaf).forward(true)?;
+            self.executor_of_mut(leaf).backward(&[])?;
+            self.collect_outputs(leaf)?;
+            self.add_leaf(&mut sums, leaf)?;
+        }
+        self.executor.pass_over_keys(total as usize - first as usize - staged.len());
+        self.finish_sums(sums)?;
+        self.update()
+    }
+
+    /// Remembers the auxiliary states from which every micro-batch begins.
+    fn begin_sums(&mut self) -> Result<Sums, Error> {
+        let (first, total) = self.shared()?.place();
+        let (micro, leaves) = (self.shared()?.micro, self.leaves());
+        if micro > 1 && !self.executor.auxiliaries().is_empty() {
+            let devices = leaves / micro;
+            let mut saved = std::mem::take(&mut self.shared()?.saved);
+            for device in 0..devices {
+                let states = self.executor_of(device * micro).auxiliaries();
+                if saved.len() == device {
+                    saved.push(states.iter().map(|(_, state)| state.copy()).collect::<Result<_, _>>()?);
+                    continue;
+                }
+                states.iter().zip(&saved[device]).try_for_each(|((_, state), kept)| state.copy_into(kept))?;
+            }
+            self.shared()?.saved = saved;
+        }
+        let accumulator = Accumulator::new(total, first..first + leaves as u32);
+        Ok(Sums { accumulator, used: 0 })
+    }
+
+    /// Takes the gradients of a micro-batch into the sums, and makes room for those of the next on its device.
+    fn add_leaf(&mut self, sums: &mut Sums, leaf: usize) -> Result<(), Error> {
+        let micro = self.shared()?.micro;
+        let device = leaf / micro;
+        let module = &*self;
+        let add = |left: &mut Holder, right: Holder| {
+            let (to, from) = (module.held(*left), module.held(right));
+            to.iter().zip(from).try_for_each(|(to, from)| add_to(&module.rt, to, from, Urgency::ahead(0)))
+        };
+        sums.accumulator.push(Holder::Device(device), add)?;
+        let runs_again = (leaf + 1) % micro != 0;
+        if runs_again && sums.accumulator.last() == Some(&Holder::Device(device)) {
+            let set = sums.used;
+            sums.used += 1;
+            self.make_set(set, device)?;
+            let (from, to) = (self.held(Holder::Device(device)), self.held(Holder::Set(set)));
+            from.iter().zip(to).try_for_each(|(from, to)| copy_to_all(&self.rt, from, &[to], Urgency::ahead(0)))?;
+            if let Some(last) = sums.accumulator.last_mut() {
+                *last = Holder::Set(set);
+            }
+        }
+        if runs_again {
+            let kept = self.parallel.as_ref().and_then(|parallel| parallel.saved.get(device));
+            for ((_, state), kept) in self.executor_of(leaf).auxiliaries().iter().zip(kept.into_iter().flatten()) {
+                kept.copy_into(state)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn held(&self, holder: Holder) -> Vec<&NDArray> {
+        match (holder, &self.parallel) {
+            (Holder::Set(set), Some(parallel)) => parallel.sets[set].iter().collect(),
+            (Holder::Device(device), _) => self.summed(device),
+            (Holder::Set(_), None) => vec![],
+        }
+    }
+
+    /// Makes a set on a device, unless it is there.
+    fn make_set(&mut self, set: usize, device: usize) -> Result<(), Error> {
+        let made: Vec<NDArray> = {
+            let like = self.summed(device);
+            let there = |made: &Vec<NDArray>| made.iter().zip(&like).all(|(made, like)| made.device() == like.device());
+            let sets = self.parallel.as_ref().map_or(&[][..], |parallel| &parallel.sets[..]);
+            if sets.get(set).is_some_and(there) {
+                return Ok(());
+            }
+            let make = |like: &&NDArray| self.rt.empty(like.device(), like.dtype(), like.dims());
+            like.iter().map(make).collect::<Result<_, _>>()?
+        };
+        let sets = &mut self.shared()?.sets;
+        match sets.get_mut(set) {
+            Some(old) => *old = made,
+            None => sets.push(made),
+        }
+        Ok(())
+    }
+
+    /// Lets the gradient arrays of the first device be the sums over all micro-batches, and its auxiliary states the means.
+    fn finish_sums(&mut self, sums: Sums) -> Result<(), Error> {
+        let parts: Vec<Holder> = sums.accumulator.into_parts().into_iter().map(|(_, holder)| holder).collect();
+        let (_, total) = self.shared()?.place();
+        let states = self.executor.auxiliaries().len();
+        let group = self.parallel.as_ref().and_then(|parallel| parallel.store.as_ref()?.group().cloned());
+        match group {
+            Some(group) => self.sum_over_ranks(&group, &parts)?,
+            None => {
+                for part in &parts {
+                    let (from, to) = (self.held(*part), self.summed(0));
+                    let copies = from.iter().zip(to);
+                    copies.into_iter().try_for_each(|(from, to)| copy_to_all(&self.rt, from, &[to], Urgency::ahead(0)))?;
+                }
+            }
+        }
+        let all = self.summed(0);
+        all[all.len() - states..].iter().try_for_each(|state| scale(&self.rt, state, 1.0 / f64::from(total)))
+    }
+
+    /// Sums the parts over all ranks, the last parameters first.
+    fn sum_over_ranks(&mut self, group: &kvstore::Group, parts: &[Holder]) -> Result<(), Error> {
+        let leaves = self.leaves() as u32;
+        let compression = self.parallel.as_ref().and_then(|p| p.store.as_ref()).map_or(Compression::None, KVStore::compression);
+        let names: Vec<String> = {
+            let gradients = self.executor.gradients().map(|(name, _)| name).filter(|name| !self.is_input(name));
+            gradients.chain(self.executor.auxiliaries().iter().map(|(name, _)| name.as_str())).map(str::to_owned).collect()
+        };
+        let states = self.executor.auxiliaries().len();
+        let learned = names.len() - states;
+        if compression.has_residual() {
+            let arrays: Vec<(String, u64)> = names.iter().cloned().zip(self.summed(0).iter().map(|a| a.len())).collect();
+            let residuals = &mut self.shared()?.residuals;
+            for (name, count) in arrays {
+                residuals.entry(name).or_insert_with(|| kvstore::residuals(count));
+            }
+        }
+        let held: Vec<Vec<&NDArray>> = parts.iter().map(|part| self.held(*part)).collect();
+        let targets = self.summed(0);
+        let residuals = self.parallel.as_ref().map(|parallel| &parallel.residuals);
+        let sum = |at: usize| Sum {
+            key: &names[at],
+            parts: held.iter().map(|of_part| of_part[at]).collect(),
+            to: targets[at],
+            residuals: residuals.and_then(|all| all.get(&names[at])).map_or(&[][..], |residuals| &residuals[..]),
+            priority: -(at as i32),
+        };
+        let gradients: Vec<Sum<'_>> = (0..learned).rev().map(sum).collect();
+        let reduce = |sums: &[Sum<'_>], compression| kvstore::reduce_all(&self.rt, group, sums, leaves, compression);
+        reduce(&gradients, compression)?;
+        // Means of few numbers, which a quantised gradient's residual would spoil.
+        let states: Vec<Sum<'_>> = (learned..names.len()).map(sum).collect();
+        reduce(&states, Compression::None)
+    }
+
+    /// Passes parameters and auxiliary states of the first device on to the others, and rank 0's to all ranks.
+    pub(super) fn spread_params(&self) -> Result<(), Error> {
+        let Some(parallel) = &self.parallel else { return Ok(()) };
+        if let Some(group) = parallel.store.as_ref().and_then(KVStore::group) {
+            for (name, array) in self.parameters().chain(self.auxiliaries()) {
+                kvstore::adopt(group, name, array)?;
+            }
+        }
+        self.pass_on()
+    }
+
+    /// Copies parameters and auxiliary states of the first device to the others.
+    pub(super) fn pass_on(&self) -> Result<(), Error> {
+        let others = self.parallel.as_ref().map_or(&[][..], |parallel| &parallel.others[..]);
+        if others.is_empty() {
+            return Ok(());
+        }
+        for (name, array) in self.parameters().chain(self.auxiliaries()) {
+            let to = others.iter().map(|other| other.argument(name).or_else(|_| other.auxiliary(name)));
+            copy_to_all(&self.rt, array, &to.collect::<Result<Vec<_>, _>>()?, Urgency::usual(0))?;
+        }
+        Ok(())
+    }
+}
+
+fn scale(rt: &Runtime, array: &NDArray, factor: f64) -> Result<(), Error> {
+    if factor == 1.0 {
+        return Ok(());
+    }
+    rt.op("mul")?.arg(array).arg(factor).into(&[array])
+}
