@@ -14,6 +14,7 @@ mod executor;
 mod gpu;
 mod gpu_arrays;
 mod groups;
+mod kvstore;
 mod libraries;
 mod models;
 mod mxnet_ops;
