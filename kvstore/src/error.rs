@@ -11,8 +11,9 @@ use crate::kind::Kind;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KvError {
-    #[error("there is no kind of store `{name}`; there are: {known}")]
-    UnknownKind { name: String, known: String },
+    /// A setting that is unknown or has a value that it cannot have.
+    #[error("{name} {value:?}: expected {expected}")]
+    Setting { name: String, value: String, expected: &'static str },
     #[error("a store `{kind}` needs the feature `{feature}`, which this program was built without")]
     Unavailable { kind: Kind, feature: &'static str },
     #[error("a store `{kind}` is of one process, it has no ranks")]
@@ -33,13 +34,11 @@ pub enum KvError {
     NoOptimizer,
     #[error("a store `{kind}` sends no gradients, so there is nothing to compress")]
     Compression { kind: Kind },
-    #[error("compression {compression} is for gradients of f32, not of {dtype}")]
+    #[error("compression {compression:?} is for gradients of f32, not of {dtype}")]
     CompressedType { compression: Compression, dtype: DType },
-    #[error("gradient compression: {0}")]
-    CompressionSettings(String),
-    /// Bytes that are no whole number of elements, or of another number than expected.
-    #[error("{found} bytes where {expected} are expected")]
-    Length { expected: usize, found: usize },
+    /// A slice of another length than its use demands.
+    #[error("{what}: expected {expected}, found {found}")]
+    Length { what: &'static str, expected: usize, found: usize },
     /// Partial sums that do not make up the whole.
     #[error("partial sums of {found} do not make up {leaves} leaves")]
     Parts { leaves: u32, found: String },
@@ -47,4 +46,16 @@ pub enum KvError {
     Memory(#[from] NoMemory),
     #[error(transparent)]
     Group(#[from] GroupError),
+}
+
+impl KvError {
+    /// A setting `name` that cannot have this value.
+    pub(crate) fn setting(name: impl Into<String>, value: impl ToString, expected: &'static str) -> KvError {
+        KvError::Setting { name: name.into(), value: value.to_string(), expected }
+    }
+}
+
+/// Checks the length of a slice.
+pub(crate) fn check_length(what: &'static str, expected: usize, found: usize) -> Result<(), KvError> {
+    if expected == found { Ok(()) } else { Err(KvError::Length { what, expected, found }) }
 }

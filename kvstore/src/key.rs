@@ -73,3 +73,20 @@ impl Keys {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_has_keys_of_one_kind() {
+        let mut keys = Keys::default();
+        keys.check(&3.into()).unwrap();
+        keys.check(&Key::from(-1i64)).unwrap();
+        assert_eq!(
+            keys.check(&"w".into()).unwrap_err().to_string(),
+            "key `w` is a text, the keys of this store are a number"
+        );
+        assert!(Key::from(10) < Key::from("1") && Key::from(2) < Key::from(10));
+    }
+}

@@ -57,10 +57,34 @@ impl fmt::Display for Kind {
 impl FromStr for Kind {
     type Err = KvError;
 
+    /// Reads a name or one of MXNet's other names, in lower case. Anything else is an error, where MXNet takes it for `local`.
     fn from_str(name: &str) -> Result<Kind, KvError> {
-        Kind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-            let known: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
-            KvError::UnknownKind { name: name.to_owned(), known: known.join(", ") }
-        })
+        let kind = match name {
+            "local" | "local_update_cpu" | "local_allreduce_cpu" => Kind::Local,
+            "device" | "local_allreduce_device" => Kind::Device,
+            "dist" | "dist_sync" => Kind::DistSync,
+            "dist_device_sync" | "dist_sync_device" => Kind::DistDeviceSync,
+            "dist_async" => Kind::DistAsync,
+            _ => {
+                let expected = "local, device, dist_sync, dist_device_sync or dist_async";
+                return Err(KvError::setting("kind of store", name, expected));
+            }
+        };
+        Ok(kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for kind in Kind::ALL {
+            assert_eq!(kind.name().parse::<Kind>().unwrap(), kind);
+        }
+        for wrong in ["", "foo", "Local", "local ", "nccl"] {
+            assert!(matches!(wrong.parse::<Kind>(), Err(KvError::Setting { .. })), "{wrong}");
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! - [`transport`]: messages between the ranks of a group: threads of a process, or processes of an MPI job
 //! - [`tree`], [`sum`]: sums in an order that does not depend on who computes them
 //! - [`compress`]: gradients in fewer bits
+//! - [`place`]: which rank keeps which part of a value
 //! - `key`, `kind`: what values and stores are called
 
 pub mod compress;
@@ -11,6 +12,7 @@ mod error;
 pub mod group;
 mod key;
 mod kind;
+pub mod place;
 pub mod sum;
 pub mod transport;
 pub mod tree;

@@ -5,7 +5,8 @@
 use half::{bf16, f16};
 use tensorc_runtime::DType;
 
-use crate::error::KvError;
+use crate::compress::halves;
+use crate::error::{KvError, check_length};
 
 /// Elements that are summed at a time, so that the arrays are read once each and the sums stay in the cache.
 const BLOCK: usize = 16 << 10;
@@ -80,9 +81,7 @@ addends! {
 /// # Errors
 /// The lengths differ.
 pub fn add_assign(to: &mut [u8], other: &[u8], dtype: DType) -> Result<(), KvError> {
-    if to.len() != other.len() {
-        return Err(KvError::Length { expected: to.len(), found: other.len() });
-    }
+    check_length("bytes to add", to.len(), other.len())?;
     of_type!(dtype, add(to, other));
     Ok(())
 }
@@ -117,10 +116,8 @@ fn add_four<T: Addend>(to: &mut [u8], [a, b, c, d]: [&[u8]; 4]) {
 /// # Errors
 /// There are none, or the lengths differ.
 pub fn sum_into(to: &mut [u8], parts: &[&[u8]], dtype: DType) -> Result<(), KvError> {
-    let wrong = parts.iter().map(|part| part.len()).find(|length| *length != to.len());
-    if let Some(found) = wrong.or(if parts.is_empty() { Some(0) } else { None }) {
-        return Err(KvError::Length { expected: to.len(), found });
-    }
+    check_length("arrays to add", parts.len().max(1), parts.len())?;
+    parts.iter().try_for_each(|part| check_length("bytes to add", to.len(), part.len()))?;
     let block = BLOCK / dtype.size() * dtype.size();
     let mut scratch = vec![];
     for begin in (0..to.len()).step_by(block) {
@@ -159,20 +156,23 @@ pub fn accumulator(dtype: DType) -> DType {
 
 /// Elements of f16 or bf16 as f32.
 pub fn widen(bytes: &[u8], dtype: DType) -> Vec<u8> {
-    let wide = |pair: &[u8]| match dtype {
-        DType::BF16 => bf16::at(pair).to_f32(),
-        _ => f16::at(pair).to_f32(),
-    };
-    bytes.chunks_exact(2).flat_map(|pair| wide(pair).to_le_bytes()).collect()
+    let mut values = vec![0.0f32; bytes.len() / 2];
+    match dtype {
+        DType::BF16 => halves::read::<bf16>(bytes, &mut values),
+        _ => halves::read::<f16>(bytes, &mut values),
+    }
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
 /// Elements of f32, rounded to f16 or bf16.
 pub fn narrow(bytes: &[u8], dtype: DType) -> Vec<u8> {
-    let narrow = |four: &[u8]| match dtype {
-        DType::BF16 => bf16::from_f32(f32::at(four)).to_le_bytes(),
-        _ => f16::from_f32(f32::at(four)).to_le_bytes(),
-    };
-    bytes.chunks_exact(4).flat_map(narrow).collect()
+    let values: Vec<f32> = bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect();
+    let mut narrow = vec![0; 2 * values.len()];
+    match dtype {
+        DType::BF16 => halves::write::<bf16>(&values, &mut narrow),
+        _ => halves::write::<f16>(&values, &mut narrow),
+    }
+    narrow
 }
 
 #[cfg(test)]

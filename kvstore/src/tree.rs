@@ -221,7 +221,13 @@ mod tests {
     #[test]
     fn parts_that_do_not_fit_are_refused() {
         let add = &mut |a: u32, b: u32| Ok(a + b);
-        for parts in [vec![], vec![(0..1, 1)], vec![(0..2, 1), (1..3, 1)], vec![(0..4, 1), (4..5, 1)], vec![(1..3, 1), (0..1, 1), (3..4, 1)]] {
+        for parts in [
+            vec![],
+            vec![(0..1, 1)],
+            vec![(0..2, 1), (1..3, 1)],
+            vec![(0..4, 1), (4..5, 1)],
+            vec![(1..3, 1), (0..1, 1), (3..4, 1)],
+        ] {
             assert!(matches!(combine(4, parts, add), Err(KvError::Parts { leaves: 4, .. })));
         }
         assert_eq!(combine(4, vec![(2..4, 5), (0..1, 1), (1..2, 2)], add).unwrap(), 8);

@@ -38,8 +38,8 @@ use tensorc_runtime::Device;
 use entry::{Entries, Entry};
 use reduce::{Piece, Reduction, cut};
 pub(crate) use reduce::{Residual, residuals};
-pub(crate) use sums::{Urgency, add_to, copy_to_all};
 use sums::sum_to;
+pub(crate) use sums::{Urgency, add_to, copy_to_all};
 use updates::Updates;
 
 use crate::Error;
@@ -175,7 +175,9 @@ impl KVStore {
 
     fn push_here(&self, state: &mut State, key: &Key, values: &[&NDArray], priority: i32) -> Result<(), Error> {
         let rt = &self.0.rt;
-        if self.0.kind.reduces_on_device() && let Some(device) = state.entries.merge_device(values) {
+        if self.0.kind.reduces_on_device()
+            && let Some(device) = state.entries.merge_device(values)
+        {
             move_to(&mut state.entries, key, device)?;
         }
         if state.updates.are_none() {
@@ -193,10 +195,16 @@ impl KVStore {
         for (key, values) in list {
             let merged = merge(&self.0.rt, &mut state.entries, key, values, priority)?;
             let entry = entry(state, key)?;
-            let residuals = if compression.has_residual() { entry.residuals().to_vec() } else { vec![] };
+            let residuals = if compression.keeps_residual() { entry.residuals().to_vec() } else { vec![] };
             arrays.push((key.to_string(), merged, residuals));
         }
-        let sums = arrays.iter().map(|(key, merged, residuals)| Sum { key, parts: vec![merged], to: merged, residuals, priority });
+        let sums = arrays.iter().map(|(key, merged, residuals)| Sum {
+            key,
+            parts: vec![merged],
+            to: merged,
+            residuals,
+            priority,
+        });
         reduce_all(&self.0.rt, group, &sums.collect::<Vec<_>>(), 1, compression)?;
         for ((key, _), (_, merged, _)) in list.iter().zip(&arrays) {
             let stored = entry(state, key)?.stored.clone();
@@ -350,7 +358,8 @@ fn join_job(kind: Kind, options: GroupOptions) -> Result<Group, Error> {
     #[cfg(feature = "mpi")]
     {
         let _ = kind;
-        let make = || -> Result<Box<dyn Transport>, _> { Ok(Box::new(tensorc_kvstore::transport::MpiTransport::init()?)) };
+        let make =
+            || -> Result<Box<dyn Transport>, _> { Ok(Box::new(tensorc_kvstore::transport::MpiTransport::init()?)) };
         Ok(Group::join(make, options)?)
     }
     #[cfg(not(feature = "mpi"))]
@@ -456,13 +465,7 @@ fn check(state: &mut State, key: &Key, arrays: &[&NDArray], what: &'static str) 
 }
 
 /// The sum of the values of several devices, on the device of the key's value.
-fn merge(
-    rt: &Runtime,
-    entries: &mut Entries,
-    key: &Key,
-    values: &[&NDArray],
-    priority: i32,
-) -> Result<NDArray, Error> {
+fn merge(rt: &Runtime, entries: &mut Entries, key: &Key, values: &[&NDArray], priority: i32) -> Result<NDArray, Error> {
     let Some(entry) = entries.by_key.get_mut(key) else { return Err(KvError::Unknown { key: key.clone() }.into()) };
     let merged = entry.merged(rt)?;
     sum_to(rt, values, &merged, Urgency::usual(priority))?;

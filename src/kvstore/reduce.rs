@@ -156,7 +156,7 @@ impl Wire {
     fn call(&self, key: String, elements: u64, leaves: u32) -> Call {
         match self {
             Wire::Plain(dtype) | Wire::Narrow(dtype, _) => Call::sum(key, *dtype, elements, leaves),
-            Wire::Codes(compression) => Call::gather(format!("{key} as {compression}, {elements} elements")),
+            Wire::Codes(compression) => Call::gather(format!("{key} ({elements} as {compression:?})")),
         }
     }
 
@@ -206,7 +206,7 @@ impl Wire {
                 for (output, length) in outputs.iter_mut().zip(lengths) {
                     narrow.resize(length * dtype.size(), 0);
                     stream.copy_to(&mut narrow)?;
-                    compression.decode_into(&narrow, output.data)?;
+                    compression.decode_into(&narrow, floats(output)?)?;
                 }
                 Ok(())
             }
@@ -217,7 +217,7 @@ impl Wire {
                     let end = at + compression.encoded_len(*length);
                     for codes in results {
                         let codes = codes.get(at..end).ok_or("codes of another length")?;
-                        compression.decode_add(codes, output.data)?;
+                        compression.decode_add(codes, floats(output)?)?;
                     }
                     at = end;
                 }
@@ -225,6 +225,10 @@ impl Wire {
             }
         }
     }
+}
+
+fn floats<'t>(output: &'t mut TensorMut<'_>) -> Result<&'t mut [f32], Failure> {
+    output.as_mut_slice::<f32>().ok_or_else(|| "a gradient that is not f32".into())
 }
 
 /// Consecutive bytes in several pieces.

@@ -91,9 +91,11 @@ mod tests {
         let shared = Bytes::from(buffers.take(100).unwrap());
         assert_eq!(shared.as_ptr(), address);
         buffers.give_later(shared.clone());
-        assert_ne!(buffers.take(100).unwrap().as_ptr(), address, "somebody still reads it");
+        let other = buffers.take(100).unwrap();
+        assert_ne!(other.as_ptr(), address, "somebody still reads it");
         drop(shared);
-        assert_eq!(buffers.take(100).unwrap().as_ptr(), address);
+        let again = buffers.take(100).unwrap();
+        assert_eq!(again.as_ptr(), address);
         assert_eq!(buffers.take(usize::MAX).unwrap_err(), NoMemory(u64::MAX));
     }
 }

@@ -1,8 +1,8 @@
 //! The thread of a group: it alone uses the transport, and never waits in it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::PoisonError;
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -12,7 +12,8 @@ use tensorc_runtime::profiler::Span;
 use super::buffers::Buffers;
 use super::call::{Call, CallKind};
 use super::exchange::{Exchange, Outgoing, Slot};
-use super::message::{CONTROL, Header, LONGEST, Message};
+use super::message::{CONTROL, Header, LONGEST, Message, Question};
+use super::serve::{Answered, Desk, Server};
 use super::{Command, Done, GroupError, GroupOptions, Shared};
 use crate::transport::{MAX_TAG, ReceiveId, Received, Tag, Transport};
 
@@ -29,10 +30,16 @@ const LONG_NAP: Duration = Duration::from_millis(5);
 /// How long a failed group tries to tell the others.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
+/// The tags of data that belong to questions and answers; those of collectives are below.
+const ASKED: Tag = MAX_TAG - 1;
+const ANSWERED: Tag = MAX_TAG;
+
 /// What a receive that was begun is for.
 enum Awaited {
     Control { from: usize },
     Data { from: usize, sequence: u64, slot: Slot },
+    Question { from: usize, question: Question },
+    Answer { id: u64 },
 }
 
 /// This rank's part of a collective.
@@ -53,9 +60,9 @@ struct Collective {
     exchange: Option<Exchange>,
 }
 
-struct Driver<'s> {
+struct Driver {
     transport: Box<dyn Transport>,
-    shared: &'s Shared,
+    shared: Arc<Shared>,
     buffers: Buffers,
     deadline: Duration,
     profiler: Option<Profiler>,
@@ -65,6 +72,7 @@ struct Driver<'s> {
     reserved: u64,
     running: BTreeMap<u64, Collective>,
     awaited: BTreeMap<ReceiveId, Awaited>,
+    desk: Desk,
     /// Collectives after which a rank has left.
     left: Vec<Option<u64>>,
     /// The last that each rank was seen to call.
@@ -75,7 +83,7 @@ struct Driver<'s> {
 }
 
 /// Serves a group until it is closed.
-pub fn drive(transport: Box<dyn Transport>, shared: &Shared, buffers: Buffers, options: GroupOptions) {
+pub fn drive(transport: Box<dyn Transport>, shared: Arc<Shared>, buffers: Buffers, options: GroupOptions) {
     let (rank, size) = (transport.rank(), transport.size());
     let GroupOptions { deadline, profiler } = options;
     let mut driver = Driver {
@@ -89,6 +97,7 @@ pub fn drive(transport: Box<dyn Transport>, shared: &Shared, buffers: Buffers, o
         reserved: 0,
         running: BTreeMap::new(),
         awaited: BTreeMap::new(),
+        desk: Desk::default(),
         left: vec![None; size],
         seen: vec![None; size],
         failure: None,
@@ -98,7 +107,7 @@ pub fn drive(transport: Box<dyn Transport>, shared: &Shared, buffers: Buffers, o
     driver.run();
 }
 
-impl Driver<'_> {
+impl Driver {
     fn run(&mut self) {
         for from in self.others() {
             let listening = self.listen(from);
@@ -122,7 +131,8 @@ impl Driver<'_> {
 
     fn is_over(&self) -> bool {
         let everyone_left = self.others().all(|other| self.left[other].is_some());
-        let in_order = everyone_left && self.running.is_empty() && self.transport.unsent() == 0;
+        let idle = self.running.is_empty() && self.desk.is_idle() && self.transport.unsent() == 0;
+        let in_order = everyone_left && idle;
         self.abandoned || self.closing.is_some() && (self.failure.is_some() || in_order)
     }
 
@@ -131,8 +141,10 @@ impl Driver<'_> {
         if idle == 0 {
             return;
         }
-        let moving = self.transport.unsent() > 0 || self.running.values().any(|one| one.exchange.is_some());
-        let nap = match (moving, self.running.is_empty() && self.closing.is_none()) {
+        let exchanging = self.running.values().any(|one| one.exchange.is_some());
+        let moving = exchanging || self.transport.unsent() > 0 || !self.desk.asked.is_empty();
+        let quiet = self.running.is_empty() && self.closing.is_none() && self.desk.server.is_none();
+        let nap = match (moving, quiet) {
             (true, _) if idle < SPINS => return std::thread::yield_now(),
             (true, _) => SHORT_NAP,
             (false, false) => NAP,
@@ -154,6 +166,9 @@ impl Driver<'_> {
                 Command::Reserve { call, priority } => self.reserve(call, priority),
                 Command::Start { sequence, parts, done } => self.start(sequence, parts, done),
                 Command::Fail { sequence, why } => self.give_up(sequence, why()),
+                Command::Serve { server } => self.serve(server),
+                Command::Ask { to, subject, detail, data, done } => self.ask(to, subject, detail, data, done),
+                Command::Answer { to, id, answer } => self.answer(to, id, answer),
                 Command::Close { reply } => self.close(reply),
                 Command::Abandon => self.abandoned = true,
             }
@@ -269,9 +284,64 @@ impl Driver<'_> {
                     }
                     self.go_on(sequence);
                 }
+                Some(Awaited::Question { from, question }) => {
+                    self.desk.hand_over(&self.shared, from, question, Bytes::from(bytes));
+                }
+                Some(Awaited::Answer { id }) => self.answered(id, Bytes::from(bytes)),
             }
         }
         any
+    }
+
+    fn serve(&mut self, server: Server) {
+        self.desk.open(server);
+    }
+
+    fn ask(&mut self, to: usize, subject: u64, detail: u64, data: Bytes, done: Answered) {
+        if let Some(failure) = &self.failure {
+            return done(Err(failure.clone()));
+        }
+        let id = self.desk.ask(to, done);
+        let question = Question { id, subject, detail, bytes: data.len() as u64 };
+        if to == self.rank {
+            return self.desk.hand_over(&self.shared, to, question, data);
+        }
+        self.tell(to, &Message::Ask(question), ASKED, data);
+    }
+
+    fn answer(&mut self, to: usize, id: u64, answer: Result<Bytes, String>) {
+        self.desk.open = self.desk.open.saturating_sub(1);
+        match answer {
+            Err(why) => self.fail(GroupError::Refused { rank: self.rank, peer: to, why }),
+            Ok(data) if to == self.rank => self.answered(id, data),
+            Ok(data) => self.tell(to, &Message::Answer { id, bytes: data.len() as u64 }, ANSWERED, data),
+        }
+    }
+
+    fn answered(&mut self, id: u64, data: Bytes) {
+        if let Some(asked) = self.desk.asked.remove(&id) {
+            (asked.done)(Ok(data));
+        }
+    }
+
+    /// Sends a short message to one rank, and data that belong to it.
+    fn tell(&mut self, to: usize, message: &Message, tag: Tag, data: Bytes) {
+        let told = self.transport.send(to, CONTROL, message.encode().into());
+        if self.check(told).is_some() && !data.is_empty() {
+            let sent = self.transport.send(to, tag, data);
+            self.check(sent);
+        }
+    }
+
+    /// Awaits data that a short message has announced.
+    fn expect(&mut self, from: usize, tag: Tag, bytes: u64, awaited: Awaited) {
+        let Ok(buffer) = self.buffers.take(bytes as usize) else {
+            return self.fail(GroupError::Memory { rank: self.rank, sequence: self.reserved, bytes });
+        };
+        let begun = self.transport.receive(from, tag, buffer);
+        if let Some(id) = self.check(begun) {
+            self.awaited.insert(id, awaited);
+        }
     }
 
     /// A short message of another rank.
@@ -279,6 +349,14 @@ impl Driver<'_> {
         match Message::decode(bytes) {
             None => self.fail(GroupError::Message { rank: self.rank, peer: from }),
             Some(Message::Failure(message)) => self.end_with(GroupError::Reported { rank: from, message }),
+            Some(Message::Ask(question)) if question.bytes == 0 => {
+                self.desk.hand_over(&self.shared, from, question, Bytes::new());
+            }
+            Some(Message::Ask(question)) => {
+                self.expect(from, ASKED, question.bytes, Awaited::Question { from, question });
+            }
+            Some(Message::Answer { id, bytes: 0 }) => self.answered(id, Bytes::new()),
+            Some(Message::Answer { id, bytes }) => self.expect(from, ANSWERED, bytes, Awaited::Answer { id }),
             Some(Message::Leave(last)) => {
                 self.left[from] = Some(last);
                 let rank = self.rank;
@@ -316,7 +394,8 @@ impl Driver<'_> {
 
     /// Begins the exchange of what every rank has come to, the highest priority first; whether there was any.
     fn advance(&mut self) -> bool {
-        let ready = |one: &Collective| one.exchange.is_none() && one.mine.is_some() && one.headers.iter().all(Option::is_some);
+        let ready =
+            |one: &Collective| one.exchange.is_none() && one.mine.is_some() && one.headers.iter().all(Option::is_some);
         let mut all: Vec<(i32, u64)> = vec![];
         for (sequence, one) in &self.running {
             if let Some((_, priority)) = one.call.as_ref().filter(|_| ready(one)) {
@@ -376,7 +455,9 @@ impl Driver<'_> {
         self.send(sequence, sends);
         let done = self.running.get(&sequence).and_then(|one| one.exchange.as_ref()).is_some_and(Exchange::is_done);
         let Some(one) = (if done { self.running.remove(&sequence) } else { None }) else { return };
-        let (Some((call, _)), Some(Mine { parts, done }), Some(exchange)) = (one.call, one.mine, one.exchange) else { return };
+        let (Some((call, _)), Some(Mine { parts, done }), Some(exchange)) = (one.call, one.mine, one.exchange) else {
+            return;
+        };
         parts.into_iter().for_each(|part| self.buffers.give_later(part));
         let (began, results) = (exchange.began, exchange.into_results());
         let bytes = results.iter().map(|result| result.len() as u64).sum();
@@ -406,6 +487,10 @@ impl Driver<'_> {
             let call = one.call.as_ref().map_or(String::new(), |(call, _)| call.to_string());
             let (sequence, seen) = (*sequence, self.seen_last(&peers));
             return self.fail(GroupError::Late { sequence, rank, call, peers, limit, seen });
+        }
+        if let Some(peer) = self.desk.late(limit) {
+            let seen = self.seen_last(&[peer]);
+            return self.fail(GroupError::NoAnswer { rank, peer, limit, seen });
         }
         if self.closing.as_ref().is_some_and(|(_, since)| since.elapsed() > limit) {
             let peers: Vec<usize> = self.others().filter(|other| self.left[*other].is_none()).collect();
@@ -444,6 +529,9 @@ impl Driver<'_> {
                 (mine.done)(Err(error.clone()));
             }
         }
+        for (_, asked) in std::mem::take(&mut self.desk.asked) {
+            (asked.done)(Err(error.clone()));
+        }
     }
 
     /// The last things: telling a failure, leaving, answering what is still asked.
@@ -480,7 +568,7 @@ impl Driver<'_> {
 /// The tag of a collective's data. Where tags repeat, the order of messages tells them apart.
 fn tag_of(sequence: u64, slot: Slot) -> Tag {
     let round = u64::from(slot == Slot::Result);
-    1 + ((2 * sequence + round) % u64::from(MAX_TAG - 1)) as Tag
+    1 + ((2 * sequence + round) % u64::from(ASKED - 1)) as Tag
 }
 
 fn record(profiler: Option<&Profiler>, call: &Call, category: &'static str, since: Instant, bytes: u64) {

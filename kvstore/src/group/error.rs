@@ -24,6 +24,12 @@ pub enum GroupError {
     /// A rank has ended its part while another still needs it.
     #[error("collective {sequence}: rank {rank} calls {call}, rank {peer} has left the group after collective {last}")]
     Left { sequence: u64, rank: usize, call: String, peer: usize, last: u64 },
+    /// A rank could not do what another asked for.
+    #[error("rank {rank} cannot serve rank {peer}: {why}")]
+    Refused { rank: usize, peer: usize, why: String },
+    /// A rank did not answer in time.
+    #[error("rank {rank} has waited {} s for an answer of rank {peer}; {seen}", limit.as_secs_f64())]
+    NoAnswer { rank: usize, peer: usize, limit: Duration, seen: String },
     /// Another rank reported a failure first.
     #[error("reported by rank {rank}: {message}")]
     Reported { rank: usize, message: String },

@@ -63,7 +63,8 @@ impl Exchange {
     /// Begins to exchange the `parts` of this rank; appends what to send.
     pub fn begin(call: &Call, headers: &[Header], rank: usize, parts: &[Bytes], sends: &mut Vec<Outgoing>) -> Exchange {
         let leaves = call.leaves * headers.len() as u32;
-        let subtrees = (0..headers.len() as u32).map(|r| tree::subtrees(leaves, r * call.leaves, (r + 1) * call.leaves));
+        let subtrees =
+            (0..headers.len() as u32).map(|r| tree::subtrees(leaves, r * call.leaves, (r + 1) * call.leaves));
         let mut exchange = Exchange {
             began: Instant::now(),
             call: call.clone(),
@@ -177,7 +178,7 @@ impl Exchange {
         self.reduced = true;
         let contributions = std::mem::take(&mut self.contributions);
         let used = contributions.iter().flatten().cloned().collect();
-        let named = self.subtrees.iter().cloned().flatten().zip(contributions.into_iter().flatten());
+        let named = self.subtrees.iter().flatten().cloned().zip(contributions.into_iter().flatten());
         self.results[self.rank] = tree::sum(self.call.leaves * self.ranks() as u32, named.collect(), self.call.dtype)?;
         if !self.is_whole() && !self.results[self.rank].is_empty() {
             self.send_result(sends);

@@ -28,11 +28,29 @@ pub enum Message {
     Failure(String),
     /// The rank takes part in nothing after this many collectives.
     Leave(u64),
+    /// The rank asks for something; so many bytes follow.
+    Ask(Question),
+    /// The answer to the question of this number; so many bytes follow.
+    Answer {
+        id: u64,
+        bytes: u64,
+    },
+}
+
+/// What one rank asks another, in the terms of whoever serves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    pub id: u64,
+    pub subject: u64,
+    pub detail: u64,
+    pub bytes: u64,
 }
 
 const HEADER: u8 = 1;
 const FAILURE: u8 = 2;
 const LEAVE: u8 = 3;
+const ASK: u8 = 4;
+const ANSWER: u8 = 5;
 
 impl Message {
     pub fn encode(&self) -> Vec<u8> {
@@ -62,6 +80,14 @@ impl Message {
                 out.push(LEAVE);
                 out.extend(after.to_le_bytes());
             }
+            Message::Ask(Question { id, subject, detail, bytes }) => {
+                out.push(ASK);
+                [id, subject, detail, bytes].iter().for_each(|number| out.extend(number.to_le_bytes()));
+            }
+            Message::Answer { id, bytes } => {
+                out.push(ANSWER);
+                [id, bytes].iter().for_each(|number| out.extend(number.to_le_bytes()));
+            }
         }
         out
     }
@@ -87,12 +113,26 @@ impl Message {
                 let key = std::str::from_utf8(key).ok()?.to_owned();
                 Some(Message::Header(Header {
                     sequence: u64::from_le_bytes(sequence),
-                    call: Call { kind, key, dtype, count: u64::from_le_bytes(count), leaves: u32::from_le_bytes(leaves) },
+                    call: Call {
+                        kind,
+                        key,
+                        dtype,
+                        count: u64::from_le_bytes(count),
+                        leaves: u32::from_le_bytes(leaves),
+                    },
                     bytes: u64::from_le_bytes(bytes),
                 }))
             }
             FAILURE => Some(Message::Failure(std::str::from_utf8(rest).ok()?.to_owned())),
-            LEAVE => Some(Message::Leave(u64::from_le_bytes(take(rest)?.0))),
+            LEAVE => Some(Message::Leave(numbers::<1>(rest)?[0])),
+            ASK => {
+                let [id, subject, detail, bytes] = numbers(rest)?;
+                Some(Message::Ask(Question { id, subject, detail, bytes }))
+            }
+            ANSWER => {
+                let [id, bytes] = numbers(rest)?;
+                Some(Message::Answer { id, bytes })
+            }
             _ => None,
         }
     }
@@ -102,8 +142,18 @@ impl Header {
     /// Whether two ranks call the same: a long key is compared as far as messages carry it.
     pub fn agrees(&self, call: &Call) -> bool {
         let Call { kind, key, dtype, count, leaves } = &self.call;
-        (*kind, *dtype, *count, *leaves) == (call.kind, call.dtype, call.count, call.leaves) && *key == shortened(&call.key)
+        (*kind, *dtype, *count, *leaves) == (call.kind, call.dtype, call.count, call.leaves)
+            && *key == shortened(&call.key)
     }
+}
+
+fn numbers<const N: usize>(mut bytes: &[u8]) -> Option<[u64; N]> {
+    let mut found = [0; N];
+    for number in &mut found {
+        let (own, rest) = take(bytes)?;
+        (*number, bytes) = (u64::from_le_bytes(own), rest);
+    }
+    Some(found)
 }
 
 fn take<const N: usize>(bytes: &[u8]) -> Option<([u8; N], &[u8])> {
@@ -136,6 +186,8 @@ mod tests {
             Message::Header(Header { call: Call::sum("", DType::F32, 5, 2), ..header("") }),
             Message::Failure("rank 1: ≥".into()),
             Message::Leave(12),
+            Message::Ask(Question { id: 1, subject: 2, detail: 3, bytes: 4 }),
+            Message::Answer { id: 1 << 40, bytes: 0 },
         ];
         for message in all {
             let bytes = message.encode();

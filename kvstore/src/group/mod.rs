@@ -8,6 +8,7 @@
 //!
 //! - `call`, `message`: what ranks agree on, and how they say it
 //! - `exchange`: the data of one collective
+//! - `serve`: questions of one rank to another, which no third takes part in
 //! - `driver`: the group's thread
 //! - `buffers`: memory of messages
 
@@ -17,6 +18,7 @@ mod driver;
 mod error;
 mod exchange;
 mod message;
+mod serve;
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -30,6 +32,7 @@ use tensorc_runtime::Profiler;
 pub use buffers::{Buffers, NoMemory};
 pub use call::{Call, CallKind};
 pub use error::GroupError;
+pub use serve::{Answered, Reply, Request, Server};
 
 use crate::transport::{Transport, TransportError};
 
@@ -56,10 +59,37 @@ impl Default for GroupOptions {
 
 /// What the group's thread is told.
 enum Command {
-    Reserve { call: Call, priority: i32 },
-    Start { sequence: u64, parts: Vec<Bytes>, done: Done },
-    Fail { sequence: u64, why: Reason },
-    Close { reply: SyncSender<Result<(), GroupError>> },
+    Reserve {
+        call: Call,
+        priority: i32,
+    },
+    Start {
+        sequence: u64,
+        parts: Vec<Bytes>,
+        done: Done,
+    },
+    Fail {
+        sequence: u64,
+        why: Reason,
+    },
+    Serve {
+        server: Server,
+    },
+    Ask {
+        to: usize,
+        subject: u64,
+        detail: u64,
+        data: Bytes,
+        done: Answered,
+    },
+    Answer {
+        to: usize,
+        id: u64,
+        answer: Result<Bytes, String>,
+    },
+    Close {
+        reply: SyncSender<Result<(), GroupError>>,
+    },
     /// The last handle is gone: nobody waits for an orderly end.
     Abandon,
 }
@@ -104,9 +134,14 @@ impl Command {
     fn refuse(self, failure: GroupError) {
         match self {
             Command::Start { done, .. } => done(Err(failure)),
+            Command::Ask { done, .. } => done(Err(failure)),
             // A receiver that is gone waits for nothing.
             Command::Close { reply } => drop(reply.send(Err(failure))),
-            Command::Reserve { .. } | Command::Fail { .. } | Command::Abandon => {}
+            Command::Reserve { .. }
+            | Command::Fail { .. }
+            | Command::Serve { .. }
+            | Command::Answer { .. }
+            | Command::Abandon => {}
         }
     }
 }
@@ -139,7 +174,7 @@ impl Group {
             Ok(transport) => {
                 let place = (transport.rank(), transport.size());
                 if tell.send(Ok(place)).is_ok() {
-                    driver::drive(transport, &of_thread, of_driver, options);
+                    driver::drive(transport, of_thread, of_driver, options);
                 }
             }
             // Whoever waited for it is gone.
@@ -147,8 +182,9 @@ impl Group {
         };
         let spawned = std::thread::Builder::new().name("kvstore".into()).spawn(body);
         let failed = |source| GroupError::Transport { rank: 0, source };
-        let thread = spawned
-            .map_err(|error| failed(TransportError::Library { call: "starting a thread", message: error.to_string() }))?;
+        let thread = spawned.map_err(|error| {
+            failed(TransportError::Library { call: "starting a thread", message: error.to_string() })
+        })?;
         let (rank, size) = told.recv().map_err(|_| GroupError::Closed)?.map_err(failed)?;
         let thread = Mutex::new(Some(thread));
         Ok(Group(Arc::new(Handle { shared, rank, size, buffers, thread })))
@@ -213,6 +249,17 @@ impl Group {
     /// As [`Group::wait`].
     pub fn gather(&self, key: &str, bytes: Vec<u8>) -> Result<Vec<Bytes>, GroupError> {
         self.wait(Call::gather(key), vec![Bytes::from(bytes)])
+    }
+
+    /// Answers the questions of other ranks, and of this one, from now on.
+    pub fn serve(&self, server: Server) {
+        self.0.shared.tell(Command::Serve { server });
+    }
+
+    /// Asks a rank, which may be this one; returns before it answers. Questions to one rank arrive in the order in which
+    /// they were asked.
+    pub fn ask(&self, to: usize, subject: u64, detail: u64, data: Bytes, done: Answered) {
+        self.0.shared.tell(Command::Ask { to, subject, detail, data, done });
     }
 
     /// Leaves the group when all ranks do, after everything that was started. A rank that calls something else gets an

@@ -174,7 +174,10 @@ impl ModuleBuilder {
         match self.data.iter().chain(&self.labels).find(uneven) {
             Some(desc) if leaves > 1 => {
                 let DataDesc { name, dims, .. } = desc;
-                Err(Error::Bind(format!("`{name}` has {} examples, which {leaves} micro-batches do not divide", dims[0])))
+                Err(Error::Bind(format!(
+                    "`{name}` has {} examples, which {leaves} micro-batches do not divide",
+                    dims[0]
+                )))
             }
             _ => Ok((leaves, count / places)),
         }

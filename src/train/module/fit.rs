@@ -6,8 +6,8 @@ use std::time::Instant;
 use super::progress::Progress;
 use super::step::Staged;
 use super::{Module, describe};
-use crate::kvstore::KVStore;
 use crate::data::{Batch, DataIter, HostTensor, Position};
+use crate::kvstore::KVStore;
 use crate::train::TrainError;
 use crate::train::metric::{self, Metric};
 use crate::{Error, Tensor};
@@ -142,7 +142,9 @@ impl Module {
         let mut last = None;
         for epoch in fit.begin..fit.end {
             let report = self.epoch(epoch, batches, &mut fit)?;
-            if let Some(prefix) = fit.checkpoint.as_ref().filter(|_| self.kvstore().is_none_or(|store| store.rank() == 0)) {
+            if let Some(prefix) =
+                fit.checkpoint.as_ref().filter(|_| self.kvstore().is_none_or(|store| store.rank() == 0))
+            {
                 self.save_checkpoint(prefix, epoch + 1)?;
                 self.save_optimizer_states(prefix, epoch + 1)?;
             }

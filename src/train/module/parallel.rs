@@ -250,7 +250,9 @@ impl Module {
                 for part in &parts {
                     let (from, to) = (self.held(*part), self.summed(0));
                     let copies = from.iter().zip(to);
-                    copies.into_iter().try_for_each(|(from, to)| copy_to_all(&self.rt, from, &[to], Urgency::ahead(0)))?;
+                    copies
+                        .into_iter()
+                        .try_for_each(|(from, to)| copy_to_all(&self.rt, from, &[to], Urgency::ahead(0)))?;
                 }
             }
         }
@@ -261,15 +263,20 @@ impl Module {
     /// Sums the parts over all ranks, the last parameters first.
     fn sum_over_ranks(&mut self, group: &kvstore::Group, parts: &[Holder]) -> Result<(), Error> {
         let leaves = self.leaves() as u32;
-        let compression = self.parallel.as_ref().and_then(|p| p.store.as_ref()).map_or(Compression::None, KVStore::compression);
+        let compression =
+            self.parallel.as_ref().and_then(|p| p.store.as_ref()).map_or(Compression::None, KVStore::compression);
         let names: Vec<String> = {
             let gradients = self.executor.gradients().map(|(name, _)| name).filter(|name| !self.is_input(name));
-            gradients.chain(self.executor.auxiliaries().iter().map(|(name, _)| name.as_str())).map(str::to_owned).collect()
+            gradients
+                .chain(self.executor.auxiliaries().iter().map(|(name, _)| name.as_str()))
+                .map(str::to_owned)
+                .collect()
         };
         let states = self.executor.auxiliaries().len();
         let learned = names.len() - states;
-        if compression.has_residual() {
-            let arrays: Vec<(String, u64)> = names.iter().cloned().zip(self.summed(0).iter().map(|a| a.len())).collect();
+        if compression.keeps_residual() {
+            let arrays: Vec<(String, u64)> =
+                names.iter().cloned().zip(self.summed(0).iter().map(|a| a.len())).collect();
             let residuals = &mut self.shared()?.residuals;
             for (name, count) in arrays {
                 residuals.entry(name).or_insert_with(|| kvstore::residuals(count));

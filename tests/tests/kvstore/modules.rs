@@ -16,7 +16,8 @@ pub const BATCH: u64 = 8;
 pub fn network() -> Symbol {
     let _names = name_scope();
     let data = Symbol::variable("data");
-    let image = op("Convolution").input(&data).param("kernel", [3, 3]).param("num_filter", 4).name("conv").build().unwrap();
+    let image =
+        op("Convolution").input(&data).param("kernel", [3, 3]).param("num_filter", 4).name("conv").build().unwrap();
     let image = op("BatchNorm").input(&image).param("fix_gamma", false).name("bn").build().unwrap();
     let image = op("Activation").input(&image).param("act_type", "relu").name("relu").build().unwrap();
     let image = op("Dropout").input(&image).param("p", 0.25).name("drop").build().unwrap();
@@ -82,7 +83,8 @@ fn devices_do_not_change_bits() {
 #[test]
 fn micro_batches_learn_what_batches_do() {
     let _names = name_scope();
-    let scores = op("FullyConnected").input(&Symbol::variable("data")).param("num_hidden", 5).name("fc").build().unwrap();
+    let scores =
+        op("FullyConnected").input(&Symbol::variable("data")).param("num_hidden", 5).name("fc").build().unwrap();
     let net = op("SoftmaxOutput").input(&scores).name("softmax").build().unwrap();
     let run = |prepare: fn(ModuleBuilder) -> ModuleBuilder| {
         let rt = runtime();
