@@ -79,38 +79,44 @@ lack() {
             has_target "$name" || missing+=("Rust's libraries for $name")
         done
     fi
-    echo "${missing[*]:-${packages[$1]}} (${reasons[$1]:-could not be installed})"
+    echo "${missing[*]:-${packages[$1]}} (${reasons[$1]:-not found})"
 }
 
 # apt LIMIT ARGUMENT…: apt-get as root, without questions, for so many seconds at most (0: for as long as it takes).
+# Its output goes to $log.
 apt() {
     local limit="$1" root=()
     shift
     [ "$(id -u)" = 0 ] || root=(sudo -n)
     "${root[@]}" timeout --foreground "$limit" env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 \
         apt-get -q -y --no-install-recommends -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=120 \
-        -o Acquire::Retries=2 -o Acquire::http::Timeout=30 "$@" </dev/null
+        -o Acquire::Retries=2 -o Acquire::http::Timeout=30 "$@" </dev/null >"$log" 2>&1
 }
+
+# The first error in $log.
+first_error() { grep -m 1 '^E:' "$log" || echo "apt-get failed"; }
 
 # Installs the packages of groups at once. A group whose packages cannot be had is left out.
 apt_groups() {
     local group all=() log
     log="$(mktemp)"
-    apt 180 update >"$log" 2>&1 || true
+    apt 180 update || true
     for group; do
         # shellcheck disable=SC2086
-        if apt 60 install --simulate ${packages[$group]} >"$log" 2>&1; then
+        if apt 60 install --simulate ${packages[$group]}; then
             # shellcheck disable=SC2206
             all+=(${packages[$group]})
         else
-            reasons[$group]="$(grep -m 1 '^E:' "$log" || echo "apt-get failed")"
+            reasons[$group]="$(first_error)"
         fi
     done
-    [ ${#all[@]} -gt 0 ] || { rm "$log"; return 0; }
-    echo "Installing ${all[*]}"
-    # Only the download may be cut short.
-    if ! { apt 600 install --download-only "${all[@]}" && apt 0 install --no-download "${all[@]}"; } >"$log" 2>&1; then
-        tail -n 20 "$log"
+    if [ ${#all[@]} -gt 0 ]; then
+        echo "Installing ${all[*]}"
+        # Only the download may be cut short.
+        if ! { apt 600 install --download-only "${all[@]}" && apt 0 install --no-download "${all[@]}"; }; then
+            tail -n 20 "$log"
+            for group; do reasons[$group]="${reasons[$group]:-$(first_error)}"; done
+        fi
     fi
     rm "$log"
 }
@@ -187,7 +193,7 @@ summary() {
     [ -z "$running" ] || record "$running" failed $((SECONDS - started)) interrupted
     printf '\n%-26s%-9s%8s\n' part outcome seconds
     for i in "${!names[@]}"; do
-        printf '%-26s%-9s%8s  %s\n' "${names[i]}" "${outcomes[i]}" "${seconds[i]}" "${notes[i]}"
+        printf '%-26s%-9s%8s%s\n' "${names[i]}" "${outcomes[i]}" "${seconds[i]}" "${notes[i]:+  ${notes[i]}}"
         count[${outcomes[i]}]=$((count[${outcomes[i]}] + 1))
     done
     printf '%-26s%-9s%8s\n' 'all, with installing' '' "$SECONDS"
