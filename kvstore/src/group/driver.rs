@@ -75,6 +75,9 @@ struct Driver {
     desk: Desk,
     /// Collectives after which a rank has left.
     left: Vec<Option<u64>>,
+    /// Ranks that send nothing more, and whether this one has said so.
+    gone: Vec<bool>,
+    said_bye: bool,
     /// The last that each rank was seen to call.
     seen: Vec<Option<(u64, String)>>,
     failure: Option<GroupError>,
@@ -99,6 +102,8 @@ pub fn drive(transport: Box<dyn Transport>, shared: Arc<Shared>, buffers: Buffer
         awaited: BTreeMap::new(),
         desk: Desk::default(),
         left: vec![None; size],
+        gone: vec![false; size],
+        said_bye: false,
         seen: vec![None; size],
         failure: None,
         closing: None,
@@ -129,10 +134,14 @@ impl Driver {
         (0..self.size).filter(move |other| *other != rank)
     }
 
-    fn is_over(&self) -> bool {
-        let everyone_left = self.others().all(|other| self.left[other].is_some());
-        let idle = self.running.is_empty() && self.desk.is_idle() && self.transport.unsent() == 0;
-        let in_order = everyone_left && idle;
+    fn is_over(&mut self) -> bool {
+        let idle = self.running.is_empty() && self.desk.is_idle();
+        let everyone_left = self.closing.is_some() && self.others().all(|other| self.left[other].is_some());
+        if everyone_left && idle && !self.said_bye && self.failure.is_none() {
+            self.said_bye = true;
+            self.tell_all(&Message::Bye);
+        }
+        let in_order = self.said_bye && self.others().all(|other| self.gone[other]) && self.transport.unsent() == 0;
         self.abandoned || self.closing.is_some() && (self.failure.is_some() || in_order)
     }
 
@@ -273,7 +282,7 @@ impl Driver {
                 None => {}
                 Some(Awaited::Control { from }) => {
                     self.hear(from, &bytes);
-                    if self.left[from].is_none() {
+                    if !self.gone[from] {
                         let listening = self.listen(from);
                         self.check(listening);
                     }
@@ -349,6 +358,7 @@ impl Driver {
         match Message::decode(bytes) {
             None => self.fail(GroupError::Message { rank: self.rank, peer: from }),
             Some(Message::Failure(message)) => self.end_with(GroupError::Reported { rank: from, message }),
+            Some(Message::Bye) => self.gone[from] = true,
             Some(Message::Ask(question)) if question.bytes == 0 => {
                 self.desk.hand_over(&self.shared, from, question, Bytes::new());
             }
@@ -493,7 +503,7 @@ impl Driver {
             return self.fail(GroupError::NoAnswer { rank, peer, limit, seen });
         }
         if self.closing.as_ref().is_some_and(|(_, since)| since.elapsed() > limit) {
-            let peers: Vec<usize> = self.others().filter(|other| self.left[*other].is_none()).collect();
+            let peers: Vec<usize> = self.others().filter(|other| !self.gone[*other]).collect();
             let (sequence, seen) = (self.reserved, self.seen_last(&peers));
             self.fail(GroupError::Late { sequence, rank, call: "end of the group".into(), peers, limit, seen });
         }

@@ -28,6 +28,8 @@ pub enum Message {
     Failure(String),
     /// The rank takes part in nothing after this many collectives.
     Leave(u64),
+    /// The last message of a rank: it has left, and so have all others as far as it is concerned.
+    Bye,
     /// The rank asks for something; so many bytes follow.
     Ask(Question),
     /// The answer to the question of this number; so many bytes follow.
@@ -51,6 +53,7 @@ const FAILURE: u8 = 2;
 const LEAVE: u8 = 3;
 const ASK: u8 = 4;
 const ANSWER: u8 = 5;
+const BYE: u8 = 6;
 
 impl Message {
     pub fn encode(&self) -> Vec<u8> {
@@ -80,6 +83,7 @@ impl Message {
                 out.push(LEAVE);
                 out.extend(after.to_le_bytes());
             }
+            Message::Bye => out.push(BYE),
             Message::Ask(Question { id, subject, detail, bytes }) => {
                 out.push(ASK);
                 [id, subject, detail, bytes].iter().for_each(|number| out.extend(number.to_le_bytes()));
@@ -125,6 +129,7 @@ impl Message {
             }
             FAILURE => Some(Message::Failure(std::str::from_utf8(rest).ok()?.to_owned())),
             LEAVE => Some(Message::Leave(numbers::<1>(rest)?[0])),
+            BYE => Some(Message::Bye),
             ASK => {
                 let [id, subject, detail, bytes] = numbers(rest)?;
                 Some(Message::Ask(Question { id, subject, detail, bytes }))
@@ -186,6 +191,7 @@ mod tests {
             Message::Header(Header { call: Call::sum("", DType::F32, 5, 2), ..header("") }),
             Message::Failure("rank 1: ≥".into()),
             Message::Leave(12),
+            Message::Bye,
             Message::Ask(Question { id: 1, subject: 2, detail: 3, bytes: 4 }),
             Message::Answer { id: 1 << 40, bytes: 0 },
         ];
