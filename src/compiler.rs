@@ -77,7 +77,7 @@ struct Shared {
     ptx: PtxCache,
     code: Option<Arc<CodeFolder>>,
     weights: WeightCache,
-    pool: Pool,
+    pool: Arc<Pool>,
 }
 
 impl Compiler {
@@ -115,7 +115,7 @@ impl Compiler {
         if gpu.is_some() {
             options.passes.device = Device::Gpu;
         }
-        let pool = Pool::new(resolve_threads(options.threads))?;
+        let pool = Arc::new(Pool::new(resolve_threads(options.threads))?);
         let code = options.code_cache.clone().map(|path| Arc::new(CodeFolder::new(path)));
         let (kernels, ptx) = (KernelCache::new(), PtxCache::default());
         let (kernels, ptx) = match &code {
@@ -152,7 +152,7 @@ impl Compiler {
         &self.0.options
     }
 
-    pub fn pool(&self) -> &Pool {
+    pub fn pool(&self) -> &Arc<Pool> {
         &self.0.shared.pool
     }
 

@@ -10,7 +10,7 @@
 //! After each event the machine is compared with rules stated independently (`engine_rules`): an operation runs
 //! exactly when no earlier unfinished one conflicts with it, and what a variable holds is what the
 //! operations in the order of pushing leave. Operations that are ordered on streams run when the earlier
-//! ones are issued, and change nothing of the rest.
+//! ones are issued, and change nothing of the rest. Operations that run may give up what they have overwritten.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -37,6 +37,7 @@ enum Event {
     Push,
     Start(usize),
     Issue(usize),
+    Release { op: usize, var: u32 },
     Finish { op: usize, fails: bool },
 }
 
@@ -67,6 +68,10 @@ impl Pair {
             Event::Issue(op) => {
                 self.rules.issued[op] = true;
                 self.machine.issue(self.ids[op], ready);
+            }
+            Event::Release { op, var } => {
+                let released = self.machine.release_early(self.ids[op], VarId(var), ready);
+                assert_eq!(released, self.rules.release(program, op, var), "variable {var} of operation {op}");
             }
             Event::Finish { op, fails } => {
                 (self.rules.phases[op], self.rules.fails[op]) = (Phase::Reported, fails);
@@ -115,8 +120,8 @@ impl Pair {
         assert_eq!(self.machine.live(), live);
         let active = |phase: &Phase| matches!(phase, Phase::Granted | Phase::Started);
         assert!(live == 0 || self.rules.phases.iter().any(active), "nothing can run");
-        let bits = |of: fn(&OpSpec) -> u32| (0..program.len()).filter(unfinished).fold(0, |b, op| b | of(program[op]));
-        let (used, exclusive) = (bits(|op| op.used), bits(|op| op.exclusive));
+        let held = (0..program.len()).filter(unfinished).map(|op| self.rules.held(program, op));
+        let (used, exclusive) = held.fold((0, 0), |(a, b), (used, exclusive)| (a | used, b | exclusive));
         for var in 0..MAX_VARS {
             let id = VarId(var as u32);
             let machine = &self.machine;
@@ -175,6 +180,8 @@ struct Bounds {
     streams: u32,
     /// Starting is an event of its own.
     starts: bool,
+    /// Running operations give up variables; that they may not is tried as well.
+    releases: bool,
     /// States with different free slots and links are different, not only those in which different
     /// operations are finished or variables hold something else.
     slots: bool,
@@ -305,6 +312,11 @@ impl Search<'_> {
                 if phase == startable && program[op].ahead != 0 && !states[next].rules.issued[op] {
                     self.arrive(states[next].clone(), &program, Event::Issue(op), &mut states);
                 }
+                if phase == startable && self.bounds.releases {
+                    for var in 0..self.bounds.vars {
+                        self.arrive(states[next].clone(), &program, Event::Release { op, var }, &mut states);
+                    }
+                }
                 if phase == startable {
                     let outcomes = if program[op].exclusive == 0 { &[false][..] } else { &[false, true] };
                     for &fails in outcomes {
@@ -389,6 +401,7 @@ fn four_operations_over_three_variables() {
         duplicates: false,
         streams: 0,
         starts: false,
+        releases: false,
         slots: false,
     });
 }
@@ -404,6 +417,7 @@ fn four_operations_of_all_kinds_over_two_variables() {
         duplicates: false,
         streams: 0,
         starts: false,
+        releases: false,
         slots: false,
     });
 }
@@ -418,6 +432,7 @@ fn three_operations_of_all_kinds_over_three_variables() {
         duplicates: false,
         streams: 0,
         starts: false,
+        releases: false,
         slots: false,
     });
 }
@@ -433,6 +448,7 @@ fn two_operations_with_duplicates() {
         duplicates: true,
         streams: 0,
         starts: false,
+        releases: false,
         slots: true,
     });
 }
@@ -447,6 +463,7 @@ fn three_operations_with_duplicates() {
         duplicates: true,
         streams: 0,
         starts: false,
+        releases: false,
         slots: true,
     });
 }
@@ -462,6 +479,7 @@ fn operations_start_late() {
         duplicates: false,
         streams: 0,
         starts: true,
+        releases: true,
         slots: true,
     });
 }
@@ -472,21 +490,41 @@ fn three_operations_over_variables_that_streams_order() {
     use AccessKind::{Delete, Read, Update, Write};
     for (streams, kinds) in [(0b01, &[Read, Update, Delete]), (0b11, &[Read, Write, Update])] {
         let (ops, vars, mentions, duplicates) = (3, 2, 2, false);
-        explore(&Bounds { ops, vars, kinds, mentions, duplicates, streams, starts: false, slots: false });
+        explore(&Bounds {
+            ops,
+            vars,
+            kinds,
+            mentions,
+            duplicates,
+            streams,
+            starts: false,
+            releases: false,
+            slots: false,
+        });
     }
 }
 
 #[test]
 fn four_operations_over_a_variable_that_streams_order() {
     let (ops, vars, mentions, duplicates, streams) = (4, 1, 1, false, 1);
-    explore(&Bounds { ops, vars, kinds: ALL_KINDS, mentions, duplicates, streams, starts: false, slots: true });
+    explore(&Bounds {
+        ops,
+        vars,
+        kinds: ALL_KINDS,
+        mentions,
+        duplicates,
+        streams,
+        starts: false,
+        releases: false,
+        slots: true,
+    });
 }
 
 #[test]
 fn four_reads_and_writes_over_variables_that_streams_order() {
     let (ops, vars, mentions, duplicates, streams) = (4, 2, 2, false, 0b11);
     let kinds = &[AccessKind::Read, AccessKind::Write];
-    explore(&Bounds { ops, vars, kinds, mentions, duplicates, streams, starts: false, slots: false });
+    explore(&Bounds { ops, vars, kinds, mentions, duplicates, streams, starts: false, releases: false, slots: false });
 }
 
 /// Starting late, when an error may have come, and lists that mention a variable twice.
@@ -494,5 +532,51 @@ fn four_reads_and_writes_over_variables_that_streams_order() {
 fn operations_on_streams_start_late() {
     let (ops, vars, mentions, duplicates, streams) = (3, 1, 2, true, 1);
     let kinds = &[AccessKind::Read, AccessKind::Write, AccessKind::Update];
-    explore(&Bounds { ops, vars, kinds, mentions, duplicates, streams, starts: true, slots: true });
+    explore(&Bounds { ops, vars, kinds, mentions, duplicates, streams, starts: true, releases: true, slots: true });
+}
+
+/// Operations that give up what they have overwritten, one variable after the other.
+#[test]
+fn three_operations_that_give_up_variables() {
+    let (mentions, duplicates, streams) = (2, false, 0);
+    for (ops, vars, kinds) in [(3, 2, ALL_KINDS), (3, 3, &[AccessKind::Read, AccessKind::Write])] {
+        explore(&Bounds {
+            ops,
+            vars,
+            kinds,
+            mentions,
+            duplicates,
+            streams,
+            starts: false,
+            releases: true,
+            slots: true,
+        });
+    }
+}
+
+#[test]
+fn four_operations_that_give_up_variables() {
+    let (ops, vars, mentions, duplicates, streams) = (4, 2, 2, false, 0);
+    let kinds = &[AccessKind::Read, AccessKind::Write];
+    let (starts, releases, slots) = (false, true, false);
+    explore(&Bounds { ops, vars, kinds, mentions, duplicates, streams, starts, releases, slots });
+}
+
+/// They give up what streams order too, but not while something that they have run ahead of may fail.
+#[test]
+fn operations_on_streams_give_up_variables() {
+    use AccessKind::{Read, Update, Write};
+    let (ops, vars, mentions, duplicates) = (3, 2, 2, false);
+    let (starts, releases, slots) = (false, true, false);
+    for streams in [0b01, 0b11] {
+        let kinds = &[Read, Write, Update];
+        explore(&Bounds { ops, vars, kinds, mentions, duplicates, streams, starts, releases, slots });
+    }
+}
+
+#[test]
+fn operations_with_duplicates_give_up_variables() {
+    let (ops, vars, kinds, mentions, duplicates, streams) = (2, 2, ALL_KINDS, 3, true, 0);
+    let (starts, releases, slots) = (true, true, true);
+    explore(&Bounds { ops, vars, kinds, mentions, duplicates, streams, starts, releases, slots });
 }

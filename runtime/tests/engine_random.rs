@@ -48,6 +48,8 @@ impl Numbers {
 struct Step {
     reads: Vec<usize>,
     write: usize,
+    /// Gives up the number before it pauses.
+    gives_up: bool,
     pause: Duration,
     priority: i32,
     device: Device,
@@ -69,6 +71,7 @@ impl Step {
         Step {
             reads,
             write,
+            gives_up: random.one_in(3),
             pause,
             priority: if usual { 0 } else { priority },
             device: devices[if usual { 0 } else { random.below(3) }],
@@ -110,18 +113,26 @@ fn check(seed: u64, config: EngineConfig, bulk: usize) {
     let engine = Engine::new(config).unwrap();
     engine.set_bulk_size(bulk);
     let numbers = Arc::new(Numbers::new(SIZE.numbers));
-    let vars: Vec<Var> = (0..SIZE.numbers).map(|_| engine.new_var()).collect();
+    let vars: Arc<Vec<Var>> = Arc::new((0..SIZE.numbers).map(|_| engine.new_var()).collect());
     for step in &steps {
         let reads: Vec<&Var> = step.reads.iter().map(|&read| &vars[read]).collect();
         let Step { priority, device, property, .. } = *step;
         let op = Op { reads: &reads, writes: &[&vars[step.write]], priority, device, property, ..Op::new(&NAME) };
-        let (step, numbers) = (step.clone(), numbers.clone());
-        let run = move |_: &RunContext<'_>| {
-            if !cfg!(miri) && !step.pause.is_zero() {
-                std::thread::sleep(step.pause);
-            }
+        let (step, numbers, vars) = (step.clone(), numbers.clone(), vars.clone());
+        let run = move |context: &RunContext<'_>| {
+            let pause = |now: bool| {
+                if now && !cfg!(miri) && !step.pause.is_zero() {
+                    std::thread::sleep(step.pause);
+                }
+            };
+            pause(!step.gives_up);
             // SAFETY: the engine keeps others away, which is what is tested.
             unsafe { step.execute(&numbers) };
+            if step.gives_up {
+                let (given, reads_it) = (context.release(&vars[step.write]), step.reads.contains(&step.write));
+                assert!(if reads_it { !given } else { given || bulk > 1 });
+            }
+            pause(step.gives_up);
             Ok(())
         };
         engine.push(op, run).unwrap();

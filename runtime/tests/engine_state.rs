@@ -87,17 +87,95 @@ fn deleting_frees_a_number_after_all_uses() {
     assert_eq!((state.version(VarId(0)), state.error(VarId(0)), state.in_use(VarId(0))), (0, None, false));
 }
 
+#[test]
+fn what_is_given_up_early_keeps_its_outcome() {
+    for fails in [false, true] {
+        let (mut state, mut ready) = (Machine::new(), Log::new());
+        let [given, kept] = [VarId(0), VarId(1)];
+        let bad = state.push(&[access(0, Write)], 0, &mut ready);
+        state.finish(bad, Err(3), &mut ready);
+        let op = state.push(&[access(0, Write), access(1, Write), access(2, Read)], 1, &mut ready);
+        let readers = [0, 0, 1].map(|var| state.push(&[access(var, Read)], 2, &mut ready));
+        ready.run.clear();
+        assert!(state.release_early(op, given, &mut ready));
+        assert_eq!(
+            (state.error(given), state.version(given), std::mem::take(&mut ready.run)),
+            (None, 2, readers[..2].into())
+        );
+        assert!(!state.write_pending(given) && state.in_use(given) && state.write_pending(kept));
+        for var in [given, VarId(2), VarId(3), VarId(9)] {
+            assert!(!state.release_early(op, var, &mut ready), "{var:?}");
+        }
+        // What follows may fail, and be over, before the operation is.
+        let next = state.push(&[access(0, Write)], 3, &mut ready);
+        readers[..2].iter().for_each(|&reader| _ = state.finish(reader, Ok(()), &mut ready));
+        assert_eq!(std::mem::take(&mut ready.run), [next]);
+        state.finish(next, Err(5), &mut ready);
+        assert!(state.finish(op, if fails { Err(4) } else { Ok(()) }, &mut ready));
+        assert_eq!((state.error(given), state.version(given)), (Some(&5), 3));
+        assert_eq!((state.error(kept), state.version(kept)), (fails.then_some(&4), 1));
+        assert_eq!((ready.run.len(), ready.skipped.len()), if fails { (0, 1) } else { (1, 0) });
+        assert!(!state.release_early(op, kept, &mut ready), "it is over");
+    }
+}
+
+#[test]
+fn a_variable_given_up_early_may_be_deleted_and_used_again() {
+    let (mut state, mut ready) = (Machine::new(), Log::new());
+    let op = state.push(&[access(0, Write), access(1, Write)], 0, &mut ready);
+    let delete = state.push(&[access(0, Delete)], 1, &mut ready);
+    assert!(state.release_early(op, VarId(0), &mut ready));
+    assert_eq!(std::mem::take(&mut ready.run), [op, delete]);
+    state.finish(delete, Ok(()), &mut ready);
+    assert_eq!(std::mem::take(&mut ready.freed), [VarId(0)]);
+    let again = state.push(&[access(0, Write)], 2, &mut ready);
+    assert!(state.finish(op, Err(1), &mut ready) && state.write_pending(VarId(0)));
+    state.finish(again, Ok(()), &mut ready);
+    assert_eq!((state.live(), state.error(VarId(0)), state.version(VarId(0))), (0, None, 1));
+}
+
+/// What is ordered on streams counts as issued when it is given up; what runs ahead may not give up anything.
+#[test]
+fn streams_follow_what_is_given_up() {
+    let (mut state, mut ready) = (Machine::new(), Log::new());
+    let ahead = |var, kind| Access { ahead: true, ..access(var, kind) };
+    let first = state.push(&[ahead(0, Write), ahead(1, Write)], 0, &mut ready);
+    let second = state.push(&[ahead(0, Read), ahead(2, Write)], 1, &mut ready);
+    assert_eq!(std::mem::take(&mut ready.run), [first]);
+    state.issue(first, &mut ready);
+    assert_eq!(std::mem::take(&mut ready.run), [second]);
+    assert!(!state.release_early(second, VarId(2), &mut ready), "the first may fail");
+    assert!(state.release_early(first, VarId(0), &mut ready));
+    let third = state.push(&[ahead(2, Read)], 2, &mut ready);
+    assert!(state.release_early(second, VarId(2), &mut ready), "not issued, but granted");
+    assert_eq!(std::mem::take(&mut ready.run), [third]);
+    state.issue(second, &mut ready);
+    [first, second, third].iter().for_each(|&op| assert!(state.finish(op, Ok(()), &mut ready)));
+    assert_eq!((state.live(), [0, 1, 2].map(|var| state.version(VarId(var)))), (0, [1, 1, 1]));
+}
+
 /// What is known about an operation of a random program.
 struct Pushed {
     op: OpId,
     accesses: Vec<Access>,
+    released: Vec<VarId>,
     fails: bool,
     finished: bool,
     running: bool,
 }
 
-fn conflict(a: &[Access], b: &[Access]) -> bool {
-    a.iter().any(|x| b.iter().any(|y| x.var == y.var && (x.kind != Read || y.kind != Read)))
+/// Whether an operation must wait for an earlier one.
+fn conflict(earlier: &Pushed, later: &Pushed) -> bool {
+    let held = |x: &&Access| !earlier.released.contains(&x.var);
+    let orders = |x: &Access| later.accesses.iter().any(|y| x.var == y.var && (x.kind != Read || y.kind != Read));
+    earlier.accesses.iter().filter(held).any(orders)
+}
+
+impl Pushed {
+    fn overwrites(&self, var: VarId) -> bool {
+        let mut of = self.accesses.iter().filter(|access| access.var == var).peekable();
+        of.peek().is_some() && of.all(|access| access.kind == Write)
+    }
 }
 
 fn below(seed: &mut u64, bound: usize) -> usize {
@@ -114,7 +192,7 @@ fn serial(program: &[Pushed], vars: usize) -> (Vec<Option<u32>>, Vec<bool>) {
         let met = pushed.accesses.iter().filter(|access| reads(access.var)).find_map(|a| errors[a.var.0 as usize]);
         let outcome = met.or(pushed.fails.then_some(i as u32));
         for access in pushed.accesses.iter().filter(|access| matches!(access.kind, Write | Update)) {
-            errors[access.var.0 as usize] = outcome;
+            errors[access.var.0 as usize] = outcome.filter(|_| !pushed.released.contains(&access.var));
         }
         met.is_none()
     });
@@ -138,7 +216,13 @@ fn random_program(seed: u64, vars: usize, ops: usize, errors: bool) {
                 (0..count).map(|_| access(below(&mut seed, vars) as u32, kinds[below(&mut seed, 5)])).collect();
             let fails = errors && below(&mut seed, 8) == 0;
             let op = state.push(&accesses, program.len(), &mut ready);
-            program.push(Pushed { op, accesses, fails, finished: false, running: false });
+            program.push(Pushed { op, accesses, released: vec![], fails, finished: false, running: false });
+        } else if below(&mut seed, 3) == 0 {
+            let i = running[below(&mut seed, running.len())];
+            let var = VarId(below(&mut seed, vars) as u32);
+            let gives = program[i].overwrites(var) && !program[i].released.contains(&var);
+            assert_eq!(state.release_early(program[i].op, var, &mut ready), gives, "{var:?} of operation {i}");
+            program[i].released.extend(gives.then_some(var));
         } else {
             let i = running[below(&mut seed, running.len())];
             (program[i].running, program[i].finished) = (false, true);
@@ -155,7 +239,7 @@ fn random_program(seed: u64, vars: usize, ops: usize, errors: bool) {
             program[i].running = true;
         }
         for (i, pushed) in program.iter().enumerate() {
-            let free = (0..i).all(|j| program[j].finished || !conflict(&program[j].accesses, &pushed.accesses));
+            let free = (0..i).all(|j| program[j].finished || !conflict(&program[j], pushed));
             assert_eq!(pushed.running || pushed.finished, free, "operation {i}");
         }
     }

@@ -19,7 +19,8 @@
 //! ```
 //!
 //! Forward and backward are two phases of one compiled plan, so one memory plan covers both. Each is one
-//! operation of the engine: calls return at once, and errors wait in the arrays they concern.
+//! operation of the engine: calls return at once, and errors wait in the arrays they concern. On processors, an output or
+//! a gradient that is written can be read as soon as no later step uses it, while the operation goes on.
 
 mod binder;
 mod fixed;

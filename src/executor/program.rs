@@ -8,9 +8,9 @@ use tensorc_abi::{Arg, Home, Plan};
 use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_runtime::array::{self, Extents, Run, Source, Target};
-use tensorc_runtime::engine::{Failure, Name, Property};
+use tensorc_runtime::engine::{Name, Property};
 use tensorc_runtime::plan::{Needs, Phase as Part};
-use tensorc_runtime::{Bindings, Context, Device, Executable, TensorMut, TensorRef};
+use tensorc_runtime::{Context, Device, Executable};
 
 use super::binder::Bound;
 use super::joint::{Feed, Joint, Product};
@@ -206,15 +206,13 @@ impl Program {
                 inputs,
                 outputs: targets,
             };
+            let run = Run { context: ready.context.clone(), phase: part, states, outputs };
             match ready.executable.device() {
-                Some(_) => {
-                    let context = ready.context.clone();
-                    array::run(rt.space(), request, Run { context, phase: part, states, outputs })?;
+                Some(_) => array::run(rt.space(), request, run)?,
+                None => {
+                    let (pool, profiler) = (ready.compiler.pool().clone(), ready.compiler.profiler().cloned());
+                    array::run_here(rt.space(), request, run, pool, profiler)?;
                 }
-                None => array::launch(rt.space(), request, move |inputs, targets| {
-                    let (states, rest) = targets.split_at_mut(states);
-                    ready.run(part, inputs, states, &mut rest[..outputs])
-                })?,
             }
             for (from, to) in deliveries {
                 from.copy_into(&to)?;
@@ -358,25 +356,6 @@ impl Program {
         let made = rt.empty(device, like.dtype(), like.dims())?;
         copies.insert((slot, device), made.clone());
         Ok(made)
-    }
-}
-
-impl Ready {
-    fn run(
-        &self,
-        part: Option<Part>,
-        inputs: &[TensorRef<'_>],
-        states: &mut [TensorMut<'_>],
-        outputs: &mut [TensorMut<'_>],
-    ) -> Result<(), Failure> {
-        let (mut context, pool) = (lock(&self.context), self.compiler.pool());
-        let bindings = Bindings { inputs, states, outputs };
-        match (self.compiler.profiler().filter(|profiler| profiler.is_on()), part) {
-            (Some(profiler), _) => context.run_traced(part, pool, bindings, profiler, Device::default())?,
-            (None, Some(part)) => context.run_phase(part, pool, bindings)?,
-            (None, None) => context.run(pool, bindings)?,
-        }
-        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod binding;
 mod every_operator;
+mod finals;
 mod gradients;
 mod memory;
 mod merging;

@@ -94,21 +94,47 @@ pub fn launch(
     launch: Launch<'_>,
     body: impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>]) -> Result<(), Failure> + Send + 'static,
 ) -> Result<(), LaunchError> {
+    launch_with(space, launch, None, move |inputs, outputs, _| body(inputs, outputs))
+}
+
+/// [`launch`] of a body that tells by its last argument which outputs are final, by their positions, while it goes on. What
+/// waits for such an output begins, and finds no error there whatever comes of the operation, if the output covers its
+/// whole chunk and the operation does not find the old elements, neither there nor as an input. All other outputs become
+/// available when the operation ends, as do those of operations on streams and on a driver's device, and of operations that
+/// the engine has joined.
+///
+/// # Errors
+/// As [`launch`].
+///
+/// # Safety
+/// The body neither reads nor writes an output after it has told that it is final.
+pub unsafe fn launch_releasing(
+    space: &Space,
+    launch: Launch<'_>,
+    body: impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>], Tell<'_>) -> Result<(), Failure> + Send + 'static,
+) -> Result<(), LaunchError> {
     launch_with(space, launch, None, body)
 }
 
-/// [`launch`], writing one more variable.
+/// How the body of [`launch_releasing`] tells that an output is final.
+pub type Tell<'a> = &'a mut dyn FnMut(usize);
+
+/// [`launch`] or [`launch_releasing`], writing one more variable.
 fn launch_with(
     space: &Space,
     launch: Launch<'_>,
     done: Option<&Var>,
-    body: impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>]) -> Result<(), Failure> + Send + 'static,
+    body: impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>], Tell<'_>) -> Result<(), Failure> + Send + 'static,
 ) -> Result<(), LaunchError> {
     let property = launch.property;
     match space.worker(launch.device)? {
         Worker::Host => push(launch, done, |op, inputs, outputs| {
-            // SAFETY: called where the engine has given permission for every chunk of the lists.
-            space.engine().push(op, move |_| unsafe { execute(&inputs, &outputs, &[], &[], body) })
+            space.engine().push(op, move |context| {
+                // The engine gives up what is written and not read, which is what lies in its chunk from the first.
+                let mut tell = |output: usize| _ = outputs.get(output).map(|o| context.release(o.view.chunk().var()));
+                // SAFETY: called where the engine has given permission for every chunk of the lists.
+                unsafe { execute(&inputs, &outputs, &[], &[], |inputs, outputs| body(inputs, outputs, &mut tell)) }
+            })
         }),
         Worker::Streams(accelerator) => push(launch, done, |op, inputs, outputs| {
             space.engine().push_async(op, move |_, completion| {
@@ -119,6 +145,7 @@ fn launch_with(
                 };
                 // The result goes to the engine and not into the stream, which other operations share.
                 stream.enqueue(Box::new(move || {
+                    let body = at_the_end(body);
                     // SAFETY: as above, until the operation is complete.
                     let run = || unsafe { execute(&inputs, &outputs, &[], &[], body) };
                     let result = catch_unwind(AssertUnwindSafe(run));
@@ -130,10 +157,17 @@ fn launch_with(
         Worker::Driver(driven) => push(launch, done, |op, inputs, outputs| {
             enqueue_on(space, driven, op, inputs, outputs, property, |queue, inputs, outputs| {
                 // SAFETY: as above, until the operation is complete.
-                unsafe { staged(queue, inputs, outputs, body) }
+                unsafe { staged(queue, inputs, outputs, at_the_end(body)) }
             })
         }),
     }
+}
+
+/// A body whose outputs all become available when it ends.
+fn at_the_end(
+    body: impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>], Tell<'_>) -> Result<(), Failure> + Send + 'static,
+) -> impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>]) -> Result<(), Failure> + Send + 'static {
+    move |inputs, outputs| body(inputs, outputs, &mut |_| ())
 }
 
 /// Pushes an operation on the memory of a driver's device; returns before it ran. `body` enqueues it: it is given the
@@ -420,7 +454,7 @@ pub fn read(space: &Space, name: &Name, view: &View) -> Result<Vec<u8>, ReadErro
         inputs: vec![Source::View(view.clone())],
         outputs: vec![],
     };
-    launch_with(space, request, Some(&done), move |inputs, _| {
+    launch_with(space, request, Some(&done), move |inputs, _, _| {
         let data = inputs[0].data;
         let mut copy = Vec::new();
         copy.try_reserve_exact(data.len()).map_err(|_| HostMemory(data.len()))?;

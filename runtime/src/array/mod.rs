@@ -21,9 +21,9 @@ mod uses;
 mod view;
 
 pub use chunk::Chunk;
-pub use launch::{Launch, LaunchError, ReadError, Target, enqueue, launch, read};
+pub use launch::{Launch, LaunchError, ReadError, Target, Tell, enqueue, launch, launch_releasing, read};
 pub use lend::{LendError, lend};
-pub use planned::{Run, duplicate, gather, repeat, run, scatter};
+pub use planned::{Run, duplicate, gather, repeat, run, run_here, scatter};
 pub use region::{Piece, Region, Span};
 pub use source::{Inline, Source};
 pub use space::Space;

@@ -1,18 +1,18 @@
-//! What operations do on the memory of a driver's device: runs of plans, copies, and filling.
+//! Runs of plans, and what else operations do on the memory of a driver's device: copies, and filling.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::launch::{Launch, LaunchError, bring, enqueue};
+use super::launch::{Launch, LaunchError, bring, enqueue, launch_releasing};
 use super::region::Piece;
 use super::source::Source;
 use super::space::Space;
 use super::view::View;
-use crate::Context;
 use crate::engine::Property;
 use crate::gpu::Rows;
-use crate::plan::{DeviceBindings, Phase};
+use crate::plan::{Bindings, DeviceBindings, Phase};
+use crate::{Context, Device, Pool, Profiler};
 
-/// A run of a plan that was made for a device, or of one of its phases.
+/// A run of a plan, or of one of its phases.
 pub struct Run {
     pub context: Arc<Mutex<Context>>,
     pub phase: Option<Phase>,
@@ -22,7 +22,36 @@ pub struct Run {
     pub outputs: usize,
 }
 
-/// Pushes a run of a plan; returns before it ran. The launch's inputs are those of the plan.
+/// Pushes a run of a plan that was made for the host; returns before it ran. The launch's inputs are those of the plan. An
+/// output that covers its chunk becomes available when the last step that uses it is done, and all else when the run ends.
+/// The profiler records the steps while it is on.
+///
+/// # Errors
+/// As [`super::launch`]; what goes wrong while running stays with the outputs that are not available yet.
+pub fn run_here(
+    space: &Space,
+    launch: Launch<'_>,
+    run: Run,
+    pool: Arc<Pool>,
+    profiler: Option<Profiler>,
+) -> Result<(), LaunchError> {
+    let Run { context, phase, states, outputs } = run;
+    // SAFETY: the run does not touch an output that its context calls final, and nobody else does here.
+    unsafe {
+        launch_releasing(space, launch, move |inputs, targets, tell| {
+            let (states, rest) = targets.split_at_mut(states.min(targets.len()));
+            let first = states.len();
+            let outputs = outputs.min(rest.len());
+            let bindings = Bindings { inputs, states, outputs: &mut rest[..outputs] };
+            let profiler = profiler.as_ref().filter(|profiler| profiler.is_on()).map(|p| (p, Device::default()));
+            let mut context = context.lock().unwrap_or_else(PoisonError::into_inner);
+            context.run_observed(phase, &pool, bindings, profiler, &mut |output| tell(first + output))?;
+            Ok(())
+        })
+    }
+}
+
+/// Pushes a run of a plan that was made for a device; returns before it ran. The launch's inputs are those of the plan.
 ///
 /// # Errors
 /// As [`enqueue`]; what goes wrong with the run stays with the outputs.

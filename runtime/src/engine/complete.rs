@@ -9,6 +9,7 @@ use super::rounds::Age;
 use super::run::Trace;
 use super::sched::{Receipt, Shared};
 use super::state::OpId;
+use super::var::Var;
 use crate::device::Device;
 
 /// The operation that a thread runs.
@@ -88,6 +89,11 @@ impl Completion {
     /// ([`super::Engine::push_enqueued`]).
     pub fn issue(&self) {
         self.shared.issue(self.receipt.op);
+    }
+
+    /// Gives up a variable that the operation has overwritten, before it is complete, as [`super::RunContext::release`] does.
+    pub fn release(&self, var: &Var) -> bool {
+        self.shared.release(self.receipt.op, var)
     }
 
     fn finish(&self, result: Result<(), Cause>) {

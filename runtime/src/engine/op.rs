@@ -6,6 +6,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::error::EngineError;
+use super::sched::Shared as Engine;
+use super::state::OpId;
 use super::var::Var;
 use crate::device::Device;
 use crate::profiler::{self, Profiler};
@@ -158,6 +160,33 @@ pub struct RunContext<'a> {
     /// Number of the stream of work, different for every worker of an engine; 0 on threads that are
     /// no workers.
     pub stream: u32,
+    pub(super) running: Option<Running<'a>>,
+}
+
+/// A running operation that ends when its function returns.
+#[derive(Clone, Copy)]
+pub(super) struct Running<'a> {
+    pub shared: &'a Arc<Engine>,
+    pub op: OpId,
+}
+
+impl fmt::Debug for Running<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.op.fmt(f)
+    }
+}
+
+impl RunContext<'_> {
+    /// Gives up a variable that the operation has overwritten, while it goes on: what was pushed later may use the
+    /// variable from now on, and finds no error, however the operation ends. The operation does not touch any more what
+    /// the variable stands for.
+    ///
+    /// False, and nothing changes, unless the variable is written and not read, and was not given up before. Nothing is
+    /// given up by operations that were joined ([`super::Engine::set_bulk_size`]), of which later parts may use the
+    /// variable. Those of [`super::Engine::push_async`] do it by [`super::Completion::release`].
+    pub fn release(&self, var: &Var) -> bool {
+        self.running.is_some_and(|Running { shared, op }| shared.release(op, var))
+    }
 }
 
 /// Where operations run.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::complete::{Completion, inside};
 use super::error::{Cause, OpError};
 use super::inbox::{Body, Job};
-use super::op::{Name, RunContext};
+use super::op::{Name, RunContext, Running};
 use super::operators::OperatorBody;
 use super::sched::{Outcome, Receipt, Shared, drop_quietly};
 use super::task::Returned;
@@ -67,7 +67,7 @@ pub fn run(shared: &Arc<Shared>, seat: Seat, receipt: Receipt, work: &mut Work) 
         Work::Job(job) => run_job(shared, seat, receipt, job),
         Work::Operator(operator) => {
             let OperatorBody { name, device, bytes, f } = &**operator;
-            let context = RunContext { op: name.operator(), device: *device, worker: seat.worker, stream: seat.stream };
+            let context = context(name, *device, seat, Some(Running { shared, op: receipt.op }));
             let trace = Trace::begin(shared, seat, *bytes);
             let (called, _) = inside(shared, receipt, || catch_unwind(AssertUnwindSafe(|| Some(f(&context)))));
             conclude(shared, called, name, *device, trace)
@@ -75,10 +75,16 @@ pub fn run(shared: &Arc<Shared>, seat: Seat, receipt: Receipt, work: &mut Work) 
     }
 }
 
+fn context<'a>(name: &'a Name, device: Device, seat: Seat, running: Option<Running<'a>>) -> RunContext<'a> {
+    RunContext { op: name.operator(), device, worker: seat.worker, stream: seat.stream, running }
+}
+
 fn run_job(shared: &Arc<Shared>, seat: Seat, receipt: Receipt, job: &mut Job) -> Option<Outcome> {
     let Job { body, name, device, bytes, .. } = job;
     let device = *device;
-    let context = RunContext { op: name.operator(), device, worker: seat.worker, stream: seat.stream };
+    // A completion may end the operation before the function returns, and parts of a bulk follow each other.
+    let running = matches!(body, Body::Task(_)).then_some(Running { shared, op: receipt.op });
+    let context = context(name, device, seat, running);
     let begin = |bytes| Trace::begin(shared, seat, bytes);
     let mut trace = begin(*bytes);
     // The part of a bulk that runs.

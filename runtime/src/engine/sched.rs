@@ -16,7 +16,8 @@ use super::op::{EngineConfig, EngineKind};
 use super::operators::{OperatorBody, Operators};
 use super::rounds::{Age, Rounds};
 use super::run::Work;
-use super::state::{OpId, Ready, State};
+use super::state::{OpId, Ready, State, VarId};
+use super::var::Var;
 use super::wait::{Ticket, Waited};
 
 /// Keeps what different threads write in different cache lines (and prefetched pairs of them).
@@ -317,18 +318,25 @@ impl Shared {
 
     /// Finishes an operation from a thread that holds no lock.
     pub fn finish(&self, receipt: Receipt, outcome: Outcome) {
-        let mut effects = Effects::default();
-        let mut sched = self.lock();
-        sched.complete(receipt, outcome, &mut effects);
-        self.leave(sched, &mut effects);
+        self.with(|sched, effects| sched.complete(receipt, outcome, effects));
     }
 
     /// Issues an operation from a thread that holds no lock.
     pub fn issue(&self, op: OpId) {
+        self.with(|sched, effects| sched.issue(op, effects));
+    }
+
+    /// Gives up a variable that a running operation has overwritten; false if it is none that it may give up.
+    pub fn release(self: &Arc<Shared>, op: OpId, var: &Var) -> bool {
+        Arc::ptr_eq(self, &var.shared) && self.with(|sched, effects| sched.release(op, var.id, effects))
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Sched, &mut Effects) -> R) -> R {
         let mut effects = Effects::default();
         let mut sched = self.lock();
-        sched.issue(op, &mut effects);
+        let result = f(&mut sched, &mut effects);
         self.leave(sched, &mut effects);
+        result
     }
 
     /// Releases the lock and does what has become necessary under it.
@@ -446,6 +454,13 @@ impl Sched {
     pub fn issue(&mut self, op: OpId, effects: &mut Effects) {
         self.state.issue(op, &mut self.ready);
         self.settle(effects);
+    }
+
+    /// See [`State::release_early`].
+    fn release(&mut self, op: OpId, var: VarId, effects: &mut Effects) -> bool {
+        let released = self.state.release_early(op, var, &mut self.ready);
+        self.settle(effects);
+        released
     }
 
     /// Ends an operation.

@@ -13,6 +13,8 @@
 //! All records live in slabs whose free slots are reused last-in-first-out, and queues are links in
 //! the records, so that a machine that has reached its largest size allocates nothing.
 
+mod early;
+
 pub use super::access::{Access, AccessKind, VarId, joined};
 
 /// No slot.
@@ -379,40 +381,46 @@ impl<T, E: Clone> State<T, E> {
         self.free_op(op);
         self.live -= 1;
         while node != NIL {
-            let Node { var: index, kind, sibling, issued, .. } = self.nodes[node as usize];
-            self.free_node(node);
-            node = sibling;
-            let var = &mut self.vars[index as usize];
-            *var.open(kind) -= u32::from(!issued);
-            if !kind.exclusive() {
-                var.readers -= 1;
-                if var.readers == 0 && var.head != NIL {
-                    self.grant(index, ready);
-                }
-                self.clear(index);
-                continue;
-            }
-            var.exclusive = false;
-            match kind {
-                AccessKind::Write | AccessKind::Update => {
-                    var.version += 1;
-                    if error.is_some() || var.error.is_some() {
-                        self.failed += usize::from(error.is_some());
-                        self.failed -= usize::from(var.error.is_some());
-                        var.error.clone_from(&error);
-                    }
-                }
-                AccessKind::Delete => {
-                    self.failed -= usize::from(var.error.is_some());
-                    (var.version, var.error) = (0, None);
-                    ready.freed.push(VarId(index));
-                }
-                AccessKind::Read | AccessKind::Barrier => {}
-            }
-            if self.vars[index as usize].head != NIL {
+            let next = self.nodes[node as usize].sibling;
+            self.end_access(node, error.as_ref(), ready);
+            node = next;
+        }
+    }
+
+    /// Ends a granted access and grants what waits for its variable, which holds `error` from now on if it was written.
+    #[inline]
+    fn end_access(&mut self, node: u32, error: Option<&E>, ready: &mut Ready<T, E>) {
+        let Node { var: index, kind, issued, .. } = self.nodes[node as usize];
+        self.free_node(node);
+        let var = &mut self.vars[index as usize];
+        *var.open(kind) -= u32::from(!issued);
+        if !kind.exclusive() {
+            var.readers -= 1;
+            if var.readers == 0 && var.head != NIL {
                 self.grant(index, ready);
-                self.clear(index);
             }
+            return self.clear(index);
+        }
+        var.exclusive = false;
+        match kind {
+            AccessKind::Write | AccessKind::Update => {
+                var.version += 1;
+                if error.is_some() || var.error.is_some() {
+                    self.failed += usize::from(error.is_some());
+                    self.failed -= usize::from(var.error.is_some());
+                    var.error = error.cloned();
+                }
+            }
+            AccessKind::Delete => {
+                self.failed -= usize::from(var.error.is_some());
+                (var.version, var.error) = (0, None);
+                ready.freed.push(VarId(index));
+            }
+            AccessKind::Read | AccessKind::Barrier => {}
+        }
+        if self.vars[index as usize].head != NIL {
+            self.grant(index, ready);
+            self.clear(index);
         }
     }
 

@@ -112,7 +112,7 @@ mod tests {
     use crate::device::Device;
 
     fn context() -> RunContext<'static> {
-        RunContext { op: "test", device: Device::cpu(0), worker: 0, stream: 0 }
+        RunContext { op: "test", device: Device::cpu(0), worker: 0, stream: 0, running: None }
     }
 
     struct Count(Arc<AtomicU64>);

@@ -85,6 +85,15 @@ struct Patch {
     offset: usize,
 }
 
+/// An output that no call uses any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Final {
+    /// Position of the first call from which on that is so.
+    pub from: usize,
+    /// Position in [`Needs::outputs`].
+    pub output: usize,
+}
+
 /// Tensors of one kind.
 #[derive(Default)]
 struct Group {
@@ -97,6 +106,8 @@ pub(super) struct Interface {
     pub needs: Needs,
     /// Positions of its calls.
     pub calls: Range<usize>,
+    /// Outputs that calls use, in the order in which they become final.
+    pub finals: Vec<Final>,
     inputs: Group,
     states: Group,
     outputs: Group,
@@ -111,7 +122,8 @@ impl Interface {
             states: (0..plan.states.len()).collect(),
             outputs: (0..plan.outputs.len()).collect(),
         };
-        let mut all = vec![Interface::new(plan, everything, 0..calls.len(), (0..).zip(slots.iter().copied()))];
+        let used = (0..).zip(slots.iter().copied());
+        let mut all = vec![Interface::new(plan, everything, calls, 0..calls.len(), used)];
         if plan.boundary.is_some() {
             let middle = calls.partition_point(|call| !plan.in_second_phase(call.step));
             for range in [0..middle, middle..calls.len()] {
@@ -119,7 +131,7 @@ impl Interface {
                 let end = calls.get(range.end).map_or(slots.len(), |call| call.first_slot);
                 let used = (first..end).zip(slots[first..end].iter().copied());
                 let needs = Needs::of(plan, &calls[range.clone()]);
-                all.push(Interface::new(plan, needs, range, used));
+                all.push(Interface::new(plan, needs, calls, range, used));
             }
         }
         all
@@ -128,6 +140,7 @@ impl Interface {
     fn new(
         plan: &Plan,
         needs: Needs,
+        all: &[Prepared],
         calls: Range<usize>,
         slots: impl Iterator<Item = (usize, BufferId)>,
     ) -> Interface {
@@ -141,6 +154,7 @@ impl Interface {
             inputs: group(read),
             states: group(listed(Side::State, &plan.states, &needs.states)),
             outputs: group(listed(Side::Output, &plan.outputs, &needs.outputs)),
+            finals: vec![],
             needs,
             calls,
         };
@@ -162,6 +176,7 @@ impl Interface {
             let offset = plan.byte_offset(id) as usize;
             group.patches.extend(index.map(|index| Patch { slot, index, offset }));
         }
+        interface.finals = interface.outputs.finals(all);
         interface
     }
 
@@ -259,6 +274,19 @@ impl Needs {
 }
 
 impl Group {
+    /// The last use of each tensor, under whatever name: all parts and aliases of it are patched with its address.
+    fn finals(&self, calls: &[Prepared]) -> Vec<Final> {
+        let mut last = vec![None; self.buffers.len()];
+        for patch in &self.patches {
+            last[patch.index] = last[patch.index].max(Some(patch.slot));
+        }
+        let after = |slot: usize| calls.partition_point(|call| call.first_slot <= slot);
+        let found = last.iter().enumerate().filter_map(|(output, slot)| Some(Final { from: after((*slot)?), output }));
+        let mut finals: Vec<Final> = found.collect();
+        finals.sort_unstable();
+        finals
+    }
+
     fn count(&self, plan: &Plan, side: Side, actual: usize) -> Result<(), RunError> {
         let expected = self.buffers.len();
         match expected == actual {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tensorc_abi::{BufferId, ExternError, Home};
 
 use super::arena::{SharedArena, Turn};
-use super::bindings::{Bindings, Interface, Phase};
+use super::bindings::{Bindings, Final, Interface, Phase};
 use super::device::DeviceContext;
 use super::error::RunError;
 use super::executable::{COPY_BLOCK, Call, Executable, Prepared};
@@ -145,7 +145,7 @@ impl Context {
     /// A tensor's number, element type, shape, size or alignment is not the plan's, or a kernel of
     /// the library panicked.
     pub fn run(&mut self, pool: &Pool, bindings: Bindings<'_, '_, '_>) -> Result<(), RunError> {
-        self.execute(None, pool, bindings)
+        self.execute(None, pool, bindings, None, None)
     }
 
     /// Runs one of two phases, with the tensors it uses ([`Executable::needs`]). The second follows
@@ -155,7 +155,7 @@ impl Context {
     /// # Errors
     /// As [`Context::run`]; the plan has one phase only, or the first did not run before the second.
     pub fn run_phase(&mut self, phase: Phase, pool: &Pool, bindings: Bindings<'_, '_, '_>) -> Result<(), RunError> {
-        self.execute(Some(phase), pool, bindings)
+        self.execute(Some(phase), pool, bindings, None, None)
     }
 
     /// As [`Context::run`], or with a phase as [`Context::run_phase`], and records what ran when:
@@ -169,15 +169,25 @@ impl Context {
         profiler: &Profiler,
         device: Device,
     ) -> Result<(), RunError> {
-        let shared = self.shared();
-        let mut turn = shared.as_ref().map(SharedArena::turn);
-        self.enter(turn.as_deref_mut())?;
-        let calls = self.bind(phase, pool, bindings)?;
-        let executable = self.executable.clone();
-        let trace = Trace { profiler, device, executable: &executable, names: executable.names() };
-        self.execute_bound(phase, calls, pool, trace)?;
-        self.halfway = phase == Some(Phase::First);
-        Ok(())
+        self.execute(phase, pool, bindings, Some((profiler, device)), None)
+    }
+
+    /// As [`Context::run`] or with a phase as [`Context::run_phase`], recorded as by [`Context::run_traced`] if there is a
+    /// profiler. Calls `observer` with the position of an output in `bindings` once the run does not touch it any more,
+    /// on the calling thread and while the run goes on. Every output is told at most once; those that are not told become
+    /// final when the run ends, which are all of them on a device.
+    ///
+    /// # Errors
+    /// As [`Context::run`]; outputs that were told are complete all the same.
+    pub fn run_observed(
+        &mut self,
+        phase: Option<Phase>,
+        pool: &Pool,
+        bindings: Bindings<'_, '_, '_>,
+        profiler: Option<(&Profiler, Device)>,
+        observer: &mut dyn FnMut(usize),
+    ) -> Result<(), RunError> {
+        self.execute(phase, pool, bindings, profiler, Some(observer))
     }
 
     /// As [`Context::run`], or with a phase as [`Context::run_phase`], but one step after the other;
@@ -250,23 +260,38 @@ impl Context {
         }
     }
 
-    fn execute(&mut self, phase: Option<Phase>, pool: &Pool, bindings: Bindings<'_, '_, '_>) -> Result<(), RunError> {
+    fn execute(
+        &mut self,
+        phase: Option<Phase>,
+        pool: &Pool,
+        bindings: Bindings<'_, '_, '_>,
+        profiler: Option<(&Profiler, Device)>,
+        observer: Option<&mut dyn FnMut(usize)>,
+    ) -> Result<(), RunError> {
         let shared = self.shared();
         let mut turn = shared.as_ref().map(SharedArena::turn);
         self.enter(turn.as_deref_mut())?;
         let calls = self.bind(phase, pool, bindings)?;
-        self.execute_bound(phase, calls, pool, Unwatched)?;
+        match profiler {
+            None => self.execute_bound(phase, calls, pool, Unwatched, observer)?,
+            Some((profiler, device)) => {
+                let executable = self.executable.clone();
+                let trace = Trace { profiler, device, executable: &executable, names: executable.names() };
+                self.execute_bound(phase, calls, pool, trace, observer)?;
+            }
+        }
         self.halfway = phase == Some(Phase::First);
         Ok(())
     }
 
-    /// Executes bound calls in order.
+    /// Executes bound calls in order, and tells which outputs become final thereby.
     fn execute_bound<W: Watch>(
         &mut self,
         phase: Option<Phase>,
         calls: Range<usize>,
         pool: &Pool,
         watch: W,
+        observer: Option<&mut dyn FnMut(usize)>,
     ) -> Result<(), RunError> {
         if self.device.is_some() {
             let start = watch.begin();
@@ -278,6 +303,7 @@ impl Context {
         let executable = &*self.executable;
         let poison = Poison::begin(executable, &self.arena, &calls);
         let run = Run::new(pool, &self.arguments, &mut self.scratch, watch);
+        let mut finals = observer.map(|observer| Finals { left: executable.finals(phase).iter(), observer });
         let parallel = pool.threads() > 1;
         catching(executable, |current| {
             let mut index = calls.start;
@@ -294,6 +320,9 @@ impl Context {
                 watch.steps(start, steps);
                 poison.after(steps);
                 index += count;
+                if let Some(finals) = &mut finals {
+                    finals.tell(index);
+                }
             }
             Ok(())
         })
@@ -303,6 +332,22 @@ impl Context {
 /// The position of a phase's interface among those of the executable.
 fn interface_of(phase: Option<Phase>) -> usize {
     phase.map_or(0, |phase| 1 + phase as usize)
+}
+
+/// Outputs that become final during a run, and who wants to know.
+struct Finals<'e, 'o> {
+    left: std::slice::Iter<'e, Final>,
+    observer: &'o mut dyn FnMut(usize),
+}
+
+impl Finals<'_, '_> {
+    /// All calls before one have ended.
+    fn tell(&mut self, next: usize) {
+        while let Some(Final { output, .. }) = self.left.as_slice().first().filter(|first| first.from <= next) {
+            self.left.next();
+            (self.observer)(*output);
+        }
+    }
 }
 
 /// The filling of dead memory during a run, if the executable asks for it.

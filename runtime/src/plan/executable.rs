@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use tensorc_abi::{BufferId, Epilogue, ExternFn, Home, KernelFn, Plan, Prologue, Step, StepOp};
 use tensorc_kernels::computed_grain;
 
-use super::bindings::{Interface, Needs, Phase};
+use super::bindings::{Final, Interface, Needs, Phase};
 use super::context::CHUNKS_PER_THREAD;
 use super::device::{DeviceProgram, Launch};
 use super::error::{LoadError, PlanError};
@@ -229,6 +229,11 @@ impl Executable {
     /// What the whole run or a phase reads and writes.
     pub(super) fn interface(&self, phase: Option<Phase>) -> Option<&Interface> {
         self.interfaces.get(phase.map_or(0, |phase| 1 + phase as usize))
+    }
+
+    /// When outputs of the whole run or a phase become final.
+    pub(super) fn finals(&self, phase: Option<Phase>) -> &[Final] {
+        self.interface(phase).map_or(&[], |interface| &interface.finals)
     }
 
     pub(super) fn weight(&self, index: u32) -> &WeightStorage {

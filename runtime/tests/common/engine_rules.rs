@@ -71,6 +71,8 @@ pub enum Phase {
 pub struct Rules {
     pub phases: [Phase; MAX_OPS],
     pub issued: [bool; MAX_OPS],
+    /// Variables that each operation gave up before it finished, as bits.
+    pub released: [u32; MAX_OPS],
     /// Whether those reported have failed.
     pub fails: [bool; MAX_OPS],
     /// The operation whose error each variable holds.
@@ -92,8 +94,14 @@ pub struct Expected {
 
 impl Rules {
     pub fn new() -> Rules {
-        let (issued, fails) = ([false; MAX_OPS], [false; MAX_OPS]);
-        Rules { phases: [Phase::Unpushed; MAX_OPS], issued, fails, errors: [None; MAX_VARS], versions: [0; MAX_VARS] }
+        Rules {
+            phases: [Phase::Unpushed; MAX_OPS],
+            issued: [false; MAX_OPS],
+            released: [0; MAX_OPS],
+            fails: [false; MAX_OPS],
+            errors: [None; MAX_VARS],
+            versions: [0; MAX_VARS],
+        }
     }
 
     pub fn unfinished(&self, op: usize) -> bool {
@@ -106,6 +114,7 @@ impl Rules {
         for access in &program[op].joined {
             let var = access.var.0 as usize;
             match access.kind {
+                _ if self.released[op] >> var & 1 == 1 => {}
                 AccessKind::Read | AccessKind::Barrier => {}
                 AccessKind::Write | AccessKind::Update => {
                     self.errors[var] = error;
@@ -119,12 +128,33 @@ impl Rules {
         }
     }
 
+    /// Gives up a variable of an operation that runs, if it overwrites it and nothing can keep the operation from having
+    /// run.
+    pub fn release(&mut self, program: &[&OpSpec], op: usize, var: u32) -> bool {
+        let writes = |access: &Access| (access.var.0, access.kind) == (var, AccessKind::Write);
+        let releases = program[op].joined.iter().any(writes)
+            && self.released[op] >> var & 1 == 0
+            && self.granted(program, op) == program[op].used
+            && self.met(program, op).is_none();
+        if releases {
+            self.released[op] |= 1 << var;
+            self.errors[var as usize] = None;
+            self.versions[var as usize] += 1;
+        }
+        releases
+    }
+
+    /// Variables that an unfinished operation uses still, and those that it uses exclusively.
+    pub fn held(&self, program: &[&OpSpec], op: usize) -> (u32, u32) {
+        (program[op].used & !self.released[op], program[op].exclusive & !self.released[op])
+    }
+
     /// Variables of an operation on which no earlier unfinished one conflicts with it.
     pub fn granted(&self, program: &[&OpSpec], op: usize) -> u32 {
         let this = program[op];
         (0..op).filter(|earlier| self.unfinished(*earlier)).fold(this.used, |free, earlier| {
-            let other = program[earlier];
-            free & !(this.exclusive & other.used) & !(this.used & other.exclusive)
+            let (used, exclusive) = self.held(program, earlier);
+            free & !(this.exclusive & used) & !(this.used & exclusive)
         })
     }
 
@@ -132,10 +162,10 @@ impl Rules {
     pub fn cleared(&self, program: &[&OpSpec], op: usize) -> u32 {
         let this = program[op];
         let waits = (0..op).filter(|earlier| self.unfinished(*earlier)).fold(0, |waits, earlier| {
-            let other = program[earlier];
-            let conflicts = this.exclusive & other.used | this.used & other.exclusive;
-            let passed = if self.issued[earlier] { other.ahead } else { 0 };
-            waits | conflicts & !passed | other.used & !self.cleared(program, earlier)
+            let (used, exclusive) = self.held(program, earlier);
+            let conflicts = this.exclusive & used | this.used & exclusive;
+            let passed = if self.issued[earlier] { program[earlier].ahead } else { 0 };
+            waits | conflicts & !passed | used & !self.cleared(program, earlier)
         });
         self.granted(program, op) | this.ahead & !waits
     }

@@ -1,0 +1,116 @@
+//! Operations over views whose results become available one after the other.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use tensorc_abi::DType;
+use tensorc_runtime::array::{Chunk, Launch, Source, Space, Target, Tell, View, launch, launch_releasing, read};
+use tensorc_runtime::engine::{EngineConfig, EngineKind, Name, Property};
+use tensorc_runtime::gpu::HostDriver;
+use tensorc_runtime::storage::StorageConfig;
+use tensorc_runtime::{Device, TensorMut, TensorRef};
+
+static NAME: Name = Name::from_static("test");
+const PATIENCE: Duration = Duration::from_secs(20);
+const N: u64 = 4;
+
+fn config(kind: EngineKind) -> EngineConfig {
+    EngineConfig { kind, cpu_workers: 2, ..EngineConfig::default() }
+}
+
+fn request(device: Device, inputs: Vec<Source>, outputs: Vec<Target>) -> Launch<'static> {
+    Launch { name: &NAME, device, property: Property::Normal, priority: 0, inputs, outputs }
+}
+
+fn array(space: &Space, device: Device) -> View {
+    let view = View::whole(Chunk::new(space, device, N), DType::U8, &[N]).unwrap();
+    launch(space, request(device, vec![], vec![Target::write(view.clone())]), |_, outputs| {
+        outputs[0].data.fill(1);
+        Ok(())
+    })
+    .unwrap();
+    view
+}
+
+fn found(space: &Space, view: &View) -> Result<Vec<u8>, String> {
+    read(space, &NAME, view).map_err(|error| error.to_string())
+}
+
+/// Results that are overwritten, overwritten in part, inputs as well, and updated; the last one is not told. The first is
+/// read and overwritten while the operation goes on.
+#[test]
+fn results_that_are_overwritten_are_available_at_once() {
+    for kind in [EngineKind::Pooled, EngineKind::PerDevice] {
+        for fails in [false, true] {
+            let space = Space::new(config(kind), StorageConfig::default()).unwrap();
+            let views: Vec<View> = (0..5).map(|_| array(&space, Device::cpu(0))).collect();
+            let [whole, part, input, update, untold] = &views[..] else { panic!() };
+            let outputs = vec![
+                Target::write(part.rows(0, 2).unwrap()),
+                Target::write(whole.clone()),
+                Target::write(input.clone()),
+                Target::update(update.clone()),
+                Target::write(untold.clone()),
+            ];
+            let ((go, wait), launched) =
+                (channel(), request(Device::cpu(0), vec![Source::View(input.clone())], outputs));
+            let body = move |_: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>], tell: Tell<'_>| {
+                outputs.iter_mut().for_each(|output| output.data.fill(7));
+                (0..4).chain([1, 9]).for_each(tell);
+                wait.recv_timeout(PATIENCE)?;
+                if fails { Err("late".into()) } else { Ok(()) }
+            };
+            // SAFETY: it only waits after it has told.
+            unsafe { launch_releasing(&space, launched, body) }.unwrap();
+            assert_eq!(found(&space, whole).unwrap(), [7; 4]);
+            let again = request(Device::cpu(0), vec![Source::View(whole.clone())], vec![Target::write(whole.clone())]);
+            launch(&space, again, |inputs, outputs| {
+                outputs[0].data.copy_from_slice(inputs[0].data);
+                outputs[0].data[0] += 1;
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(found(&space, whole).unwrap(), [8, 7, 7, 7]);
+            for held in [part, input, update, untold] {
+                assert_eq!(space.engine().version(held.chunk().var()), 1, "held until the end");
+            }
+            go.send(()).unwrap();
+            for (view, expected) in [(part, [7, 7, 1, 1]), (input, [7; 4]), (update, [7; 4]), (untold, [7; 4])] {
+                let found = found(&space, view);
+                assert!(if fails { found.unwrap_err().contains("late") } else { found.unwrap() == expected });
+            }
+            assert_eq!(found(&space, whole).unwrap(), [8, 7, 7, 7]);
+        }
+    }
+}
+
+/// On streams and on a driver's device, results become available together.
+#[test]
+fn devices_make_results_available_at_the_end() {
+    for kind in EngineKind::ALL {
+        let driver = Arc::new(HostDriver::with_seed(Device::accelerator(0), 1));
+        let spaces = [
+            Space::new(config(kind), StorageConfig::default()).unwrap(),
+            Space::with_drivers(config(kind), StorageConfig::default(), vec![driver]).unwrap(),
+        ];
+        for space in spaces {
+            for fails in [false, true] {
+                let device = Device::accelerator(0);
+                let view = array(&space, device);
+                let launched = request(device, vec![], vec![Target::write(view.clone())]);
+                let body = move |_: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>], tell: Tell<'_>| {
+                    outputs[0].data.fill(7);
+                    tell(0);
+                    if fails { Err("late".into()) } else { Ok(()) }
+                };
+                // SAFETY: it does nothing after it has told.
+                unsafe { launch_releasing(&space, launched, body) }.unwrap();
+                let found = found(&space, &view);
+                assert!(if fails { found.unwrap_err().contains("late") } else { found.unwrap() == [7; 4] });
+            }
+        }
+    }
+}
