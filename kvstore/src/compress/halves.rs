@@ -1,4 +1,4 @@
-//! The 16-bit floating-point types, converted in blocks by the machine's instructions where it has them.
+//! The 16-bit floating-point types and their conversions.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -6,53 +6,55 @@ use half::{bf16, f16};
 /// Values converted at a time.
 const BLOCK: usize = 512;
 
-/// A 16-bit floating-point type.
+/// Set in an f32 NaN that does not signal.
+const QUIET: u32 = 1 << 22;
+
+/// A 16-bit floating-point type. Conversions are without branches, so that compilers vectorise them.
 pub(crate) trait Half: Copy + Default {
-    fn from_f32(values: &[f32], halves: &mut [Self]);
-    fn to_f32(halves: &[Self], values: &mut [f32]);
-    fn to_bytes(self) -> [u8; 2];
-    fn from_bytes(bytes: [u8; 2]) -> Self;
+    /// The same value in f32, of little-endian bytes; NaN is quiet.
+    fn widen(bytes: [u8; 2]) -> f32;
+
+    /// Rounds values to nearest even, in little-endian order.
+    fn narrow(values: &[f32], bytes: &mut [u8]);
 }
 
-macro_rules! half {
-    ($type:ty) => {
-        impl Half for $type {
-            fn from_f32(values: &[f32], halves: &mut [Self]) {
-                halves.convert_from_f32_slice(values);
-            }
-            fn to_f32(halves: &[Self], values: &mut [f32]) {
-                halves.convert_to_f32_slice(values);
-            }
-            fn to_bytes(self) -> [u8; 2] {
-                self.to_le_bytes()
-            }
-            fn from_bytes(bytes: [u8; 2]) -> Self {
-                Self::from_le_bytes(bytes)
-            }
+impl Half for f16 {
+    fn widen(bytes: [u8; 2]) -> f32 {
+        let half = u32::from(u16::from_le_bytes(bytes));
+        let (sign, magnitude) = ((half & 0x8000) << 16, half & 0x7fff);
+        // The exponent of f32 is larger by 112; that of infinity and NaN, by 112 more.
+        let normal = (magnitude << 13) + (112 << 23);
+        let special = (normal + (112 << 23)) | if magnitude > 0x7c00 { QUIET } else { 0 };
+        // A subnormal is 2^-14 times its fraction: one is put before the point, and taken off again.
+        let subnormal = (f32::from_bits(normal + (1 << 23)) - f32::from_bits(113 << 23)).to_bits();
+        let finite = if magnitude < 0x0400 { subnormal } else { normal };
+        f32::from_bits(sign | if magnitude >= 0x7c00 { special } else { finite })
+    }
+
+    fn narrow(values: &[f32], bytes: &mut [u8]) {
+        let mut halves = [f16::ZERO; BLOCK];
+        for (values, bytes) in values.chunks(BLOCK).zip(bytes.as_chunks_mut().0.chunks_mut(BLOCK)) {
+            let halves = &mut halves[..values.len()];
+            halves.convert_from_f32_slice(values);
+            bytes.iter_mut().zip(halves).for_each(|(bytes, half)| *bytes = half.to_le_bytes());
         }
-    };
-}
-
-half!(f16);
-half!(bf16);
-
-/// Rounds f32 values, read by `read`, to 16 bits each in little-endian order.
-pub(crate) fn write<H: Half>(values: &[f32], bytes: &mut [u8]) {
-    let mut halves = [H::default(); BLOCK];
-    for (values, bytes) in values.chunks(BLOCK).zip(bytes.as_chunks_mut().0.chunks_mut(BLOCK)) {
-        let halves = &mut halves[..values.len()];
-        H::from_f32(values, halves);
-        bytes.iter_mut().zip(halves).for_each(|(bytes, half)| *bytes = half.to_bytes());
     }
 }
 
-/// Reads values of 16 bits in little-endian order.
-pub(crate) fn read<H: Half>(bytes: &[u8], values: &mut [f32]) {
-    let mut halves = [H::default(); BLOCK];
-    for (values, bytes) in values.chunks_mut(BLOCK).zip(bytes.as_chunks().0.chunks(BLOCK)) {
-        let halves = &mut halves[..values.len()];
-        halves.iter_mut().zip(bytes).for_each(|(half, bytes)| *half = H::from_bytes(*bytes));
-        H::to_f32(halves, values);
+impl Half for bf16 {
+    fn widen(bytes: [u8; 2]) -> f32 {
+        let bits = u32::from(u16::from_le_bytes(bytes)) << 16;
+        f32::from_bits(bits | if f32::from_bits(bits).is_nan() { QUIET } else { 0 })
+    }
+
+    fn narrow(values: &[f32], bytes: &mut [u8]) {
+        for (bytes, value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
+            let bits = value.to_bits();
+            // A tie ends at the even neighbour.
+            let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+            let kept = if value.is_nan() { bits | QUIET } else { rounded };
+            *bytes = ((kept >> 16) as u16).to_le_bytes();
+        }
     }
 }
 
@@ -61,15 +63,36 @@ pub(super) fn encode<H: Half>(gradient: &[[u8; 4]], codes: &mut [u8]) {
     for (gradient, codes) in gradient.chunks(BLOCK).zip(codes.chunks_mut(2 * BLOCK)) {
         let values = &mut values[..gradient.len()];
         values.iter_mut().zip(gradient).for_each(|(value, bytes)| *value = f32::from_le_bytes(*bytes));
-        write::<H>(values, codes);
+        H::narrow(values, codes);
     }
 }
 
 pub(super) fn decode<H: Half>(codes: &[u8], out: &mut [f32], put: impl Fn(&mut f32, f32)) {
-    let mut values = [0.0; BLOCK];
-    for (codes, out) in codes.chunks(2 * BLOCK).zip(out.chunks_mut(BLOCK)) {
-        let values = &mut values[..out.len()];
-        read::<H>(codes, values);
-        out.iter_mut().zip(values).for_each(|(out, value)| put(out, *value));
+    out.iter_mut().zip(codes.as_chunks().0).for_each(|(out, bytes)| put(out, H::widen(*bytes)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_is_widened_exactly() {
+        for bits in 0..=u16::MAX {
+            let bytes = bits.to_le_bytes();
+            assert_eq!(f16::widen(bytes).to_bits(), f16::from_bits(bits).to_f32().to_bits(), "{bits:#x}");
+            assert_eq!(bf16::widen(bytes).to_bits(), bf16::from_bits(bits).to_f32().to_bits(), "{bits:#x}");
+        }
+    }
+
+    #[test]
+    fn every_bf16_and_what_rounds_to_it() {
+        // Below, at and above the tie with the next value, and the value itself.
+        for offset in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
+            let values: Vec<_> = (0..=u16::MAX).map(|half| f32::from_bits(u32::from(half) << 16 | offset)).collect();
+            let mut rounded = vec![0; 2 * values.len()];
+            bf16::narrow(&values, &mut rounded);
+            let expected = values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes());
+            assert!(expected.eq(rounded), "{offset:#x}");
+        }
     }
 }

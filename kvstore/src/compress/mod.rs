@@ -24,8 +24,8 @@ pub enum Compression {
     /// Two bits a value `v`, the gradient and the residual together: `threshold` where `v >= threshold`, `-threshold` where
     /// `v <= -threshold`, otherwise 0. The threshold is finite and above 0.
     TwoBit { threshold: f32 },
-    /// One bit a value `v`, the gradient and the residual together: 1 where `v > threshold`, otherwise -1. The threshold is
-    /// finite; that of values which are as often above as below zero is 0.
+    /// One bit a value `v`, the gradient and the residual together: 1 where `v > threshold`, otherwise -1, whatever the
+    /// threshold is. It is finite; 0 suits values that are as often above zero as below.
     OneBit { threshold: f32 },
     /// IEEE binary16, rounded to nearest even; from 65520 on, values become infinite.
     F16,
