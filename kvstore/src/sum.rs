@@ -157,20 +157,20 @@ pub fn accumulator(dtype: DType) -> DType {
 /// Elements of f16 or bf16 as f32.
 pub fn widen(bytes: &[u8], dtype: DType) -> Vec<u8> {
     let mut values = vec![0.0f32; bytes.len() / 2];
+    let put = |out: &mut f32, value: f32| *out = value;
     match dtype {
-        DType::BF16 => halves::read::<bf16>(bytes, &mut values),
-        _ => halves::read::<f16>(bytes, &mut values),
+        DType::BF16 => halves::decode::<bf16>(bytes, &mut values, put),
+        _ => halves::decode::<f16>(bytes, &mut values, put),
     }
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
 /// Elements of f32, rounded to f16 or bf16.
 pub fn narrow(bytes: &[u8], dtype: DType) -> Vec<u8> {
-    let values: Vec<f32> = bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect();
-    let mut narrow = vec![0; 2 * values.len()];
+    let mut narrow = vec![0; bytes.len() / 2];
     match dtype {
-        DType::BF16 => halves::write::<bf16>(&values, &mut narrow),
-        _ => halves::write::<f16>(&values, &mut narrow),
+        DType::BF16 => halves::encode::<bf16>(bytes.as_chunks().0, &mut narrow),
+        _ => halves::encode::<f16>(bytes.as_chunks().0, &mut narrow),
     }
     narrow
 }

@@ -58,7 +58,7 @@ impl Half for bf16 {
     }
 }
 
-pub(super) fn encode<H: Half>(gradient: &[[u8; 4]], codes: &mut [u8]) {
+pub(crate) fn encode<H: Half>(gradient: &[[u8; 4]], codes: &mut [u8]) {
     let mut values = [0.0; BLOCK];
     for (gradient, codes) in gradient.chunks(BLOCK).zip(codes.chunks_mut(2 * BLOCK)) {
         let values = &mut values[..gradient.len()];
@@ -67,7 +67,7 @@ pub(super) fn encode<H: Half>(gradient: &[[u8; 4]], codes: &mut [u8]) {
     }
 }
 
-pub(super) fn decode<H: Half>(codes: &[u8], out: &mut [f32], put: impl Fn(&mut f32, f32)) {
+pub(crate) fn decode<H: Half>(codes: &[u8], out: &mut [f32], put: impl Fn(&mut f32, f32)) {
     out.iter_mut().zip(codes.as_chunks().0).for_each(|(out, bytes)| put(out, H::widen(*bytes)));
 }
 
