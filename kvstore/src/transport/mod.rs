@@ -1,7 +1,12 @@
 //! Messages between ranks: what every kind of group offers.
 //!
 //! A transport is used by one thread, which never waits in it: sends and receives are begun, and [`Transport::poll`]
-//! tells which receives have ended. Messages between two ranks with one tag arrive in the order in which they were sent.
+//! tells which receives have ended. Receives from one rank with one tag are given its messages in the order in which both
+//! were begun; a long message may end after a short one that was begun later.
+
+#[cfg(feature = "mpi")]
+pub mod mpi;
+pub mod threads;
 
 use bytes::Bytes;
 
@@ -23,18 +28,33 @@ pub struct Received {
     pub bytes: Vec<u8>,
 }
 
-/// A transport that does not work any more.
-#[derive(Clone, Debug, thiserror::Error)]
+/// What a transport refuses, or why it does not work any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransportError {
     /// The library of messages reports an error.
     #[error("{call}: {message}")]
     Library { call: &'static str, message: String },
-    /// A message is longer than the memory given for it.
+    /// A message is longer than the memory given for it. The memory is lost; other messages are not affected.
     #[error("a message of rank {from} with tag {tag} is longer than the {expected} bytes expected")]
     Truncated { from: usize, tag: Tag, expected: usize },
     /// A rank that the group does not have.
     #[error("there is no rank {rank} in a group of {size}")]
     NoRank { rank: usize, size: usize },
+    /// A tag above [`MAX_TAG`].
+    #[error("tag {tag} is above {MAX_TAG}")]
+    NoTag { tag: Tag },
+    /// A message, or the memory for one, that is longer than the transport carries.
+    #[error("a message of {bytes} bytes is longer than the {limit} bytes that fit in one")]
+    TooLong { bytes: usize, limit: usize },
+    /// MPI was initialised in this process before; a process can do so once, even after MPI was finalised.
+    #[error("MPI was initialised in this process before, which is possible only once")]
+    Initialised,
+    /// The library of messages allows calls only by the thread that initialised it.
+    #[error("{call} by another thread than the one that initialised MPI; the library allows only that one")]
+    WrongThread { call: &'static str },
+    /// The transport was closed, or its rank was cut off.
+    #[error("the transport of rank {rank} is closed")]
+    Closed { rank: usize },
 }
 
 /// Messages between the ranks of a group.
@@ -45,28 +65,40 @@ pub trait Transport: Send {
     /// Members of the group.
     fn size(&self) -> usize;
 
-    /// Begins to send a message to another rank; keeps the bytes until they are sent.
+    /// Begins to send a message to a rank, which may be this one; keeps the bytes until they are sent.
     ///
     /// # Errors
-    /// The transport failed, or there is no such rank.
+    /// The transport failed or is closed, there is no such rank or tag, or the message is too long.
     fn send(&mut self, to: usize, tag: Tag, bytes: Bytes) -> Result<(), TransportError>;
 
-    /// Begins to receive a message of another rank, of at most `into.len()` bytes.
+    /// Begins to receive a message of a rank, of at most `into.len()` bytes.
     ///
     /// # Errors
     /// As [`Transport::send`].
     fn receive(&mut self, from: usize, tag: Tag, into: Vec<u8>) -> Result<ReceiveId, TransportError>;
 
-    /// Makes progress without waiting, and appends the receives that have ended.
+    /// Makes progress without waiting, and appends the receives that have ended. Sends make progress only here, too.
     ///
     /// # Errors
-    /// The transport failed.
+    /// The transport failed or is closed, or a message was [`TransportError::Truncated`]; one error a call, the next with
+    /// the next call. `received` is complete with an error, too.
     fn poll(&mut self, received: &mut Vec<Received>) -> Result<(), TransportError>;
 
-    /// Sends that have not ended.
+    /// Sends that have not ended. A send may end only when its message is received.
     fn unsent(&self) -> usize;
 
-    /// Ends the use of the group. With `orderly`, every rank calls it and nothing is under way; otherwise messages under way
-    /// are given up and no other rank is waited for.
+    /// Ends the use of the group. With `orderly`, every rank calls it, no receive is left that has a message, and sends are
+    /// waited for; otherwise messages under way are given up and no other rank is waited for.
     fn close(&mut self, orderly: bool);
+}
+
+/// Checks the other end of a message.
+fn check(rank: usize, size: usize, tag: Tag) -> Result<(), TransportError> {
+    if rank >= size {
+        return Err(TransportError::NoRank { rank, size });
+    }
+    if tag > MAX_TAG {
+        return Err(TransportError::NoTag { tag });
+    }
+    Ok(())
 }
