@@ -57,7 +57,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let net = nets::net(name, examples).ok_or_else(|| format!("there is no network `{name}`"))??;
     let mut builder = Module::of(&rt, &net.symbol);
     let is_label = |name: &str| name == "softmax_label";
-    let desc = |(name, dims): &(_, Vec<u64>)| DataDesc::new(name, DType::F32, dims);
+    let desc = |(name, dims): &(&str, Vec<u64>)| DataDesc::new(*name, DType::F32, dims);
     let (labels, data): (Vec<_>, Vec<_>) = net.inputs.iter().partition(|(name, _)| is_label(name));
     let labels = match labels.is_empty() {
         true => vec![DataDesc::new("softmax_label", DType::F32, &[examples])],

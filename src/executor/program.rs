@@ -195,7 +195,10 @@ impl Program {
             };
             let mut work = self.gather(rt, piece, &ready, part, arrays, keys)?;
             if alone {
-                work.targets.push(Target::update(memory.token(rt, piece.device)?.view().clone()));
+                let token = memory.token(rt, piece.device)?.view().clone();
+                // A new pass forgets that the one before failed.
+                let target = if phase == Phase::Backward { Target::update } else { Target::write };
+                work.targets.push(target(token));
             }
             let Work { inputs, targets, states, outputs, deliveries } = work;
             let request = array::Launch {

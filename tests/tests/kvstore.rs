@@ -3,6 +3,7 @@
 mod local;
 mod modules;
 mod ranks;
+mod schedules;
 
 use tensorc::Compiler;
 use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};

@@ -14,11 +14,11 @@ use tensorc::{Compiler, DType, Options};
 use crate::gpu_arrays::{descend, numbers, set_arguments, values};
 use crate::support::counted::{CountedDriver, Counts};
 
-const FIRST: Device = Device::accelerator(0);
-const SECOND: Device = Device::accelerator(1);
+pub const FIRST: Device = Device::accelerator(0);
+pub const SECOND: Device = Device::accelerator(1);
 
 /// A runtime with two GPUs. Arrays are made on the first unless another device is given.
-fn on_two(seed: u64) -> (Runtime, [Arc<Counts>; 2]) {
+pub fn on_two(seed: u64) -> (Runtime, [Arc<Counts>; 2]) {
     let drivers = [FIRST, SECOND].map(|device| CountedDriver::new(device, seed + u64::from(device.id)));
     let counts = drivers.each_ref().map(|driver| driver.counts.clone());
     let gpus = drivers.into_iter().map(|driver| Arc::new(driver) as Arc<dyn Driver>).collect();

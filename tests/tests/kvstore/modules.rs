@@ -2,12 +2,14 @@
 
 use tensorc::DType;
 use tensorc::data::{Batch, DataDesc};
+use tensorc::kvstore::KVStore;
 use tensorc::ndarray::Runtime;
 use tensorc::runtime::Device;
 use tensorc::symbol::{Symbol, name_scope, op};
 use tensorc::train::{Initializer, Module, ModuleBuilder, Optimizer, Params};
 
 use super::runtime;
+use crate::several_gpus::{FIRST, SECOND, on_two};
 
 /// Examples of a batch.
 pub const BATCH: u64 = 8;
@@ -119,4 +121,32 @@ fn divisions_that_leave_a_rest_are_refused() {
     module.forward(&batch(0, 0, 1), true).unwrap();
     assert!(module.backward(&[]).unwrap_err().to_string().contains("use `step`"));
     assert!(module.feed(&batch(0, 0, 1)).unwrap_err().to_string().contains("use `step`"));
+}
+
+/// Two GPUs of the interpreter train to the bits of one.
+#[test]
+fn gpus_do_not_change_bits() {
+    let run = |devices: &[Device]| {
+        let (rt, _) = on_two(1);
+        rt.seed(3);
+        let mut module = bound(&rt, BATCH, |module| module.devices(devices).micro_batches(2));
+        rt.seed(9);
+        trained(&mut module, 3, 0, 1)
+    };
+    assert_eq!(run(&[FIRST, SECOND]), run(&[FIRST]));
+}
+
+/// Stores sum the arrays of two GPUs on one of them, and copy to both.
+#[test]
+fn gpus_share_values() {
+    for kind in ["local", "device"] {
+        let (rt, _) = on_two(2);
+        let store = KVStore::create(&rt, kind).unwrap();
+        let values: Vec<_> = [FIRST, SECOND].map(|gpu| rt.full(gpu, DType::F32, &[5, 3], 1.5).unwrap()).into();
+        store.init(7, &values[1]).unwrap();
+        store.set_optimizer(Optimizer::sgd(1.0, 0.0)).unwrap();
+        store.push(7, &[&values[0], &values[1]], 0).unwrap();
+        store.pull(7, &[&values[0], &values[1]], 0).unwrap();
+        values.iter().for_each(|value| assert_eq!(value.to_vec::<f32>().unwrap(), [-1.5; 15]));
+    }
 }
