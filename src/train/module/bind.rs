@@ -165,7 +165,7 @@ impl ModuleBuilder {
         let (ranks, devices) = (self.store.as_ref().map_or(1, KVStore::num_workers), self.devices.len());
         let places = ranks * devices;
         let count = self.micro_batches.unwrap_or(places);
-        if places == 0 || count == 0 || count % places != 0 {
+        if places == 0 || count == 0 || !count.is_multiple_of(places) {
             let why = format!("{count} micro-batches on {ranks} processes with {devices} devices each");
             return Err(Error::Bind(format!("{why}: not the same number for each")));
         }

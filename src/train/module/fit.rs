@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::progress::Progress;
-use super::step::Staged;
+use super::step::StagedBatch;
 use super::{Module, describe};
 use crate::data::{Batch, DataIter, HostTensor, Position};
 use crate::kvstore::KVStore;
@@ -192,7 +192,7 @@ impl Module {
     fn each(
         &mut self,
         batches: &mut dyn DataIter,
-        compute: fn(&mut Module, &[Vec<Staged>]) -> Result<(), Error>,
+        compute: fn(&mut Module, &StagedBatch) -> Result<(), Error>,
         mut after: impl FnMut(&mut Module, &Batch, Position) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.check(batches)?;
@@ -215,7 +215,7 @@ impl Module {
         Ok(batches.reset()?)
     }
 
-    fn upcoming(&self, batches: &mut dyn DataIter) -> Result<Option<(Batch, Vec<Vec<Staged>>)>, Error> {
+    fn upcoming(&self, batches: &mut dyn DataIter) -> Result<Option<(Batch, StagedBatch)>, Error> {
         let Some(batch) = batches.next()? else { return Ok(None) };
         let staged = self.stage(&batch)?;
         Ok(Some((batch, staged)))
@@ -270,7 +270,7 @@ impl Module {
     }
 }
 
-fn infer(module: &mut Module, staged: &[Vec<Staged>]) -> Result<(), Error> {
+fn infer(module: &mut Module, staged: &StagedBatch) -> Result<(), Error> {
     module.forward_staged(staged, false)?;
     Ok(())
 }

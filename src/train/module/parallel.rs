@@ -14,6 +14,7 @@ use tensorc_kvstore::tree::Accumulator;
 use tensorc_runtime::Device;
 
 use super::Module;
+use super::step::StagedBatch;
 use crate::Error;
 use crate::executor::Executor;
 use crate::kvstore::{self, Compression, KVStore, Residual, Sum, Urgency, add_to, copy_to_all};
@@ -158,7 +159,7 @@ impl Module {
     }
 
     /// A step: every micro-batch of this process, the sums over all, and the update.
-    pub(super) fn step_parallel(&mut self, staged: &[Vec<super::step::Staged>]) -> Result<(), Error> {
+    pub(super) fn step_parallel(&mut self, staged: &StagedBatch) -> Result<(), Error> {
         let mut sums = self.begin_sums()?;
         let (before, after) = self.shared()?.around();
         self.executor.pass_over_keys(before);
@@ -205,7 +206,7 @@ impl Module {
             to.iter().zip(from).try_for_each(|(to, from)| add_to(&module.rt, to, from, Urgency::ahead(0)))
         };
         sums.accumulator.push(Holder::Device(device), add)?;
-        let runs_again = (leaf + 1) % micro != 0;
+        let runs_again = !(leaf + 1).is_multiple_of(micro);
         if runs_again && sums.accumulator.last() == Some(&Holder::Device(device)) {
             let set = sums.used;
             sums.used += 1;

@@ -17,6 +17,9 @@ pub(super) enum Staged {
     Device(NDArray),
 }
 
+/// The inputs of each micro-batch.
+pub(super) type StagedBatch = Vec<Vec<Staged>>;
+
 /// The plan of a whole step, and the optimizer whose constants it holds.
 pub(super) struct Fused {
     step: FusedStep,
@@ -46,7 +49,7 @@ impl Module {
     }
 
     /// Begins to bring a batch to the module's devices, whatever those are doing: the inputs of each micro-batch.
-    pub(super) fn stage(&self, batch: &Batch) -> Result<Vec<Vec<Staged>>, Error> {
+    pub(super) fn stage(&self, batch: &Batch) -> Result<StagedBatch, Error> {
         let labels = self.labels.iter().map(|(at, desc)| (batch.labels.get(*at), desc));
         let given = self.data.iter().enumerate().map(|(at, desc)| (batch.data.get(at), desc)).chain(labels);
         let mut tensors = vec![];
@@ -87,7 +90,7 @@ impl Module {
         self.forward_staged(&self.stage(batch)?, training)
     }
 
-    pub(super) fn forward_staged(&mut self, staged: &[Vec<Staged>], training: bool) -> Result<&[NDArray], Error> {
+    pub(super) fn forward_staged(&mut self, staged: &StagedBatch, training: bool) -> Result<&[NDArray], Error> {
         for (leaf, inputs) in staged.iter().enumerate() {
             self.take(leaf, inputs)?;
             self.executor_of_mut(leaf).forward(training)?;
@@ -145,7 +148,7 @@ impl Module {
     }
 
     /// [`Module::forward`], [`Module::backward`] and [`Module::update`].
-    pub(super) fn step_apart(&mut self, staged: &[Vec<Staged>]) -> Result<(), Error> {
+    pub(super) fn step_apart(&mut self, staged: &StagedBatch) -> Result<(), Error> {
         if self.parallel.is_some() {
             return self.step_parallel(staged);
         }
@@ -154,8 +157,8 @@ impl Module {
         self.update()
     }
 
-    pub(super) fn step_staged(&mut self, staged: &[Vec<Staged>]) -> Result<(), Error> {
-        let [inputs] = staged else { return self.step_parallel(staged) };
+    pub(super) fn step_staged(&mut self, staged: &StagedBatch) -> Result<(), Error> {
+        let [inputs] = &staged[..] else { return self.step_parallel(staged) };
         if self.parallel.is_some() || self.inputs_need_grad || self.grad_req != GradReq::Write {
             return self.step_apart(staged);
         }

@@ -185,7 +185,7 @@ fn an_asynchronous_push_needs_an_optimizer() {
     errors.iter().for_each(|error| assert!(error.contains("the store has no optimizer"), "{error}"));
 }
 
-fn module_of<'s>(rt: &Runtime, store: &'s KVStore, micro: usize) -> (Module, u64, u64) {
+fn module_of(rt: &Runtime, store: &KVStore, micro: usize) -> (Module, u64, u64) {
     let (rank, ranks) = (store.rank() as u64, store.num_workers() as u64);
     rt.seed(3);
     let module = bound(rt, BATCH / ranks, |module| module.kvstore(store).micro_batches(micro));
