@@ -8,7 +8,8 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tensorc_kvstore::transport::{MpiTransport, Transport};
+use tensorc_kvstore::transport::Transport;
+use tensorc_kvstore::transport::mpi::MpiTransport;
 use tensorc_kvstore::{Call, Group, GroupError, GroupOptions};
 use tensorc_runtime::DType;
 

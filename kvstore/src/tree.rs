@@ -263,6 +263,6 @@ mod tests {
         let of = |value: f32| Bytes::copy_from_slice(&half::f16::from_f32(value).to_le_bytes());
         // In f16, 2048 + 1 is 2048; in f32, the ones add up to 2.
         let parts = vec![(0..1, of(2048.0)), (1..2, of(1.0)), (2..3, of(1.0))];
-        assert_eq!(sum(3, parts, DType::F16).unwrap(), of(2050.0));
+        assert_eq!(sum(3, parts, DType::F16, &mut vec![]).unwrap(), of(2050.0));
     }
 }
