@@ -8,6 +8,7 @@ mod engine;
 mod engine_cost;
 mod fit_machine;
 mod fork_join;
+mod kvstore;
 mod libraries;
 mod list_nets;
 mod load;
@@ -45,6 +46,7 @@ enum Verb {
     FitMachine(fit_machine::Arguments),
     /// The pool of plans against rayon.
     ForkJoin(fork_join::Arguments),
+    Kvstore(kvstore::Arguments),
     NdarrayChain(ndarray::ChainArguments),
     NdarrayLoop(ndarray::LoopArguments),
     /// Kernels for a GPU against cuBLASLt and cuDNN.
@@ -84,6 +86,7 @@ fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
         Verb::EngineCost(arguments) => engine_cost::run(&arguments)?,
         Verb::FitMachine(arguments) => fit_machine::run(&arguments)?,
         Verb::ForkJoin(arguments) => fork_join::run(&arguments)?,
+        Verb::Kvstore(arguments) => kvstore::run(&arguments)?,
         Verb::NdarrayChain(arguments) => ndarray::chain(&arguments)?,
         Verb::NdarrayLoop(arguments) => ndarray::training_loop(&arguments)?,
         Verb::Libraries(arguments) => libraries::run(&arguments)?,

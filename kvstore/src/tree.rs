@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tensorc_runtime::DType;
 
 use crate::error::KvError;
@@ -129,46 +129,71 @@ fn node<T>(
 /// Memory that may be written because nobody else has it, or must be copied.
 enum Part {
     Shared(Bytes),
-    Own(Vec<u8>),
+    Own(BytesMut),
 }
 
 impl Part {
+    fn new(bytes: Bytes) -> Part {
+        bytes.try_into_mut().map_or_else(Part::Shared, Part::Own)
+    }
+
     fn bytes(&self) -> &[u8] {
         match self {
             Part::Shared(bytes) => bytes,
             Part::Own(bytes) => bytes,
         }
     }
+
+    fn freeze(self) -> Bytes {
+        match self {
+            Part::Shared(bytes) => bytes,
+            Part::Own(bytes) => bytes.freeze(),
+        }
+    }
 }
 
 /// The element-wise sum of arrays of a type over the whole tree. Sums of f16 and bf16 are computed in f32 and rounded once.
+/// Memory of parts that nobody else has takes the sum, or is appended to `used`.
 ///
 /// # Errors
 /// The parts do not make up the tree, or differ in length.
-pub fn sum(leaves: u32, parts: Vec<(Range<u32>, Bytes)>, dtype: DType) -> Result<Bytes, KvError> {
+pub fn sum(
+    leaves: u32,
+    parts: Vec<(Range<u32>, Bytes)>,
+    dtype: DType,
+    used: &mut Vec<Bytes>,
+) -> Result<Bytes, KvError> {
     if let [(_, only)] = &parts[..] {
         return Ok(only.clone());
     }
     let wide = sum::accumulator(dtype);
-    let part = |(range, bytes): (Range<u32>, Bytes)| match wide == dtype {
-        true => (range, Part::Shared(bytes)),
-        false => (range, Part::Own(sum::widen(&bytes, dtype))),
-    };
-    let parts = parts.into_iter().map(part).collect();
+    let mut put_away = |part: Part| used.extend(matches!(part, Part::Own(_)).then(|| part.freeze()));
+    let parts = parts.into_iter().map(|(range, bytes)| {
+        let part = Part::new(bytes);
+        if wide == dtype {
+            return (range, part);
+        }
+        let widened = Part::new(sum::widen(part.bytes(), dtype).into());
+        put_away(part);
+        (range, widened)
+    });
+    let parts = parts.collect();
     let total = combine(leaves, parts, &mut |left, right| {
         let (mut to, other) = match (left, right) {
             (Part::Own(left), right) => (left, right),
             // Addition is commutative, so the memory of either side may take the sum.
             (left, Part::Own(right)) => (right, left),
-            (Part::Shared(left), right) => (left.to_vec(), right),
+            (Part::Shared(left), right) => (left.into(), right),
         };
         sum::add_assign(&mut to, other.bytes(), wide)?;
+        if wide == dtype {
+            put_away(other);
+        }
         Ok(Part::Own(to))
     })?;
-    Ok(match total {
-        Part::Shared(bytes) => bytes,
-        Part::Own(bytes) if wide == dtype => bytes.into(),
-        Part::Own(bytes) => sum::narrow(&bytes, dtype).into(),
+    Ok(match wide == dtype {
+        true => total.freeze(),
+        false => sum::narrow(total.bytes(), dtype).into(),
     })
 }
 
@@ -238,6 +263,6 @@ mod tests {
         let of = |value: f32| Bytes::copy_from_slice(&half::f16::from_f32(value).to_le_bytes());
         // In f16, 2048 + 1 is 2048; in f32, the ones add up to 2.
         let parts = vec![(0..1, of(2048.0)), (1..2, of(1.0)), (2..3, of(1.0))];
-        assert_eq!(sum(3, parts, DType::F16).unwrap(), of(2050.0));
+        assert_eq!(sum(3, parts, DType::F16, &mut vec![]).unwrap(), of(2050.0));
     }
 }
