@@ -358,8 +358,9 @@ fn join_job(kind: Kind, options: GroupOptions) -> Result<Group, Error> {
     #[cfg(feature = "mpi")]
     {
         let _ = kind;
-        let make =
-            || -> Result<Box<dyn Transport>, _> { Ok(Box::new(tensorc_kvstore::transport::MpiTransport::init()?)) };
+        let make = || -> Result<Box<dyn Transport>, _> {
+            Ok(Box::new(tensorc_kvstore::transport::mpi::MpiTransport::init()?))
+        };
         Ok(Group::join(make, options)?)
     }
     #[cfg(not(feature = "mpi"))]
