@@ -89,7 +89,7 @@ chmod +x "$work/rank"
 # Waits until no process of a job is left.
 gone() {
     local i
-    for i in $(seq 50); do
+    for ((i = 0; i < 50; i++)); do
         [ -n "$(processes)" ] || return 0
         sleep 0.1
     done
@@ -123,7 +123,7 @@ train() {
 # reached JOB EPOCH: waits until rank 0 has trained so many epochs.
 reached() {
     local i
-    for i in $(seq $((limit * 20))); do
+    for ((i = 0; i < limit * 20; i++)); do
         ! grep -q "^epoch $2:" "$work/$1/0.out" 2>/dev/null || return 0
         sleep 0.05
     done
@@ -132,7 +132,7 @@ reached() {
 
 # ended JOB RANK…: waits until ranks have ended, by themselves, each with one error of the library.
 ended() {
-    local rank i since=$SECONDS of="$1" pattern
+    local rank since=$SECONDS of="$1" pattern
     shift
     pattern='^error: rank [0-9]+: .*(has waited|reported by rank|calls|has left|is closed|rank [0-9]+: MPI_)'
     for rank; do
@@ -150,7 +150,7 @@ ended() {
 finished() {
     local status=0
     wait $launcher || status=$?
-    [ $status != 0 ] && [ $status != 124 ] && [ $status != 137 ] || fail "$1: the launcher ended with $status"
+    case $status in 0 | 124 | 137) fail "$1: the launcher ended with $status" ;; esac
     gone "$1"
 }
 
@@ -217,7 +217,7 @@ failures() {
     # Batches of other sizes: 23 an epoch for all ranks but the last, and 24 for that one.
     job=uneven
     mkdir "$work/$job"
-    local common=("$work/rank" "$work/$job" "$program" --kv-store dist_sync --network mlp --deadline $deadline --batch-size)
+    local common=("$work/rank" "$work/$job" "$program" --kv-store dist_sync --network mlp --deadline "$deadline" --batch-size)
     timeout -k 5 $limit "${launch[@]}" "${options[@]}" -n 2 "${common[@]}" 63 : -n 1 "${common[@]}" 60 \
         </dev/null >"$work/$job/launcher" 2>&1 &
     launcher=$!
