@@ -30,6 +30,8 @@ pub enum KvError {
     Type { key: Key, what: &'static str, expected: String, found: String },
     #[error("a store `{kind}` moves its values elsewhere, by an optimizer; it takes no function")]
     Updater { kind: Kind },
+    #[error("the optimizer's states of a store `{kind}` are with its servers, and cannot be saved or loaded")]
+    States { kind: Kind },
     #[error("the store has no optimizer; `set_optimizer` gives it one")]
     NoOptimizer,
     #[error("a store `{kind}` sends no gradients, so there is nothing to compress")]

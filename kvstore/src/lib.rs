@@ -19,7 +19,9 @@ pub mod tree;
 
 pub use compress::Compression;
 pub use error::KvError;
-pub use group::{Buffers, Call, CallKind, Done, Group, GroupError, GroupOptions, NoMemory, Ticket};
+pub use group::{
+    Answered, Buffers, Call, CallKind, Done, Group, GroupError, GroupOptions, NoMemory, Reply, Request, Ticket,
+};
 pub use key::{Key, Keys};
 pub use kind::Kind;
 pub use transport::{Transport, TransportError};

@@ -1,4 +1,5 @@
 //! Groups of threads: the contract of transports, faults, and delays that depend on a seed.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 

@@ -22,10 +22,12 @@
 //!
 //! - `entry`: what is kept for a key
 //! - `sums`, `reduce`: sums over devices, and over ranks
+//! - `serve`: values that ranks keep for each other, asynchronously
 //! - `updates`: what a push does to a value
 
 mod entry;
 mod reduce;
+mod serve;
 mod sums;
 mod updates;
 
@@ -38,6 +40,7 @@ use tensorc_runtime::Device;
 use entry::{Entries, Entry};
 use reduce::{Piece, Reduction, cut};
 pub(crate) use reduce::{Residual, residuals};
+use serve::Servers;
 use sums::sum_to;
 pub(crate) use sums::{Urgency, add_to, copy_to_all};
 use updates::Updates;
@@ -64,6 +67,7 @@ struct State {
     entries: Entries,
     updates: Updates,
     compression: Compression,
+    servers: Option<Servers>,
 }
 
 /// A key with arrays of several devices.
@@ -98,7 +102,13 @@ impl KVStore {
     /// The kind is not distributed.
     pub fn of_group(rt: &Runtime, kind: Kind, group: Group) -> Result<KVStore, Error> {
         match kind.is_distributed() {
-            true => Ok(KVStore::new(rt, kind, Some(group))),
+            true => {
+                let store = KVStore::new(rt, kind, Some(group.clone()));
+                if kind.is_async() {
+                    store.lock().servers = Some(Servers::new(rt, group)?);
+                }
+                Ok(store)
+            }
             false => Err(KvError::NotDistributed { kind }.into()),
         }
     }
@@ -145,6 +155,9 @@ impl KVStore {
         if let Some(group) = self.group() {
             adopt(group, &format!("first value of {key}"), &stored)?;
         }
+        if let Some(servers) = &mut state.servers {
+            servers.add(&self.0.rt, &key, &stored)?;
+        }
         state.entries.by_key.insert(key, Entry::new(stored));
         Ok(())
     }
@@ -169,6 +182,9 @@ impl KVStore {
         }
         match &self.0.group {
             None => list.iter().try_for_each(|(key, values)| self.push_here(state, key, values, priority)),
+            Some(_) if state.servers.is_some() => {
+                list.iter().try_for_each(|(key, values)| self.push_to_servers(state, key, values, priority))
+            }
             Some(group) => self.push_ranks(state, group, list, priority),
         }
     }
@@ -187,6 +203,12 @@ impl KVStore {
         let merged = merge(rt, &mut state.entries, key, values, priority)?;
         let stored = entry(state, key)?.stored.clone();
         state.updates.apply(key, &merged, &stored)
+    }
+
+    fn push_to_servers(&self, state: &mut State, key: &Key, values: &[&NDArray], priority: i32) -> Result<(), Error> {
+        let merged = merge(&self.0.rt, &mut state.entries, key, values, priority)?;
+        let Some(servers) = &state.servers else { return Ok(()) };
+        servers.push(&self.0.rt, key, &merged, state.compression, Urgency::ahead(priority))
     }
 
     /// Sums keys over ranks, together, and then updates each.
@@ -233,6 +255,9 @@ impl KVStore {
         for (key, to) in list {
             check(state, key, to, "pull")?;
             let stored = entry(state, key)?.stored.clone();
+            if let Some(servers) = &state.servers {
+                servers.pull(&self.0.rt, key, &stored, Urgency::ahead(priority))?;
+            }
             copy_to_all(&self.0.rt, &stored, to, Urgency::usual(priority))?;
         }
         Ok(())
@@ -276,6 +301,9 @@ impl KVStore {
             Some(group) => of_first(group, &optimizer)?,
         };
         let mut state = self.lock();
+        if let Some(servers) = &state.servers {
+            servers.set_optimizer(optimizer.clone())?;
+        }
         state.updates = Updates::optimizer(optimizer);
         Ok(())
     }
@@ -331,11 +359,13 @@ impl KVStore {
         left.and(pending)
     }
 
-    /// Saves the optimizer's states, of all ranks that have some.
+    /// Saves the optimizer's states, which every rank of a synchronous store has.
     ///
     /// # Errors
-    /// There is no optimizer, what computed a state failed, or the file cannot be written.
+    /// There is no optimizer, what computed a state failed, or the file cannot be written. The states of an asynchronous
+    /// store are with its servers.
     pub fn save_optimizer_states(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        self.refuse_async()?;
         let mut state = self.lock();
         state.updates.updater()?.save(&self.0.rt, path)
     }
@@ -343,13 +373,23 @@ impl KVStore {
     /// Takes up the optimizer's states of a file, for all keys.
     ///
     /// # Errors
-    /// There is no optimizer, or the file does not fit it.
+    /// There is no optimizer, or the file does not fit it; as [`KVStore::save_optimizer_states`].
     pub fn load_optimizer_states(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        self.refuse_async()?;
         let State { entries, updates, .. } = &mut *self.lock();
         let named: Vec<(String, &NDArray)> =
             entries.by_key.iter().map(|(key, entry)| (key.to_string(), &entry.stored)).collect();
         let named = named.iter().map(|(name, array)| (name.as_str(), *array));
         updates.updater()?.load(&self.0.rt, Device::default(), path, named)
+    }
+}
+
+impl KVStore {
+    fn refuse_async(&self) -> Result<(), Error> {
+        match self.0.kind.is_async() {
+            true => Err(KvError::States { kind: self.0.kind }.into()),
+            false => Ok(()),
+        }
     }
 }
 

@@ -86,12 +86,11 @@ impl Reduction<'_> {
         let (packed, landed) = (token(rt)?, token(rt)?);
         let ticket = group.reserve(wire.call(key, elements, leaves), urgency.priority);
         let (engine, failed) = (rt.engine().clone(), packed.clone());
-        let ticket = ticket.or_because(Box::new(move || match engine.error(failed.chunk().var()) {
-            Some(error) => error.to_string(),
-            None => "its arrays were not computed".into(),
-        }));
+        let why = move || engine.error(failed.chunk().var()).map(|error| error.to_string());
+        let ticket =
+            ticket.or_because(Box::new(move || why().unwrap_or_else(|| "its arrays were not computed".into())));
         let landing = Arc::new(Landing::default());
-        let (arrives, attaches, taken) = (landing.clone(), landing.clone(), landing);
+        let (arrives, attached, taken) = (landing.clone(), landing.clone(), landing);
         let request = |name, inputs, outputs| array::Launch {
             name,
             device: packed.device(),
@@ -112,9 +111,7 @@ impl Reduction<'_> {
             ticket.start(parts, Box::new(move |result| arrives.arrive(result)));
             Ok(())
         })?;
-        let (reads, writes) = ([packed.chunk().var()], [landed.chunk().var()]);
-        let wait = Op { reads: &reads, writes: &writes, property: urgency.property, ..Op::new(&SUM) };
-        rt.engine().push_async(wait, move |_, completion| attaches.attach(completion))?;
+        await_landing(rt, &SUM, &packed, &landed, attached, urgency)?;
         let unpack = request(&UNPACK, vec![Source::View(landed.clone())], targets);
         array::launch(rt.space(), unpack, move |_, outputs| decodes.unpack(&taken.take()?, outputs, &lengths))?;
         pieces.iter().for_each(|piece| piece.to.chunk().touch());
@@ -126,8 +123,41 @@ static PACK: Name = Name::from_static("kvstore_pack");
 static SUM: Name = Name::from_static("kvstore_sum_ranks");
 static UNPACK: Name = Name::from_static("kvstore_unpack");
 
+/// Pushes an operation that ends with an outcome, after what writes `from` and before what reads `to`.
+///
+/// # Errors
+/// The engine does not run.
+pub fn await_landing(
+    rt: &Runtime,
+    name: &Name,
+    from: &View,
+    to: &View,
+    landing: Arc<Landing>,
+    urgency: Urgency,
+) -> Result<(), Error> {
+    let (reads, writes) = ([from.chunk().var()], [to.chunk().var()]);
+    let op = Op { reads: &reads, writes: &writes, property: urgency.property, ..Op::new(name) };
+    Ok(rt.engine().push_async(op, move |_, completion| landing.attach(completion))?)
+}
+
+/// The bytes of so many values of a type that were encoded.
+///
+/// # Errors
+/// The codes are not those of so many values.
+pub fn decode(compression: Compression, codes: Bytes, count: usize) -> Result<Bytes, Error> {
+    if compression == Compression::None {
+        return Ok(codes);
+    }
+    let mut values = vec![0.0f32; count];
+    compression.decode_into(&codes, &mut values)?;
+    Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into())
+}
+
 /// An array that only orders operations.
-fn token(rt: &Runtime) -> Result<View, Error> {
+///
+/// # Errors
+/// There is no memory.
+pub fn token(rt: &Runtime) -> Result<View, Error> {
     Ok(rt.empty(tensorc_runtime::Device::default(), DType::U8, &[1])?.view().clone())
 }
 
@@ -232,17 +262,21 @@ fn floats<'t>(output: &'t mut TensorMut<'_>) -> Result<&'t mut [f32], Failure> {
 }
 
 /// Consecutive bytes in several pieces.
-struct Stream<'b> {
+pub struct Stream<'b> {
     pieces: std::slice::Iter<'b, Bytes>,
     rest: &'b [u8],
 }
 
 impl<'b> Stream<'b> {
-    fn new(pieces: &'b [Bytes]) -> Stream<'b> {
+    pub fn new(pieces: &'b [Bytes]) -> Stream<'b> {
         Stream { pieces: pieces.iter(), rest: &[] }
     }
 
-    fn copy_to(&mut self, mut out: &mut [u8]) -> Result<(), Failure> {
+    /// Fills memory with the next bytes.
+    ///
+    /// # Errors
+    /// There are too few.
+    pub fn copy_to(&mut self, mut out: &mut [u8]) -> Result<(), Failure> {
         while !out.is_empty() {
             if self.rest.is_empty() {
                 self.rest = self.pieces.next().ok_or("a sum of another length")?;
@@ -258,7 +292,7 @@ impl<'b> Stream<'b> {
 
 /// Where the outcome of a collective meets the operation that ends with it.
 #[derive(Default)]
-struct Landing(Mutex<Landed>);
+pub struct Landing(Mutex<Landed>);
 
 #[derive(Default)]
 struct Landed {
@@ -271,13 +305,15 @@ impl Landing {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn arrive(&self, outcome: Result<Vec<Bytes>, GroupError>) {
+    /// The outcome is there; only the first one counts.
+    pub fn arrive(&self, outcome: Result<Vec<Bytes>, GroupError>) {
         let mut landed = self.lock();
-        landed.outcome = Some(outcome);
+        landed.outcome.get_or_insert(outcome);
         Landing::meet(landed);
     }
 
-    fn attach(&self, completion: Completion) {
+    /// The operation waits for it from now on.
+    pub fn attach(&self, completion: Completion) {
         let mut landed = self.lock();
         landed.completion = Some(completion);
         Landing::meet(landed);
@@ -295,7 +331,11 @@ impl Landing {
         }
     }
 
-    fn take(&self) -> Result<Vec<Bytes>, Failure> {
+    /// What came.
+    ///
+    /// # Errors
+    /// That of the outcome.
+    pub fn take(&self) -> Result<Vec<Bytes>, Failure> {
         match self.lock().outcome.take() {
             Some(outcome) => Ok(outcome?),
             None => Err("the sum of the ranks has not come".into()),

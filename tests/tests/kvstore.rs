@@ -2,6 +2,7 @@
 
 mod local;
 mod modules;
+mod ranks;
 
 use tensorc::Compiler;
 use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};

@@ -8,6 +8,8 @@
 pub mod mpi;
 pub mod threads;
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 
 /// What messages are told apart by, besides their sender; at most [`MAX_TAG`].
@@ -91,6 +93,9 @@ pub trait Transport: Send {
     /// waited for; otherwise messages under way are given up and no other rank is waited for.
     fn close(&mut self, orderly: bool);
 }
+
+/// Receives of one sender and tag, and their memory, in order.
+type Receives = VecDeque<(ReceiveId, Vec<u8>)>;
 
 /// Checks the other end of a message.
 fn check(rank: usize, size: usize, tag: Tag) -> Result<(), TransportError> {

@@ -1,10 +1,11 @@
 //! Messages between the processes of an MPI job.
 //!
-//! Every message is a nonblocking send or receive of the library, and one `MPI_Testsome` over all of them makes progress.
-//! The memory of a pending request belongs to the transport and is leaked when the request is given up, because the
-//! library may still use it.
+//! Receives are matched with messages here, not by the library: `MPI_Improbe` tells the length of a message, and the library
+//! is given memory only for one that fits. Open MPI 4.1 writes a long message past the end of memory that is too short
+//! before it reports `MPI_ERR_TRUNCATE`. The memory of a pending request belongs to the transport and is leaked when the
+//! request is given up, because the library may still use it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_char, c_int};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr;
@@ -14,7 +15,7 @@ use std::thread::{self, ThreadId};
 use bytes::Bytes;
 use mpi::ffi;
 
-use super::{ReceiveId, Received, Tag, Transport, TransportError, check};
+use super::{ReceiveId, Received, Receives, Tag, Transport, TransportError, check};
 
 /// Whether this process has initialised MPI here.
 static INITIALISED: AtomicBool = AtomicBool::new(false);
@@ -25,7 +26,9 @@ const LONGEST: usize = c_int::MAX as usize;
 /// Codes that bindings give as unsigned numbers.
 const SUCCESS: c_int = ffi::MPI_SUCCESS as c_int;
 const IN_STATUS: c_int = ffi::MPI_ERR_IN_STATUS as c_int;
-const TRUNCATE: c_int = ffi::MPI_ERR_TRUNCATE as c_int;
+
+/// Messages that one poll takes notice of.
+const NOTICED: usize = 256;
 
 /// The processes that a launcher (`mpirun`) started, or this process alone without one.
 ///
@@ -37,6 +40,9 @@ pub struct MpiTransport {
     size: usize,
     /// The only thread that may use the library, where not every thread may.
     bound: Option<ThreadId>,
+    /// Receives without a message, and messages without a receive; in order, by sender and tag.
+    receives: BTreeMap<(usize, Tag), Receives>,
+    arrived: BTreeMap<(usize, Tag), VecDeque<Arrived>>,
     /// Requests that have not ended, and what belongs to each.
     requests: Vec<ffi::MPI_Request>,
     pending: Vec<Pending>,
@@ -50,6 +56,12 @@ pub struct MpiTransport {
     open: bool,
 }
 
+/// A message whose memory is to be given.
+struct Arrived {
+    message: ffi::MPI_Message,
+    length: usize,
+}
+
 // SAFETY: handles of MPI have no affinity to a thread. The library is initialised for calls by one thread at a time
 // (`&mut self` sees to that), or else `bound` refuses calls of other threads.
 unsafe impl Send for MpiTransport {}
@@ -57,16 +69,10 @@ unsafe impl Send for MpiTransport {}
 /// Memory that the library reads or writes until a request has ended. It does not move with this value, and is leaked
 /// unless the request ended.
 enum Pending {
-    /// Only keeps the message.
-    Send {
-        _bytes: ManuallyDrop<Bytes>,
-    },
-    Receive {
-        id: ReceiveId,
-        from: usize,
-        tag: Tag,
-        into: ManuallyDrop<Vec<u8>>,
-    },
+    Send(ManuallyDrop<Bytes>),
+    Receive(ReceiveId, ManuallyDrop<Vec<u8>>),
+    /// A message that was too long for its receive.
+    Discard(ManuallyDrop<Vec<u8>>),
 }
 
 impl MpiTransport {
@@ -108,6 +114,8 @@ impl MpiTransport {
             rank,
             size,
             bound,
+            receives: BTreeMap::new(),
+            arrived: BTreeMap::new(),
             requests: vec![],
             pending: vec![],
             indices: vec![],
@@ -137,18 +145,91 @@ impl MpiTransport {
         self.statuses.push(MaybeUninit::zeroed());
     }
 
+    /// Makes progress, and takes notice of messages that have come.
+    fn probe(&mut self) -> Result<(), TransportError> {
+        for _ in 0..NOTICED {
+            let mut found = 0;
+            let mut status = MaybeUninit::<ffi::MPI_Status>::zeroed();
+            // SAFETY: the communicator is open, and the three results have room.
+            let message = unsafe {
+                let mut message = ffi::RSMPI_MESSAGE_NULL;
+                let (from, tag) = (ffi::RSMPI_ANY_SOURCE, ffi::RSMPI_ANY_TAG);
+                let code = ffi::MPI_Improbe(from, tag, self.comm, &mut found, &mut message, status.as_mut_ptr());
+                checked("MPI_Improbe", code)?;
+                message
+            };
+            if found == 0 {
+                break;
+            }
+            // SAFETY: the library has written the status of the message that it found; zeros are a valid one, too.
+            let status = unsafe { status.assume_init() };
+            let stream = (status.MPI_SOURCE as usize, status.MPI_TAG as Tag);
+            let arrived = Arrived { message, length: length(&status)? };
+            self.arrived.entry(stream).or_default().push_back(arrived);
+            self.unite(stream)?;
+        }
+        Ok(())
+    }
+
+    /// Begins the receives of a stream that have a message.
+    fn unite(&mut self, stream: (usize, Tag)) -> Result<(), TransportError> {
+        let (Some(receives), Some(arrived)) = (self.receives.get_mut(&stream), self.arrived.get_mut(&stream)) else {
+            return Ok(());
+        };
+        let count = receives.len().min(arrived.len());
+        let united: Vec<_> = receives.drain(..count).zip(arrived.drain(..count)).collect();
+        if receives.is_empty() {
+            self.receives.remove(&stream);
+        }
+        if arrived.is_empty() {
+            self.arrived.remove(&stream);
+        }
+        for ((id, mut into), Arrived { message, length }) in united {
+            if length <= into.len() {
+                into.truncate(length);
+                self.begin_receive(message, into, |into| Pending::Receive(id, into))?;
+                continue;
+            }
+            let (from, tag) = stream;
+            self.errors.push_back(TransportError::Truncated { from, tag, expected: into.len() });
+            // The send ends only when its message is received; where there is no memory for that, it does not.
+            let mut scratch = vec![];
+            if scratch.try_reserve_exact(length).is_ok() {
+                scratch.extend(std::iter::repeat_n(0, length));
+                self.begin_receive(message, scratch, Pending::Discard)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a message its memory, which has its length.
+    fn begin_receive(
+        &mut self,
+        mut message: ffi::MPI_Message,
+        into: Vec<u8>,
+        pending: impl FnOnce(ManuallyDrop<Vec<u8>>) -> Pending,
+    ) -> Result<(), TransportError> {
+        let length = counted(into.len())?;
+        let mut into = ManuallyDrop::new(into);
+        // SAFETY: the message was not received before. `pending` keeps the memory, of `length` bytes, and nothing else uses
+        // it until the request has ended.
+        let request = unsafe {
+            let mut request = ffi::RSMPI_REQUEST_NULL;
+            let to = into.as_mut_ptr().cast();
+            let code = ffi::MPI_Imrecv(to, length, ffi::RSMPI_UINT8_T, &mut message, &mut request);
+            checked("MPI_Imrecv", code)?;
+            request
+        };
+        self.add(request, pending(into));
+        Ok(())
+    }
+
     /// Makes progress, and returns how many requests have ended and whether their statuses hold errors.
     fn test(&mut self) -> Result<(usize, bool), TransportError> {
-        let mut ended = 0;
         if self.requests.is_empty() {
-            // Sends that have ended may still wait inside of the library, which works only while it is called.
-            // SAFETY: the communicator is open.
-            let code = unsafe {
-                let status = ffi::RSMPI_STATUS_IGNORE;
-                ffi::MPI_Iprobe(ffi::RSMPI_ANY_SOURCE, ffi::RSMPI_ANY_TAG, self.comm, &mut ended, status)
-            };
-            return checked("MPI_Iprobe", code).map(|()| (0, false));
+            return Ok((0, false));
         }
+        let mut ended = 0;
         // SAFETY: the three arrays are of the length given, and each request is active.
         let code = unsafe {
             ffi::MPI_Testsome(
@@ -165,51 +246,27 @@ impl MpiTransport {
         Ok((usize::try_from(ended).unwrap_or(0), code != SUCCESS))
     }
 
-    /// What an ended request gives.
-    fn end(&mut self, pending: Pending, status: &ffi::MPI_Status, code: c_int) -> Option<Received> {
-        let result = checked("MPI_Testsome", code);
-        match pending {
-            Pending::Send { _bytes: bytes } => {
-                self.unsent -= 1;
-                match result {
-                    Ok(()) => drop(ManuallyDrop::into_inner(bytes)),
-                    Err(error) => self.errors.push_back(error),
-                }
-                None
+    /// What an ended request gives. The memory of one that failed stays leaked.
+    fn end(&mut self, pending: Pending, result: Result<(), TransportError>) -> Option<Received> {
+        self.unsent -= usize::from(matches!(pending, Pending::Send(_)));
+        match (result, pending) {
+            (Err(error), _) => self.errors.push_back(error),
+            (Ok(()), Pending::Receive(id, into)) => {
+                return Some(Received { id, bytes: ManuallyDrop::into_inner(into) });
             }
-            Pending::Receive { from, tag, into, .. } if class(code) == TRUNCATE => {
-                let expected = ManuallyDrop::into_inner(into).len();
-                self.errors.push_back(TransportError::Truncated { from, tag, expected });
-                None
-            }
-            Pending::Receive { id, into, .. } => match result.and_then(|()| count(status)) {
-                Ok(length) => {
-                    let mut bytes = ManuallyDrop::into_inner(into);
-                    bytes.truncate(length);
-                    Some(Received { id, bytes })
-                }
-                Err(error) => {
-                    self.errors.push_back(error);
-                    None
-                }
-            },
+            (Ok(()), Pending::Send(bytes)) => drop(ManuallyDrop::into_inner(bytes)),
+            (Ok(()), Pending::Discard(scratch)) => drop(ManuallyDrop::into_inner(scratch)),
         }
+        None
     }
 
-    /// Ends all requests: waits for sends, cancels receives.
+    /// Waits until all requests have ended.
     fn complete(&mut self) -> Result<(), TransportError> {
-        for (request, pending) in self.requests.iter_mut().zip(self.pending.drain(..)) {
-            // SAFETY: the request is active; after the wait the library does not use its memory.
-            unsafe {
-                if let Pending::Receive { .. } = pending {
-                    checked("MPI_Cancel", ffi::MPI_Cancel(request))?;
-                }
-                checked("MPI_Wait", ffi::MPI_Wait(request, ffi::RSMPI_STATUS_IGNORE))?;
-            }
-            match pending {
-                Pending::Send { _bytes: bytes } => drop(ManuallyDrop::into_inner(bytes)),
-                Pending::Receive { into, .. } => drop(ManuallyDrop::into_inner(into)),
-            }
+        let mut requests = std::mem::take(&mut self.requests);
+        for (request, pending) in requests.iter_mut().zip(std::mem::take(&mut self.pending)) {
+            // SAFETY: the request is active.
+            checked("MPI_Wait", unsafe { ffi::MPI_Wait(request, ffi::RSMPI_STATUS_IGNORE) })?;
+            self.end(pending, Ok(()));
         }
         Ok(())
     }
@@ -239,32 +296,25 @@ impl Transport for MpiTransport {
             request
         };
         self.unsent += 1;
-        self.add(request, Pending::Send { _bytes: bytes });
+        self.add(request, Pending::Send(bytes));
         Ok(())
     }
 
     fn receive(&mut self, from: usize, tag: Tag, into: Vec<u8>) -> Result<ReceiveId, TransportError> {
-        self.ready("MPI_Irecv")?;
+        self.ready("MPI_Imrecv")?;
         check(from, self.size, tag)?;
-        let length = counted(into.len())?;
-        let mut into = ManuallyDrop::new(into);
-        // SAFETY: `pending` keeps the memory, of `length` bytes, and nothing else uses it until the request has ended.
-        let request = unsafe {
-            let mut request = ffi::RSMPI_REQUEST_NULL;
-            let (to, rank, tag) = (into.as_mut_ptr().cast(), from as c_int, c_int::from(tag));
-            let code = ffi::MPI_Irecv(to, length, ffi::RSMPI_UINT8_T, rank, tag, self.comm, &mut request);
-            checked("MPI_Irecv", code)?;
-            request
-        };
+        counted(into.len())?;
         let id = ReceiveId(self.next);
         self.next += 1;
-        self.add(request, Pending::Receive { id, from, tag, into });
+        self.receives.entry((from, tag)).or_default().push_back((id, into));
+        self.unite((from, tag))?;
         Ok(id)
     }
 
     fn poll(&mut self, received: &mut Vec<Received>) -> Result<(), TransportError> {
         self.ready("MPI_Testsome")?;
         let before = received.len();
+        self.probe()?;
         let (count, failed) = self.test()?;
         // From the last index on, so that what is swapped into a free place is not one that has ended.
         let mut ended: Vec<(usize, usize)> = (0..count).map(|at| (self.indices[at] as usize, at)).collect();
@@ -274,7 +324,8 @@ impl Transport for MpiTransport {
             let status = unsafe { self.statuses[at].assume_init() };
             self.requests.swap_remove(index);
             let pending = self.pending.swap_remove(index);
-            received.extend(self.end(pending, &status, if failed { status.MPI_ERROR } else { SUCCESS }));
+            let result = checked("MPI_Testsome", if failed { status.MPI_ERROR } else { SUCCESS });
+            received.extend(self.end(pending, result));
         }
         self.indices.truncate(self.requests.len());
         self.statuses.truncate(self.requests.len());
@@ -291,7 +342,7 @@ impl Transport for MpiTransport {
     fn close(&mut self, orderly: bool) {
         let usable = self.ready("MPI_Finalize").is_ok();
         self.open = false;
-        self.unsent = 0;
+        self.receives.clear();
         if !orderly || !usable {
             return;
         }
@@ -355,10 +406,10 @@ fn counted(bytes: usize) -> Result<c_int, TransportError> {
     c_int::try_from(bytes).map_err(|_| TransportError::TooLong { bytes, limit: LONGEST })
 }
 
-/// Bytes of a message that was received.
-fn count(status: &ffi::MPI_Status) -> Result<usize, TransportError> {
+/// Bytes of a message that was found.
+fn length(status: &ffi::MPI_Status) -> Result<usize, TransportError> {
     let mut count = 0;
-    // SAFETY: the status is one that the library wrote for a receive.
+    // SAFETY: the status is one that the library wrote for a message.
     let code = unsafe { ffi::MPI_Get_count(status, ffi::RSMPI_UINT8_T, &mut count) };
     checked("MPI_Get_count", code)?;
     usize::try_from(count).map_err(|_| TransportError::Library {

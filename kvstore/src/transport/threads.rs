@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::{ReceiveId, Received, Tag, Transport, TransportError, check};
+use super::{ReceiveId, Received, Receives, Tag, Transport, TransportError, check};
 
 /// Delays of a group with a seed are below this many polls.
 const DELAYS: u64 = 8;
@@ -38,9 +38,6 @@ fn make(size: usize, seed: Option<u64>) -> Vec<ThreadTransport> {
     };
     (0..size).map(transport).collect()
 }
-
-/// Receives of one sender and tag, and their memory.
-type Receives = VecDeque<(ReceiveId, Vec<u8>)>;
 
 /// A member of a group of threads; see [`group`]. Dropping it closes it.
 pub struct ThreadTransport {

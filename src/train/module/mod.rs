@@ -189,8 +189,11 @@ impl Module {
             attrs.iter().map(move |(key, value)| (name.as_str(), key.as_str(), value.as_str()))
         });
         optimizer.read_multipliers(all)?;
-        let ranks = self.parallel.as_ref().map_or(1, |parallel| parallel.ranks());
+        let ranks = self.parallel.as_ref().map_or(1, |parallel| parallel.summed_ranks());
         optimizer.rescale_grad.get_or_insert(1.0 / (self.batch_size() * ranks as u64) as f64);
+        if let Some(store) = self.kvstore().filter(|store| store.kind().is_async()) {
+            store.set_optimizer(optimizer.clone())?;
+        }
         *self.lock_updater() = Some(Updater::new(optimizer));
         self.fused = None;
         Ok(())

@@ -64,10 +64,25 @@ impl Parallel {
         self.store.as_ref().map_or(0, KVStore::rank)
     }
 
-    /// The position of this process's first micro-batch, and the number of all.
+    /// The store that moves the parameters by itself, if it does.
+    fn servers(&self) -> Option<&KVStore> {
+        self.store.as_ref().filter(|store| store.kind().is_async())
+    }
+
+    /// Processes whose gradients are summed.
+    pub fn summed_ranks(&self) -> usize {
+        if self.servers().is_some() { 1 } else { self.ranks() }
+    }
+
+    /// The position of this process's first micro-batch among those that are summed, and their number.
     fn place(&self) -> (u32, u32) {
-        let leaves = self.leaves();
-        ((self.rank() * leaves) as u32, (self.ranks() * leaves) as u32)
+        let (leaves, ranks) = (self.leaves(), self.summed_ranks());
+        ((self.rank() % ranks * leaves) as u32, (ranks * leaves) as u32)
+    }
+
+    /// Micro-batches of the processes before this one, and of those after it.
+    fn around(&self) -> (usize, usize) {
+        (self.rank() * self.leaves(), (self.ranks() - 1 - self.rank()) * self.leaves())
     }
 }
 
@@ -145,8 +160,8 @@ impl Module {
     /// A step: every micro-batch of this process, the sums over all, and the update.
     pub(super) fn step_parallel(&mut self, staged: &[Vec<super::step::Staged>]) -> Result<(), Error> {
         let mut sums = self.begin_sums()?;
-        let (first, total) = self.shared()?.place();
-        self.executor.pass_over_keys(first as usize);
+        let (before, after) = self.shared()?.around();
+        self.executor.pass_over_keys(before);
         for (leaf, inputs) in staged.iter().enumerate() {
             self.take(leaf, inputs)?;
             self.executor_of_mut(leaf).forward(true)?;
@@ -154,7 +169,7 @@ impl Module {
             self.collect_outputs(leaf)?;
             self.add_leaf(&mut sums, leaf)?;
         }
-        self.executor.pass_over_keys(total as usize - first as usize - staged.len());
+        self.executor.pass_over_keys(after);
         self.finish_sums(sums)?;
         self.update()
     }
@@ -243,8 +258,8 @@ impl Module {
         let parts: Vec<Holder> = sums.accumulator.into_parts().into_iter().map(|(_, holder)| holder).collect();
         let (_, total) = self.shared()?.place();
         let states = self.executor.auxiliaries().len();
-        let group = self.parallel.as_ref().and_then(|parallel| parallel.store.as_ref()?.group().cloned());
-        match group {
+        let store = self.kvstore().filter(|store| !store.kind().is_async());
+        match store.and_then(KVStore::group).cloned() {
             Some(group) => self.sum_over_ranks(&group, &parts)?,
             None => {
                 for part in &parts {
@@ -308,7 +323,22 @@ impl Module {
                 kvstore::adopt(group, name, array)?;
             }
         }
+        if let Some(servers) = parallel.servers() {
+            self.learned().try_for_each(|(name, array)| servers.init(name, array))?;
+        }
         self.pass_on()
+    }
+
+    /// Sends gradients to the servers of an asynchronous store, and takes what the parameters are there by then; whether
+    /// there is such a store.
+    pub(super) fn update_there(&self) -> Result<bool, Error> {
+        let Some(servers) = self.parallel.as_ref().and_then(|parallel| parallel.servers()) else { return Ok(false) };
+        for (at, (name, array)) in self.learned().enumerate() {
+            servers.push(name, &[self.executor.gradient(name)?], -(at as i32))?;
+            servers.pull(name, &[array], -(at as i32))?;
+        }
+        self.pass_on()?;
+        Ok(true)
     }
 
     /// Copies parameters and auxiliary states of the first device to the others.

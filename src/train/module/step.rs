@@ -120,6 +120,9 @@ impl Module {
     /// # Errors
     /// There is no optimizer, or it does not fit a parameter.
     pub fn update(&mut self) -> Result<(), Error> {
+        if self.update_there()? {
+            return Ok(());
+        }
         let mut updater = self.lock_updater();
         let updater = updater.as_mut().ok_or_else(no_optimizer)?;
         let gradients = self.executor.gradients().filter(|(name, _)| !self.is_input(name));
