@@ -51,12 +51,12 @@ struct Args {
     /// Parts in which a batch of all processes is computed [default: one for each device]
     #[arg(long)]
     micro_batches: Option<usize>,
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 8)]
     epochs: u32,
     /// Examples in a step of all processes
     #[arg(long, default_value_t = 64)]
     batch_size: usize,
-    #[arg(long, default_value_t = 0.05)]
+    #[arg(long, default_value_t = 0.03)]
     rate: f64,
     /// Seconds that a process waits for the others
     #[arg(long, default_value_t = 30.0)]
@@ -70,9 +70,9 @@ struct Args {
     /// Writes what rank 0 does and when, for a viewer of traces
     #[arg(long)]
     trace: Option<PathBuf>,
-    /// Share of the held-out digits that must be read in the end
-    #[arg(long, default_value_t = 0.93)]
-    enough: f64,
+    /// Share of the held-out digits that must be read in the end [default: 0.93, of mlp 0.88]
+    #[arg(long)]
+    enough: Option<f64>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -88,6 +88,14 @@ impl Network {
             Network::Mlp => perceptron(),
             Network::Lenet => lenet(),
             Network::Resnet => resnet(),
+        }
+    }
+
+    /// Share of the held-out digits, which are of other writers, that it reads after the epochs of a usual run.
+    fn enough(self) -> f64 {
+        match self {
+            Network::Mlp => 0.88,
+            Network::Lenet | Network::Resnet => 0.93,
         }
     }
 }
@@ -160,8 +168,9 @@ fn train(args: &Args, rt: &Runtime, store: &KVStore, profiler: Option<Profiler>)
     let digest = digest(&module.params()?);
     compare(store, &format!("{accuracy:.4} of the held-out digits right, parameters {digest:016x}"))?;
     store.close()?;
-    match accuracy < args.enough {
-        true => Err(format!("the network reads {accuracy:.4} of the held-out digits, not {}", args.enough).into()),
+    let enough = args.enough.unwrap_or_else(|| args.network.enough());
+    match accuracy < enough {
+        true => Err(format!("the network reads {accuracy:.4} of the held-out digits, not {enough}").into()),
         false => Ok(()),
     }
 }
@@ -238,9 +247,9 @@ fn compare(store: &KVStore, result: &str) -> Result<(), Failure> {
 
 /// Convolutions in three stages of two residual blocks, with batch normalisation.
 fn resnet() -> Result<Symbol, SymbolError> {
-    let mut x = normalised(&Symbol::variable("data"), "stem", 16, 3, 1)?;
+    let mut x = normalised(&Symbol::variable("data"), "stem", 8, 3, 1)?;
     x = op("Activation").input(&x).param("act_type", "relu").build()?;
-    for (stage, filters) in [16, 32, 64].into_iter().enumerate() {
+    for (stage, filters) in [8, 16, 32].into_iter().enumerate() {
         for block in 0..2 {
             let name = format!("stage{}_block{}", stage + 1, block + 1);
             let narrows = stage > 0 && block == 0;

@@ -247,7 +247,7 @@ restarts() {
     reached interrupted 2
     signal 3 KILL
     finished interrupted
-    train restarted-2 2 --kv-store dist_sync --micro-batches 4 --checkpoint "$prefix" --resume 2 --epochs 4
+    train restarted-2 2 --kv-store dist_sync --micro-batches 4 --checkpoint "$prefix" --resume 2 --epochs 4 --enough 0
     train restarted-1 1 --kv-store dist_sync --micro-batches 4 --checkpoint "$prefix" --resume 4
     equal "4 ranks, killed, then 2, then 1" "$expected"
 }
