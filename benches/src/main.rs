@@ -14,6 +14,7 @@ mod load;
 mod loading;
 mod memory;
 mod ndarray;
+mod ranks;
 mod summary;
 mod tiny_mlp;
 mod train;
@@ -57,6 +58,8 @@ enum Verb {
     /// Memory planned for inference and training.
     Memory(memory::Arguments),
     Nets(list_nets::Arguments),
+    /// Training steps over the processes of an MPI job.
+    Ranks(ranks::Arguments),
     /// Latency of a perceptron of about a thousand parameters through the Rust API.
     TinyMlp,
 }
@@ -89,6 +92,7 @@ fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
         Verb::Loading(arguments) => loading::run(&arguments)?,
         Verb::Memory(arguments) => memory::run(&arguments)?,
         Verb::Nets(arguments) => list_nets::run(&arguments)?,
+        Verb::Ranks(arguments) => ranks::run(&arguments)?,
         Verb::TinyMlp => tiny_mlp::run()?,
     }
     Ok(())

@@ -28,35 +28,44 @@ const LIMIT: Duration = Duration::from_secs(120);
 static ONE_JOB: Mutex<()> = Mutex::new(());
 
 /// How to start processes with the library of this program.
+#[derive(Clone, Copy)]
 struct Launcher {
     program: &'static str,
     options: &'static [&'static str],
-    /// Options with which the others go on when a rank ends early.
-    surviving: &'static [&'static str],
+    /// How the others go on when a rank ends early: options, and a program that starts each rank.
+    surviving: (&'static [&'static str], &'static [&'static str]),
 }
 
-const OPEN_MPI: (&[&str], &[&str]) = (
-    &["--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "--mca", "oob_tcp_if_include", "lo"],
-    &["--enable-recovery"],
-);
-const MPICH: (&[&str], &[&str]) = (&[], &["-disable-auto-cleanup"]);
+const OPEN_MPI: Launcher = Launcher {
+    program: "mpirun.openmpi",
+    options: &["--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "--mca", "oob_tcp_if_include", "lo"],
+    surviving: (&["--enable-recovery"], &[]),
+};
+
+/// The launcher kills every process that it started when one of them is killed, and sends `SIGUSR1` to their groups.
+const MPICH: Launcher = Launcher {
+    program: "mpirun.mpich",
+    options: &[],
+    surviving: (&["-disable-auto-cleanup"], &["setsid", "-w", "sh", "-c", "\"$@\"; exit 0", "rank"]),
+};
 
 /// A launcher that fits the library, if the machine has one.
 fn launcher() -> Option<Launcher> {
     let library = library_version().unwrap();
-    let (programs, banner, (options, surviving)) = if library.contains("Open MPI") {
-        (["mpirun.openmpi", "mpirun", "mpiexec"], ["Open MPI", "OpenRTE"], OPEN_MPI)
+    let (known, banner) = if library.contains("Open MPI") {
+        (OPEN_MPI, ["Open MPI", "OpenRTE"])
     } else if library.contains("MPICH") {
-        (["mpirun.mpich", "mpirun", "mpiexec"], ["HYDRA", "MPICH"], MPICH)
+        (MPICH, ["HYDRA", "MPICH"])
     } else {
         eprintln!("skipped: no launcher is known for {library}");
         return None;
     };
+    let programs = [known.program, "mpirun", "mpiexec"];
     let fits = |program: &&str| {
         let output = Command::new(program).arg("--version").output();
         output.is_ok_and(|o| banner.iter().any(|b| String::from_utf8_lossy(&o.stdout).contains(b)))
     };
-    let found = programs.into_iter().find(fits).map(|program| Launcher { program, options, surviving });
+    let found = programs.into_iter().find(fits).map(|program| Launcher { program, ..known });
     if found.is_none() {
         eprintln!("skipped: no launcher for {library}");
     }
@@ -73,7 +82,7 @@ struct Job {
 
 impl Launcher {
     /// Runs a check with so many ranks.
-    fn run(&self, check: &str, ranks: usize, options: &[&str]) -> Job {
+    fn run(&self, check: &str, ranks: usize, (options, starter): (&[&str], &[&str])) -> Job {
         let _one = ONE_JOB.lock().unwrap_or_else(PoisonError::into_inner);
         let folder =
             PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("mpi-{check}-{ranks}-{}", std::process::id()));
@@ -83,6 +92,7 @@ impl Launcher {
             .args(self.options)
             .args(options)
             .args(["-n", &ranks.to_string()])
+            .args(starter)
             .arg(env::current_exe().unwrap())
             .args(["--exact", "rank_of_a_job", "--ignored", "--nocapture"])
             .envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"), (CHECK, check)])
@@ -239,7 +249,7 @@ fn lost_rank(name: &str, folder: &Path) -> (usize, &'static str) {
 fn jobs_keep_the_contract() {
     let Some(launcher) = launcher() else { return };
     for ranks in 1..=4 {
-        let job = launcher.run("contract", ranks, &[]);
+        let job = launcher.run("contract", ranks, (&[], &[]));
         assert!(job.status.success(), "{ranks} ranks: {}\n{}", job.status, job.output);
         assert_eq!(job.notes, vec![Some("kept".to_owned()); ranks], "{}", job.output);
     }
@@ -265,7 +275,7 @@ fn the_others_survive_a_rank_that_is_killed() {
 #[test]
 fn the_others_end_when_a_rank_is_stopped() {
     let Some(launcher) = launcher() else { return };
-    let job = launcher.run("STOP", 4, &[]);
+    let job = launcher.run("STOP", 4, (&[], &[]));
     let survived = Some("survived".to_owned());
     assert_eq!(job.notes, [survived.clone(), survived.clone(), survived, None], "{}", job.output);
 }

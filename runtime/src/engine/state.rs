@@ -381,16 +381,14 @@ impl<T, E: Clone> State<T, E> {
         self.free_op(op);
         self.live -= 1;
         while node != NIL {
-            let next = self.nodes[node as usize].sibling;
-            self.end_access(node, error.as_ref(), ready);
-            node = next;
+            node = self.end_access(node, error.as_ref(), ready);
         }
     }
 
-    /// Ends a granted access and grants what waits for its variable, which holds `error` from now on if it was written.
-    #[inline]
-    fn end_access(&mut self, node: u32, error: Option<&E>, ready: &mut Ready<T, E>) {
-        let Node { var: index, kind, issued, .. } = self.nodes[node as usize];
+    /// Ends a granted access, leaves `error` in what it has written, and grants what waits. The operation's next access.
+    #[inline(always)]
+    fn end_access(&mut self, node: u32, error: Option<&E>, ready: &mut Ready<T, E>) -> u32 {
+        let Node { var: index, kind, sibling, issued, .. } = self.nodes[node as usize];
         self.free_node(node);
         let var = &mut self.vars[index as usize];
         *var.open(kind) -= u32::from(!issued);
@@ -399,7 +397,8 @@ impl<T, E: Clone> State<T, E> {
             if var.readers == 0 && var.head != NIL {
                 self.grant(index, ready);
             }
-            return self.clear(index);
+            self.clear(index);
+            return sibling;
         }
         var.exclusive = false;
         match kind {
@@ -422,6 +421,7 @@ impl<T, E: Clone> State<T, E> {
             self.grant(index, ready);
             self.clear(index);
         }
+        sibling
     }
 
     /// Grants the first waiting access of a variable nobody uses, and all following ones if it and
