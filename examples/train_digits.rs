@@ -6,15 +6,18 @@
 //! `examples/digits/all.npz` are enlarged to 28×28. Either way it fails if a network reads too few of the
 //! held-out digits.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use tensorc::Tensor;
 use tensorc::data::formats::read_idx;
 use tensorc::data::{Batches, DataIter};
 use tensorc::ndarray::{Runtime, RuntimeOptions};
-use tensorc::symbol::{Symbol, SymbolError, op};
+use tensorc::symbol::Symbol;
 use tensorc::train::{Fit, Initializer, Module, Optimizer, load_checkpoint};
+
+mod digits;
+
+use digits::{Digits, enlarged, lenet, perceptron};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -23,12 +26,6 @@ const BATCH: usize = 64;
 /// Share of the held-out digits that a network must read. The enlarged digits are few, and of other writers.
 const ENOUGH: f64 = 0.92;
 const ENOUGH_ENLARGED: f64 = 0.87;
-
-/// Images `[n, 1, 28, 28]` and labels.
-struct Digits {
-    images: Tensor,
-    labels: Tensor,
-}
 
 fn main() -> Result<()> {
     let folder = std::env::args().nth(1).map(PathBuf::from);
@@ -46,34 +43,6 @@ fn main() -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn perceptron() -> std::result::Result<Symbol, SymbolError> {
-    let mut x = Symbol::variable("data");
-    for (i, units) in [128, 64].into_iter().enumerate() {
-        x = op("FullyConnected").input(&x).param("num_hidden", units).name(&format!("fc{}", i + 1)).build()?;
-        x = op("Activation").input(&x).param("act_type", "relu").build()?;
-    }
-    let scores = op("FullyConnected").input(&x).param("num_hidden", 10).name("fc3").build()?;
-    op("SoftmaxOutput").input(&scores).name("softmax").build()
-}
-
-fn lenet() -> std::result::Result<Symbol, SymbolError> {
-    let relu = |x: &Symbol| op("Activation").input(x).param("act_type", "relu").build();
-    let mut x = Symbol::variable("data");
-    for (i, filters) in [20, 50].into_iter().enumerate() {
-        let conv = op("Convolution").input(&x).param("kernel", [5, 5]).param("num_filter", filters);
-        x = relu(&conv.name(&format!("conv{}", i + 1)).build()?)?;
-        x = op("Pooling")
-            .input(&x)
-            .param("pool_type", "max")
-            .param("kernel", [2, 2])
-            .param("stride", [2, 2])
-            .build()?;
-    }
-    let x = relu(&op("FullyConnected").input(&x).param("num_hidden", 500).name("fc1").build()?)?;
-    let scores = op("FullyConnected").input(&x).param("num_hidden", 10).name("fc2").build()?;
-    op("SoftmaxOutput").input(&scores).name("softmax").build()
 }
 
 /// Trains a network; returns the share of the held-out digits that it reads in the end.
@@ -142,32 +111,4 @@ fn idx(folder: &Path, part: &str) -> Result<Digits> {
         images: images.to_scaled(0.13 * 255.0, 1.0 / (0.31 * 255.0))?.reshape(&dims)?,
         labels: labels.to_scaled(0.0, 1.0)?,
     })
-}
-
-/// The 8×8 digits, each pixel three times as wide and high, with a border of 2. The last fifth is held out.
-fn enlarged() -> Result<(Digits, Digits)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits/all.npz");
-    let mut file = npyz::npz::NpzArchive::new(File::open(path)?)?;
-    let mut read = |name: &str| -> Result<Vec<u8>> { Ok(file.by_name(name)?.ok_or("no such array")?.into_vec()?) };
-    let (pixels, labels) = (read("x")?, read("y")?);
-    let images: Vec<f32> = pixels.chunks(64).flat_map(enlarge).collect();
-    let labels: Vec<f32> = labels.into_iter().map(f32::from).collect();
-    let part = |range: std::ops::Range<usize>| -> Result<Digits> {
-        let n = range.len() as u64;
-        Ok(Digits {
-            images: Tensor::from_f32(&[n, 1, 28, 28], &images[range.start * 784..range.end * 784])?,
-            labels: Tensor::from_f32(&[n], &labels[range])?,
-        })
-    };
-    let cut = labels.len() * 4 / 5;
-    Ok((part(0..cut)?, part(cut..labels.len())?))
-}
-
-fn enlarge(image: &[u8]) -> Vec<f32> {
-    let inside = |i: usize| (2..26).contains(&i).then(|| (i - 2) / 3);
-    let at = |y: usize, x: usize| match (inside(y), inside(x)) {
-        (Some(y), Some(x)) => (f32::from(image[y * 8 + x]) / 16.0 - 0.25) / 0.37,
-        _ => -0.25 / 0.37,
-    };
-    (0..784).map(|i| at(i / 28, i % 28)).collect()
 }

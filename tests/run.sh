@@ -60,15 +60,24 @@ llvm() {
     suite operators::chosen onnx:: mxnet_ops:: random:: shapes:: differential::attention aot:: code_cache::
 }
 
-# mpi_part [ARGUMENT…]: processes that are ranks, with the MPI of the C compiler $MPICC.
-mpi_part() { cargo test --release -p tensorc-kvstore --features mpi "$@"; }
+# mpi_part FOLDER LAUNCHER: processes that are ranks, with the MPI of the C compiler $MPICC, built into FOLDER.
+mpi_part() {
+    cargo test --release -p tensorc-kvstore --features mpi --target-dir "$1"
+    cargo build --release --features mpi --example train_distributed --target-dir "$1"
+    MPIRUN="$2" tests/distributed.sh "$1/release/examples/train_distributed"
+}
 
-mpi_open() { mpi_part; }
+# Debian tells the two MPIs apart by names; elsewhere the compiler and the launcher that come first belong together.
+mpi_open() {
+    local launcher=mpirun
+    ! commands mpicc.openmpi mpirun.openmpi || { export MPICC=mpicc.openmpi && launcher=mpirun.openmpi; }
+    mpi_part "$target" "$launcher"
+}
 
 # Bindings are made for one MPI, so that the other has a build of its own.
 mpi_mpich() {
     export MPICC=mpicc.mpich
-    mpi_part --target-dir "$target/mpich"
+    mpi_part "$target/mpich" mpirun.mpich
 }
 
 # Kernels and generated code, as far as there are tools.

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use tensorc_abi::DType;
-use tensorc_data::iter::adapt::{Cast, Prefetch, Resize, Shard, ShuffleBuffer, Zip};
+use tensorc_data::iter::adapt::{Cast, Prefetch, Resize, Shard, ShuffleBuffer, Split, Zip};
 use tensorc_data::iter::epoch;
 use tensorc_data::{Batch, Batches, DataDesc, DataError, DataIter, HostTensor, LastBatch, Position};
 
@@ -70,6 +70,7 @@ fn every_adapter_resumes_anywhere() {
     resumes(&|| Box::new(Resize::new(shuffled(), 2).restarting()));
     resumes(&|| Box::new(Resize::new(shuffled(), 6).restarting()));
     resumes(&|| Box::new(Shard::new(shuffled(), 1, 2).unwrap()));
+    resumes(&|| Box::new(Split::new(shuffled(), 2, 3).unwrap()));
     resumes(&|| Box::new(ShuffleBuffer::new(shuffled(), 5, 9)));
     resumes(&|| Box::new(Cast::data(shuffled(), DType::F16)));
     resumes(&|| Box::new(Zip::new(vec![Box::new(shuffled()), Box::new(numbers("y", 11))]).unwrap()));
@@ -101,6 +102,44 @@ fn shards_are_disjoint_and_of_equal_length() {
         assert_eq!(seen.len(), 8 / ranks as usize * ranks as usize * 3);
     }
     assert!(Shard::new(numbers("x", 24), 2, 2).is_err());
+}
+
+/// The ranks' batches, joined, are those of the source: examples, their numbers, and how many count.
+#[test]
+fn split_batches_make_up_the_whole() {
+    let make = || {
+        let x = HostTensor::from_slice(&[10, 2], &(0..20).collect::<Vec<i32>>()).unwrap();
+        let y = HostTensor::from_slice(&[10], &(0..10).collect::<Vec<i32>>()).unwrap();
+        Batches::new([("x", x)], [("y", y)], 6).unwrap().shuffle(5)
+    };
+    for ranks in [1, 2, 3, 6] {
+        let mut splits: Vec<_> = (0..ranks).map(|rank| Split::new(make(), rank, ranks).unwrap()).collect();
+        let rows = 6 / ranks;
+        assert_eq!(splits[0].provide_data(), [DataDesc::new("x", DType::I32, &[rows, 2])]);
+        assert_eq!(splits[0].provide_label(), [DataDesc::new("y", DType::I32, &[rows])]);
+        assert_eq!((splits[0].batch_size() as u64, splits[0].batches()), (rows, Some(2)));
+        let mut whole = make();
+        for expected in epoch(&mut whole).map(Result::unwrap) {
+            let parts: Vec<Batch> = splits.iter_mut().map(|split| split.next().unwrap().unwrap()).collect();
+            let joined = |of: fn(&Batch) -> &HostTensor| -> Vec<i32> {
+                parts.iter().flat_map(|part| of(part).to_vec::<i32>().unwrap()).collect()
+            };
+            assert_eq!(joined(|batch| &batch.data[0]), expected.data[0].to_vec::<i32>().unwrap());
+            assert_eq!(joined(|batch| &batch.labels[0]), expected.labels[0].to_vec::<i32>().unwrap());
+            assert_eq!(parts.iter().flat_map(|part| part.index.clone()).collect::<Vec<_>>(), expected.index);
+            // What fills up is at the end: the ranks before have none of it.
+            let counted: Vec<usize> = parts.iter().map(Batch::examples).collect();
+            let expected: Vec<usize> = (0..ranks)
+                .map(|rank| expected.examples().saturating_sub((rank * rows) as usize).min(rows as usize))
+                .collect();
+            assert_eq!(counted, expected);
+        }
+        assert!(splits.iter_mut().all(|split| split.next().unwrap().is_none()));
+    }
+    let refused = |rank, count| Split::new(make(), rank, count).err().unwrap().to_string();
+    assert_eq!(refused(2, 2), "split: there is no rank 2 of 2");
+    assert_eq!(refused(0, 0), "split: there is no rank 0 of 0");
+    assert_eq!(refused(0, 4), "split: `x` has 6 rows, which cannot be shared out evenly to 4 ranks");
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod prefetch;
 mod resize;
 mod shard;
 mod shuffle;
+mod split;
 mod zip;
 
 pub use cast::Cast;
@@ -12,6 +13,7 @@ pub use prefetch::Prefetch;
 pub use resize::Resize;
 pub use shard::Shard;
 pub use shuffle::ShuffleBuffer;
+pub use split::Split;
 pub use zip::Zip;
 
 use super::{DataIter, Position};
