@@ -102,7 +102,9 @@ impl Driven {
         }
         let outcome = caught(|| f(&mut queues));
         let mut queues = queues.into_iter().zip(&lanes);
-        let Some((mut first, lane)) = queues.next() else { return completion.complete(Ok(())) };
+        let Some((mut first, lane)) = queues.next() else {
+            return completion.complete(Err("an operation of no device".into()));
+        };
         for (queue, other) in queues {
             other.memory.flight.begin();
             let Finished { end, kept, number } = queue.finish();

@@ -158,8 +158,8 @@ unsafe fn of_driver<F: Copy>(name: &[u8]) -> F {
 /// Calls a function of the imaginary driver or library that takes a number, and gives one.
 pub(super) fn call_driver(name: &str, argument: c_int) -> c_int {
     // SAFETY: the functions for tests have this type.
-    unsafe { of_driver::<extern "C" fn(c_int) -> c_int>(name.as_bytes()) }
-    (argument)
+    let function = unsafe { of_driver::<extern "C" fn(c_int) -> c_int>(name.as_bytes()) };
+    function(argument)
 }
 
 /// Takes an imaginary library away, before it is looked for.

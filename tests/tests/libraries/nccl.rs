@@ -98,7 +98,7 @@ fn arrays_of_every_type_are_exchanged() {
     exchanges(&rt, &joined, bf16::from_f64);
     exchanges(&rt, &joined, |x| x as i8);
     exchanges(&rt, &joined, |x| x as u8);
-    exchanges(&rt, &joined, |x| x as i32 - 11);
+    exchanges(&rt, &joined, |x| x as i32 * -3);
     exchanges(&rt, &joined, |x| x as i64 * -5_000_000_000);
     assert_eq!([ALL_REDUCE, REDUCE, BROADCAST, ABORTED].map(made), [16, 16, 32, 0]);
     // Parts of arrays, and arrays that no one wrote.
@@ -225,9 +225,18 @@ fn failures_reach_the_arrays() {
         let _ = rt.wait_all();
     }
     let joined = rt.join(&GPUS).unwrap();
-    // What fails before an exchange keeps it from being enqueued anywhere, and breaks nothing.
+    // What fails before an exchange keeps it from being enqueued anywhere, and breaks nothing: the driver has no kernels.
     let [a, b] = arrays(&rt, |x| x as f32);
     let before = made(ALL_REDUCE);
+    let failed = (&a + &a).unwrap();
+    joined.all_reduce(&[&failed, &b]).unwrap();
+    for array in [&failed, &b] {
+        let error = array.to_vec::<f32>().unwrap_err().to_string();
+        assert!(error.contains("named symbol not found"), "{error}");
+    }
+    assert_eq!(made(ALL_REDUCE), before);
+    let _ = rt.wait_all();
+    let [a, b] = arrays(&rt, |x| x as f32);
     joined.all_reduce(&[&a, &b]).unwrap();
     assert_eq!(a.to_vec::<f32>().unwrap(), b.to_vec::<f32>().unwrap());
     assert_eq!(made(ALL_REDUCE), before + 2);
