@@ -8,7 +8,7 @@ use tensorc_frontend::symbol::SymbolError;
 use tensorc_ir::diag::Diagnostic;
 use tensorc_runtime::array::{LaunchError, LendError, ReadError, ViewError};
 use tensorc_runtime::engine::{EngineError, WaitError};
-use tensorc_runtime::gpu::DriverError;
+use tensorc_runtime::gpu::{CollectiveError, DriverError};
 use tensorc_runtime::plan::{LoadError, RunError};
 use tensorc_runtime::resource::EntropyError;
 use tensorc_runtime::storage::AllocError as StorageError;
@@ -89,6 +89,9 @@ pub enum Error {
     View(#[from] ViewError),
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    /// GPUs that cannot be joined.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
     /// What computes an array failed, or could not be waited for.
     #[error(transparent)]
     Wait(#[from] WaitError),

@@ -18,9 +18,9 @@ install_groups tools python llvm openmpi mpich cross
 export TENSORC_INSTALL=0
 
 target="${CARGO_TARGET_DIR:-target}"
-# With the back end of LLVM and GPUs, where LLVM 22 is installed.
+# With the back end of LLVM, GPUs and NCCL, where LLVM 22 is installed.
 features=()
-if has llvm; then features=(--features cuda); fi
+if has llvm; then features=(--features nccl); fi
 
 suite() { cargo test --release --workspace "${features[@]}" --test suite -- "$@"; }
 

@@ -14,6 +14,6 @@ mod schedule;
 pub use error::TrainError;
 pub use init::{FanFactor, FusedRnn, Initializer, Number, RandomKind, RnnMode, Variable};
 pub use metric::Metric;
-pub use module::{Buckets, EpochReport, Fit, Module, ModuleBuilder, Network, Params, load_checkpoint};
+pub use module::{Buckets, EpochReport, Fit, Module, ModuleBuilder, Network, Params, Sums, load_checkpoint};
 pub use optimizer::{Clock, Emitted, FusedUpdate, Optimizer, Rule, State, Update, Updater, scalar_at};
 pub use schedule::{Decay, Schedule, WarmUp, WarmUpMode};

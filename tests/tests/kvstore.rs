@@ -1,7 +1,7 @@
 //! Key-value stores: over the devices of a process, and over ranks that are threads of this one.
 
 mod local;
-mod modules;
+pub mod modules;
 mod ranks;
 mod schedules;
 

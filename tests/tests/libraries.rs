@@ -3,6 +3,7 @@
 //! Here the libraries' part is done by plain sums of the process; `cuda` has them called as on a GPU.
 
 mod cuda;
+mod nccl;
 
 use std::sync::Arc;
 

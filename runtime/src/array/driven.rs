@@ -6,12 +6,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use super::uses::{Enqueued, Touched};
 use crate::engine::{Completion, Failure, Property};
-use crate::gpu::{Driver, DriverError, Flight, Kept, LaunchStream, Queue, StreamMemory};
+use crate::gpu::{Driver, DriverError, Finished, Flight, Kept, LaunchStream, Queue, StreamMemory};
 use crate::{Storage, TaskPanic};
 
 /// The streams of a device.
@@ -70,27 +70,73 @@ impl Driven {
             Property::Normal | Property::Prioritized => &self.compute,
         };
         let (finished, outcome) = {
-            let stream = lane.stream.lock().unwrap_or_else(PoisonError::into_inner);
+            let stream = lane.stream();
             touched.order(lane.number, &**stream);
             let mut queue = Queue::new(&**stream, storage, &lane.memory);
-            // What was enqueued before a panic uses memory that the queue keeps.
-            let outcome = catch_unwind(AssertUnwindSafe(|| f(&mut queue)));
-            let outcome = outcome.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload).into()));
+            let outcome = caught(|| f(&mut queue));
             lane.memory.flight.begin();
             (queue.finish(), outcome)
         };
-        let operation = Enqueued { lane: lane.number, event: finished.end, done: AtomicBool::new(false) };
-        let operation = Arc::new(operation);
-        touched.note(&operation);
-        // Who waits for the operation finds the memory of arrays that it was the last to use given back.
-        drop(touched);
-        if outcome.is_ok() {
-            completion.issue();
-        }
-        let ending = Ending { operation, kept: finished.kept, number: finished.number, outcome, completion };
-        let sent = lane.ended.as_ref().map(|ended| ended.send(Box::new(ending)));
-        debug_assert!(matches!(sent, Some(Ok(()))), "the thread ends after the sender is gone");
+        lane.hand_over(finished, outcome, touched, completion);
     }
+
+    /// Enqueues one operation on the streams for computing of several devices, all different. It is done when the first one's
+    /// stream has passed it, which waits for the others. `f` is given a queue for each device.
+    pub fn operate_together(
+        all: &[Arc<Driven>],
+        storage: &Storage,
+        touched: Touched,
+        completion: Completion,
+        f: impl FnOnce(&mut [Queue<'_>]) -> Result<(), Failure>,
+    ) {
+        let lanes: Vec<&Lane> = all.iter().map(|driven| &driven.compute).collect();
+        // All who need several streams take them in one order.
+        let mut order: Vec<usize> = (0..lanes.len()).collect();
+        order.sort_by_key(|at| lanes[*at].number);
+        let mut streams: Vec<_> = order.into_iter().map(|at| (at, lanes[at].stream())).collect();
+        streams.sort_by_key(|(at, _)| *at);
+        let mut queues = vec![];
+        for ((_, stream), lane) in streams.iter().zip(&lanes) {
+            touched.order(lane.number, &***stream);
+            queues.push(Queue::new(&***stream, storage, &lane.memory));
+        }
+        let outcome = caught(|| f(&mut queues));
+        let mut queues = queues.into_iter().zip(&lanes);
+        let Some((mut first, lane)) = queues.next() else {
+            return completion.complete(Err("an operation of no device".into()));
+        };
+        for (queue, other) in queues {
+            other.memory.flight.begin();
+            let Finished { end, kept, number } = queue.finish();
+            first.stream().wait_event(&end);
+            first.keep(Passing { memory: other.memory.clone(), kept, number });
+        }
+        lane.memory.flight.begin();
+        let finished = first.finish();
+        drop(streams);
+        lane.hand_over(finished, outcome, touched, completion);
+    }
+}
+
+/// What an operation keeps on another device than that whose stream tells of its end.
+struct Passing {
+    memory: Arc<StreamMemory>,
+    kept: Kept,
+    number: u64,
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        drop(std::mem::take(&mut self.kept));
+        self.memory.passed(self.number);
+        self.memory.flight.end();
+    }
+}
+
+/// What was enqueued before a panic uses memory that the queue keeps.
+fn caught(f: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    let outcome = catch_unwind(AssertUnwindSafe(f));
+    outcome.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload).into()))
 }
 
 impl Lane {
@@ -104,6 +150,25 @@ impl Lane {
         let fail = |e| DriverError { device, message: format!("the thread of a stream cannot start: {e}") };
         let (number, thread) = (LANES.fetch_add(1, Ordering::Relaxed), Some(thread.map_err(fail)?));
         Ok(Lane { number, stream, memory, ended: Some(ended), thread })
+    }
+
+    fn stream(&self) -> MutexGuard<'_, Box<dyn LaunchStream>> {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets those who come behind an operation know where it ends, and the thread of the stream wait for that.
+    fn hand_over(&self, finished: Finished, outcome: Result<(), Failure>, touched: Touched, completion: Completion) {
+        let operation = Enqueued { lane: self.number, event: finished.end, done: AtomicBool::new(false) };
+        let operation = Arc::new(operation);
+        touched.note(&operation);
+        // Who waits for the operation finds the memory of arrays that it was the last to use given back.
+        drop(touched);
+        if outcome.is_ok() {
+            completion.issue();
+        }
+        let ending = Ending { operation, kept: finished.kept, number: finished.number, outcome, completion };
+        let sent = self.ended.as_ref().map(|ended| ended.send(Box::new(ending)));
+        debug_assert!(matches!(sent, Some(Ok(()))), "the thread ends after the sender is gone");
     }
 }
 

@@ -106,6 +106,17 @@ unsafe fn read(queue: &mut Queue<'_>, source: &Source) -> Result<*mut u8, Failur
     Ok(there)
 }
 
+/// Zeros for this operation in place of a view that no one wrote.
+///
+/// # Safety
+/// As for [`enqueued`].
+pub(super) unsafe fn unwritten(queue: &mut Queue<'_>, view: &View) -> Result<*mut u8, Failure> {
+    let zeros = queue.scratch(view.bytes())?;
+    // SAFETY: the memory is kept until the operation is complete.
+    unsafe { queue.stream().fill(zeros, view.bytes() as usize, &[0]) };
+    Ok(zeros)
+}
+
 /// A copy of a view for this operation.
 ///
 /// # Safety

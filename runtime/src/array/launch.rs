@@ -14,7 +14,7 @@ use super::uses::Touched;
 use super::view::View;
 use crate::device::stream::{Stream, StreamError};
 use crate::engine::{EngineError, Failure, Name, Op, Property, Var, WaitError};
-use crate::gpu::{DriverError, Queue};
+use crate::gpu::{CollectiveError, DriverError, Queue};
 use crate::plan::DeviceTensor;
 use crate::pool::TaskPanic;
 use crate::storage::{AllocError, Block};
@@ -77,6 +77,9 @@ pub enum LaunchError {
     Stream(#[from] StreamError),
     #[error(transparent)]
     Driver(#[from] DriverError),
+    /// GPUs that cannot exchange these elements.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
@@ -232,7 +235,7 @@ fn enqueue_on(
 
 /// Checks a request and hands it to the engine through `to`. The operation may use the chunks of the sources, and write
 /// those of the targets; `done` is one more variable that it writes.
-fn push(
+pub(super) fn push(
     launch: Launch<'_>,
     done: Option<&Var>,
     to: impl FnOnce(Op<'_>, Vec<Source>, Vec<Target>) -> Result<(), EngineError>,

@@ -5,11 +5,12 @@
 //! [`launch`] pushes one operation over views: the engine orders it, and only inside it is memory
 //! touched. Host code reads through [`read`], which is an operation as well, so that no access to a
 //! chunk ever races another. On a driver's device, [`enqueue`] pushes work of the device, and what the host does there
-//! works on copies.
+//! works on copies. [`exchange`] is one operation on arrays of several such devices.
 
 mod chunk;
 mod driven;
 mod enqueued;
+mod exchange;
 mod launch;
 mod lend;
 mod planned;
@@ -21,6 +22,7 @@ mod uses;
 mod view;
 
 pub use chunk::Chunk;
+pub use exchange::exchange;
 pub use launch::{Launch, LaunchError, ReadError, Target, Tell, enqueue, launch, launch_releasing, read};
 pub use lend::{LendError, lend};
 pub use planned::{Run, duplicate, gather, repeat, run, run_here, scatter};

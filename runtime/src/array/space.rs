@@ -7,7 +7,7 @@ use super::driven::Driven;
 use super::launch::LaunchError;
 use crate::device::emulated::Accelerator;
 use crate::engine::{Engine, EngineConfig, EngineError};
-use crate::gpu::{Driver, DriverError};
+use crate::gpu::{Collective, CollectiveError, Driver, DriverError, join};
 use crate::storage::{Storage, StorageConfig};
 use crate::{Device, DeviceKind};
 
@@ -73,6 +73,18 @@ impl Space {
         }
         let known: Vec<String> = self.0.drivers.iter().map(|driver| driver.device().to_string()).collect();
         Err(DriverError { device, message: format!("there is no driver for it, only for {}", known.join(", ")) })
+    }
+
+    /// Joins GPUs, so that [`super::exchange`] takes arrays of theirs.
+    ///
+    /// # Errors
+    /// A device has no driver; as [`crate::gpu::join`].
+    pub fn join(&self, devices: &[Device]) -> Result<Arc<dyn Collective>, CollectiveError> {
+        let of = |device: &Device| {
+            let driver = self.0.drivers.iter().find(|driver| driver.device() == *device);
+            driver.cloned().ok_or(CollectiveError::Foreign { device: *device })
+        };
+        join(&devices.iter().map(of).collect::<Result<Vec<_>, _>>()?)
     }
 
     /// The streams of a driver's device.

@@ -3,6 +3,7 @@
 //! A [`Driver`] is what the run time knows of a GPU. `host` is one whose kernels are functions of this process, with which
 //! everything above drivers is tested where there is no GPU; with the feature `cuda`, `cuda` is one of NVIDIA's.
 
+mod collective;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod host;
@@ -20,6 +21,7 @@ use crate::Device;
 use crate::device::stream::{Event, Stream};
 use crate::engine::Failure;
 
+pub use collective::{Collective, CollectiveError, Exchange, Part, join};
 #[cfg(feature = "cuda")]
 pub use cuda::CudaDriver;
 pub use host::HostDriver;
@@ -160,7 +162,7 @@ impl Rows {
 }
 
 /// A stream that launches kernels. Failures of its work name the kernel.
-pub trait LaunchStream: Stream {
+pub trait LaunchStream: Stream + Any {
     /// Launches a kernel after everything before it. A failure is one of the stream.
     ///
     /// # Safety
@@ -210,7 +212,7 @@ pub trait LaunchStream: Stream {
 }
 
 /// A GPU.
-pub trait Driver: fmt::Debug + Send + Sync {
+pub trait Driver: Any + fmt::Debug + Send + Sync {
     fn device(&self) -> Device;
 
     /// The name of the device, for people.

@@ -6,7 +6,7 @@ use tensorc_frontend::symbol::Symbol;
 use tensorc_runtime::Device;
 
 use super::Module;
-use super::parallel::Parallel;
+use super::parallel::{Parallel, Sums};
 use crate::data::{DataDesc, DataIter};
 use crate::executor::{Binder, Executor, GradReq};
 use crate::kvstore::KVStore;
@@ -26,6 +26,7 @@ pub struct ModuleBuilder {
     inputs_need_grad: bool,
     micro_batches: Option<usize>,
     store: Option<KVStore>,
+    sums: Sums,
 }
 
 impl ModuleBuilder {
@@ -41,6 +42,7 @@ impl ModuleBuilder {
             inputs_need_grad: false,
             micro_batches: None,
             store: None,
+            sums: Sums::default(),
         }
     }
 
@@ -113,10 +115,17 @@ impl ModuleBuilder {
         self
     }
 
+    /// How the gradients of several devices are summed.
+    pub fn sums(mut self, sums: Sums) -> Self {
+        self.sums = sums;
+        self
+    }
+
     /// Allocates all arrays in the shapes that follow from those of data and labels.
     ///
     /// # Errors
-    /// Shapes contradict each other or do not follow, or a gradient is wanted that an operator does not have.
+    /// Shapes contradict each other or do not follow, or a gradient is wanted that an operator does not have; or the devices
+    /// cannot be joined as [`Sums::Nccl`] asks.
     pub fn bind(self) -> Result<Module, Error> {
         self.bind_sharing(None)
     }
@@ -131,6 +140,11 @@ impl ModuleBuilder {
         let labels = self.labels.iter().cloned().enumerate();
         let labels: Vec<(usize, DataDesc)> = labels.filter(|(_, desc)| arguments.contains(&desc.name)).collect();
         let (leaves, micro) = self.leaves()?;
+        let joined = match (self.sums, other.and_then(Module::joined)) {
+            (Sums::Tree, _) => None,
+            (Sums::Nccl, Some(joined)) => Some(joined.clone()),
+            (Sums::Nccl, None) => Some(self.rt.join(&self.devices)?),
+        };
         let mut executors = vec![];
         for (at, device) in self.devices.iter().enumerate() {
             let of = other.map(|other| match (at, &other.parallel) {
@@ -154,7 +168,7 @@ impl ModuleBuilder {
             grad_req: self.grad_req,
             inputs_need_grad: self.inputs_need_grad,
             executor,
-            parallel: (!single).then(|| Box::new(Parallel::new(self.store, others, micro))),
+            parallel: (!single).then(|| Box::new(Parallel::new(self.store, others, micro, joined))),
             updater: other.map_or_else(Arc::default, |other| other.updater.clone()),
             fused: None,
         })
@@ -241,6 +255,7 @@ impl Module {
             inputs_need_grad: self.inputs_need_grad,
             micro_batches: self.parallel.as_ref().map(|parallel| parallel.leaves() * parallel.ranks()),
             store: self.kvstore().cloned(),
+            sums: if self.joined().is_some() { Sums::Nccl } else { Sums::Tree },
         };
         builder.bind_sharing(Some(self))
     }

@@ -42,6 +42,7 @@ pub use bind::ModuleBuilder;
 pub use buckets::{Buckets, Network};
 pub use checkpoint::{Params, load_checkpoint};
 pub use fit::{EpochReport, Fit};
+pub use parallel::Sums;
 
 use super::{Initializer, Optimizer, TrainError, Updater, Variable};
 use crate::data::DataDesc;

@@ -7,6 +7,9 @@
 //!
 //! The first device sums, updates the parameters, and passes them on to the others. Over processes, gradients travel in
 //! buckets, the last layers' first, while the backward pass goes on.
+//!
+//! With [`Sums::Nccl`], each device sums its own micro-batches, NCCL adds these sums on the first device, and copies the
+//! parameters to the others.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +21,18 @@ use super::step::StagedBatch;
 use crate::Error;
 use crate::executor::Executor;
 use crate::kvstore::{self, Compression, KVStore, Residual, Sum, Urgency, add_to, copy_to_all};
-use crate::ndarray::{NDArray, Runtime};
+use crate::ndarray::{JoinedGpus, NDArray, Runtime};
+
+/// How the gradients of a process's devices are summed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sums {
+    /// By additions on the first device, in the order of a tree over the micro-batches: the same bits for any number of devices.
+    #[default]
+    Tree,
+    /// By NVIDIA's NCCL, in its order, so that bits depend on the number of devices and on NCCL. Needs the feature `nccl`, the
+    /// library, and two or more different GPUs of CUDA's driver.
+    Nccl,
+}
 
 /// How a step is shared out.
 pub(super) struct Parallel {
@@ -33,6 +47,8 @@ pub(super) struct Parallel {
     saved: Vec<Vec<NDArray>>,
     /// Outputs of all micro-batches, one after the other.
     pub outputs: Vec<NDArray>,
+    /// The devices, if NCCL sums over them.
+    joined: Option<JoinedGpus>,
     /// What quantising has left, by parameter.
     residuals: BTreeMap<String, Vec<Residual>>,
 }
@@ -47,9 +63,9 @@ enum Holder {
 }
 
 impl Parallel {
-    pub fn new(store: Option<KVStore>, others: Vec<Executor>, micro: usize) -> Parallel {
+    pub fn new(store: Option<KVStore>, others: Vec<Executor>, micro: usize, joined: Option<JoinedGpus>) -> Parallel {
         let (sets, saved, outputs) = (vec![], vec![], vec![]);
-        Parallel { store, others, micro, sets, saved, outputs, residuals: BTreeMap::new() }
+        Parallel { store, others, micro, sets, saved, outputs, joined, residuals: BTreeMap::new() }
     }
 
     /// Micro-batches of this process.
@@ -88,9 +104,17 @@ impl Parallel {
 }
 
 /// Sums that a process has computed, and the sets that are in use.
-struct Sums {
-    accumulator: Accumulator<Holder>,
+struct Partial {
+    /// One for all devices, or, if they are joined, one for each.
+    accumulators: Vec<Accumulator<Holder>>,
     used: usize,
+}
+
+impl Partial {
+    fn of(&mut self, device: usize) -> &mut Accumulator<Holder> {
+        let last = self.accumulators.len() - 1;
+        &mut self.accumulators[device.min(last)]
+    }
 }
 
 impl Module {
@@ -98,6 +122,11 @@ impl Module {
     pub(super) fn devices(&self) -> Vec<Device> {
         let others = self.parallel.as_ref().map_or(&[][..], |parallel| &parallel.others[..]);
         [self.device].into_iter().chain(others.iter().map(Executor::device)).collect()
+    }
+
+    /// The devices of this process, if NCCL sums over them.
+    pub(super) fn joined(&self) -> Option<&JoinedGpus> {
+        self.parallel.as_ref().and_then(|parallel| parallel.joined.as_ref())
     }
 
     fn shared(&mut self) -> Result<&mut Parallel, Error> {
@@ -176,7 +205,7 @@ impl Module {
     }
 
     /// Remembers the auxiliary states from which every micro-batch begins.
-    fn begin_sums(&mut self) -> Result<Sums, Error> {
+    fn begin_sums(&mut self) -> Result<Partial, Error> {
         let (first, total) = self.shared()?.place();
         let (micro, leaves) = (self.shared()?.micro, self.leaves());
         if micro > 1 && !self.executor.auxiliaries().is_empty() {
@@ -192,12 +221,15 @@ impl Module {
             }
             self.shared()?.saved = saved;
         }
-        let accumulator = Accumulator::new(total, first..first + leaves as u32);
-        Ok(Sums { accumulator, used: 0 })
+        let accumulators = match self.joined() {
+            None => vec![Accumulator::new(total, first..first + leaves as u32)],
+            Some(joined) => joined.devices().iter().map(|_| Accumulator::new(micro as u32, 0..micro as u32)).collect(),
+        };
+        Ok(Partial { accumulators, used: 0 })
     }
 
     /// Takes the gradients of a micro-batch into the sums, and makes room for those of the next on its device.
-    fn add_leaf(&mut self, sums: &mut Sums, leaf: usize) -> Result<(), Error> {
+    fn add_leaf(&mut self, sums: &mut Partial, leaf: usize) -> Result<(), Error> {
         let micro = self.shared()?.micro;
         let device = leaf / micro;
         let module = &*self;
@@ -205,15 +237,15 @@ impl Module {
             let (to, from) = (module.held(*left), module.held(right));
             to.iter().zip(from).try_for_each(|(to, from)| add_to(&module.rt, to, from, Urgency::ahead(0)))
         };
-        sums.accumulator.push(Holder::Device(device), add)?;
+        sums.of(device).push(Holder::Device(device), add)?;
         let runs_again = !(leaf + 1).is_multiple_of(micro);
-        if runs_again && sums.accumulator.last() == Some(&Holder::Device(device)) {
+        if runs_again && sums.of(device).last() == Some(&Holder::Device(device)) {
             let set = sums.used;
             sums.used += 1;
             self.make_set(set, device)?;
             let (from, to) = (self.held(Holder::Device(device)), self.held(Holder::Set(set)));
             from.iter().zip(to).try_for_each(|(from, to)| copy_to_all(&self.rt, from, &[to], Urgency::ahead(0)))?;
-            if let Some(last) = sums.accumulator.last_mut() {
+            if let Some(last) = sums.of(device).last_mut() {
                 *last = Holder::Set(set);
             }
         }
@@ -255,30 +287,46 @@ impl Module {
     }
 
     /// Lets the gradient arrays of the first device be the sums over all micro-batches, and its auxiliary states the means.
-    fn finish_sums(&mut self, sums: Sums) -> Result<(), Error> {
-        let parts: Vec<Holder> = sums.accumulator.into_parts().into_iter().map(|(_, holder)| holder).collect();
+    fn finish_sums(&mut self, sums: Partial) -> Result<(), Error> {
         let (_, total) = self.shared()?.place();
+        let parts_of =
+            |accumulator: Accumulator<Holder>| accumulator.into_parts().into_iter().map(|(_, holder)| holder);
+        let (leaves, parts) = match self.joined() {
+            None => (self.leaves(), sums.accumulators.into_iter().flat_map(parts_of).collect()),
+            Some(joined) => {
+                for (device, accumulator) in sums.accumulators.into_iter().enumerate() {
+                    parts_of(accumulator).try_for_each(|part| self.copy_sums(part, device))?;
+                }
+                self.reduce_joined(joined)?;
+                (1, vec![Holder::Device(0)])
+            }
+        };
         let states = self.executor.auxiliaries().len();
         let store = self.kvstore().filter(|store| !store.kind().is_async());
         match store.and_then(KVStore::group).cloned() {
-            Some(group) => self.sum_over_ranks(&group, &parts)?,
-            None => {
-                for part in &parts {
-                    let (from, to) = (self.held(*part), self.summed(0));
-                    let copies = from.iter().zip(to);
-                    copies
-                        .into_iter()
-                        .try_for_each(|(from, to)| copy_to_all(&self.rt, from, &[to], Urgency::ahead(0)))?;
-                }
-            }
+            Some(group) => self.sum_over_ranks(&group, &parts, leaves as u32)?,
+            None => parts.iter().try_for_each(|part| self.copy_sums(*part, 0))?,
         }
         let all = self.summed(0);
         all[all.len() - states..].iter().try_for_each(|state| scale(&self.rt, state, 1.0 / f64::from(total)))
     }
 
-    /// Sums the parts over all ranks, the last parameters first.
-    fn sum_over_ranks(&mut self, group: &kvstore::Group, parts: &[Holder]) -> Result<(), Error> {
-        let leaves = self.leaves() as u32;
+    /// Copies sums to the gradient arrays and auxiliary states of a device, unless they are there.
+    fn copy_sums(&self, from: Holder, device: usize) -> Result<(), Error> {
+        let (from, to) = (self.held(from), self.summed(device));
+        let mut copies = from.iter().zip(to);
+        copies.try_for_each(|(from, to)| copy_to_all(&self.rt, from, &[to], Urgency::ahead(0)))
+    }
+
+    /// Lets the arrays of the first device be the sums over all devices, the last parameters first.
+    fn reduce_joined(&self, joined: &JoinedGpus) -> Result<(), Error> {
+        let all: Vec<Vec<&NDArray>> = (0..joined.devices().len()).map(|device| self.summed(device)).collect();
+        let mut places = (0..all[0].len()).rev();
+        places.try_for_each(|at| joined.reduce(&all.iter().map(|arrays| arrays[at]).collect::<Vec<_>>(), 0))
+    }
+
+    /// Sums the parts over all ranks, each of which has so many leaves, the last parameters first.
+    fn sum_over_ranks(&mut self, group: &kvstore::Group, parts: &[Holder], leaves: u32) -> Result<(), Error> {
         let compression =
             self.parallel.as_ref().and_then(|p| p.store.as_ref()).map_or(Compression::None, KVStore::compression);
         let names: Vec<String> = {
@@ -350,7 +398,11 @@ impl Module {
         }
         for (name, array) in self.parameters().chain(self.auxiliaries()) {
             let to = others.iter().map(|other| other.argument(name).or_else(|_| other.auxiliary(name)));
-            copy_to_all(&self.rt, array, &to.collect::<Result<Vec<_>, _>>()?, Urgency::usual(0))?;
+            let to = to.collect::<Result<Vec<_>, _>>()?;
+            match self.joined().filter(|joined| joined.takes(array.dtype())) {
+                Some(joined) => joined.broadcast(&[&[array], &to[..]].concat(), 0)?,
+                None => copy_to_all(&self.rt, array, &to, Urgency::usual(0))?,
+            }
         }
         Ok(())
     }

@@ -1,8 +1,9 @@
 /* CUDA's driver and two GPUs where there are none, as the runtime of compiled models in this process calls it. Memory is the host's. One thread does the
- * work of all streams, in the order of each, waiting for events; kernels are executed by functions that the process has given.
+ * work of all streams, in the order of each, waiting for events; kernels are executed by functions that the process has given, by their
+ * names or, if it gave one for that, by their PTX.
  * Misuse is an error: calls outside of a context, addresses that were never allocated or are another GPU's, what is left when the context goes.
  *
- *   cc -shared -fPIC -DMAJOR=8 -DMINOR=0 cuda.c cublaslt.c cudnn.c -o libcuda.so -lpthread -lm */
+ *   cc -shared -fPIC -DMAJOR=8 -DMINOR=0 cuda.c cublaslt.c cudnn.c nccl.c -o libcuda.so -lpthread -lm */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -65,21 +66,27 @@ static struct {
 } blocks[MOST];
 static int (*arguments_of)(const char *);
 static int (*execute)(const char *, void **);
+/* With the numbers of blocks, threads and bytes of shared memory, and the bytes that each argument may have. */
+static int (*execute_ptx)(const char *, const char *, const unsigned *, void **, const size_t *, int);
 
 void imaginary_kernels(int (*arguments)(const char *), int (*run)(const char *, void **)) {
   arguments_of = arguments, execute = run;
 }
 
+void imaginary_ptx(int (*run)(const char *, const char *, const unsigned *, void **, const size_t *, int)) {
+  execute_ptx = run;
+}
+
 /* While the device is held, it begins nothing. */
-void imaginary_hold(int hold) {
+int imaginary_hold(int hold) {
   pthread_mutex_lock(&lock);
   held = hold;
   pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
+  return hold;
 }
 
-/* The GPU in whose memory the bytes are, counted from 1. */
-static int owner(const void *address, size_t bytes) {
+int imaginary_owner(const void *address, size_t bytes) {
   const char *at = address;
   int gpu = 0;
   pthread_mutex_lock(&lock);
@@ -89,7 +96,7 @@ static int owner(const void *address, size_t bytes) {
   return gpu;
 }
 
-int imaginary_known(const void *address, size_t bytes) { return entered && owner(address, bytes) == entered; }
+int imaginary_known(const void *address, size_t bytes) { return entered && imaginary_owner(address, bytes) == entered; }
 
 static int passed(Event event) { return !event.stream || event.stream->done >= event.at; }
 
@@ -145,6 +152,22 @@ int imaginary_enqueue(void *stream, int (*run)(void *), const void *argument, si
 }
 
 int imaginary_entered(void) { return entered; }
+
+int imaginary_gpu(void *stream) { return stream ? ((Stream *)stream)->gpu : 0; }
+
+int imaginary_enter(int gpu) {
+  int before = entered;
+  entered = gpu;
+  return before;
+}
+
+void imaginary_follow(void *stream, void *other) {
+  pthread_mutex_lock(&lock);
+  Work *work = made(NULL, "", 1);
+  work->awaits = (Event){other, ((Stream *)other)->asked};
+  push(stream, work);
+  pthread_mutex_unlock(&lock);
+}
 
 /* The lock is held. */
 static int wait_for(Event event) {
@@ -260,16 +283,22 @@ int cuModuleUnload(void *module) {
   LEAVE();
 }
 
+typedef struct {
+  char name[256];
+  const char *image;
+} Function;
+
 int cuModuleGetFunction(void **out, void *module, const char *name) {
-  static char names[MOST][256];
+  static Function functions[MOST];
   static int count;
   char entry[300];
   ENTER();
   snprintf(entry, sizeof entry, ".entry %s(", name);
   if (!strstr(module, entry)) code = NOT_FOUND;
   if (!code) {
-    *out = names[count++ % MOST];
-    snprintf(*out, sizeof names[0], "%s", name);
+    Function *function = &functions[count++ % MOST];
+    snprintf(function->name, sizeof function->name, "%s", name);
+    function->image = module, *out = function;
   }
   LEAVE();
 }
@@ -341,7 +370,7 @@ static int fills(void *argument) {
 int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
   void *target = (void *)(uintptr_t)to;
   const void *source = (const void *)(uintptr_t)from;
-  int to_gpu = owner(target, bytes), from_gpu = owner(source, bytes);
+  int to_gpu = imaginary_owner(target, bytes), from_gpu = imaginary_owner(source, bytes);
   if (bytes == 0 || (to_gpu != entered && from_gpu != entered) || (to_gpu && from_gpu && to_gpu != from_gpu))
     return INVALID_VALUE;
   Copy copy = {target, source, bytes, 0, 0};
@@ -353,7 +382,8 @@ int cuMemcpyPeerAsync(uint64_t to, void *to_context, uint64_t from, void *from_c
   void *target = (void *)(uintptr_t)to;
   const void *source = (const void *)(uintptr_t)from;
   int to_gpu = gpu_of(to_context), from_gpu = gpu_of(from_context), other = to_gpu == entered ? from_gpu : to_gpu;
-  if (!to_gpu || !from_gpu || to_gpu == from_gpu || owner(target, bytes) != to_gpu || owner(source, bytes) != from_gpu)
+  if (!to_gpu || !from_gpu || to_gpu == from_gpu || imaginary_owner(target, bytes) != to_gpu ||
+      imaginary_owner(source, bytes) != from_gpu)
     return INVALID_VALUE;
   if (!entered || !contexts[entered - 1].peers[other - 1]) return INVALID_CONTEXT;
   Copy copy = {target, source, bytes, 0, 0};
@@ -523,23 +553,54 @@ int cuLaunchHostFunc(void *stream, void (*call)(void *), void *argument) {
 }
 
 typedef struct {
-  char name[256];
+  Function function;
+  unsigned shape[3];
+  int count;
   void *addresses[32];
+  size_t room[32];
 } Launch;
 
 static int launches(void *argument) {
   Launch *launch = argument;
-  return execute(launch->name, launch->addresses) ? LAUNCH_FAILED : 0;
+  Function *function = &launch->function;
+  int failed = execute_ptx ? execute_ptx(function->image, function->name, launch->shape, launch->addresses,
+                                         launch->room, launch->count)
+                           : execute(function->name, launch->addresses);
+  return failed ? LAUNCH_FAILED : 0;
+}
+
+/* Parameters of a function, as its PTX has them. */
+static int parameters_of(const Function *function) {
+  char entry[300];
+  snprintf(entry, sizeof entry, ".entry %s(", function->name);
+  const char *at = strstr(function->image, entry), *end = at ? strchr(at, ')') : NULL;
+  int count = 0;
+  while (at && (at = strstr(at + 1, ".param")) && at < end) count++;
+  return end ? count : -1;
+}
+
+/* Bytes from an address to the end of its block. */
+static size_t room_at(const char *at) {
+  size_t room = 0;
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < MOST; i++)
+    if (blocks[i].at && blocks[i].gpu == entered && at >= blocks[i].at && at < blocks[i].at + blocks[i].bytes)
+      room = (size_t)(blocks[i].at + blocks[i].bytes - at);
+  pthread_mutex_unlock(&lock);
+  return room;
 }
 
 int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
                    unsigned shared, void *stream, void **parameters, void **extra) {
-  Launch launch = {0};
-  snprintf(launch.name, sizeof launch.name, "%s", (char *)function);
-  int count = arguments_of ? arguments_of(launch.name) : -1;
+  Launch launch = {.function = *(Function *)function, .shape = {x, threads, shared}};
+  int count = execute_ptx ? parameters_of(function) : arguments_of ? arguments_of(launch.function.name) : -1;
   if (count < 0 || count > 32) return NOT_FOUND;
   if (!x || y != 1 || z != 1 || !threads || ty != 1 || tz != 1 || shared > 227 << 10 || extra) return INVALID_VALUE;
-  for (int i = 0; i < count; i++) launch.addresses[i] = *(void **)parameters[i];
+  launch.count = count;
+  for (int i = 0; i < count; i++) {
+    launch.addresses[i] = *(void **)parameters[i];
+    launch.room[i] = room_at(launch.addresses[i]);
+  }
   return imaginary_enqueue(stream, launches, &launch, sizeof launch);
 }
 

@@ -1,5 +1,5 @@
-//! The libraries and CUDA's driver called as on a GPU, where there is none: `cuda.c`, `cublaslt.c` and `cudnn.c` are in their places, and
-//! kernels are executed by the interpreter.
+//! The libraries and CUDA's driver called as on a GPU, where there is none: `cuda.c`, `cublaslt.c`, `cudnn.c` and `nccl.c` are in their
+//! places, and kernels are executed by the interpreter.
 //!
 //! Libraries are found by their names, so that a test starts its own program once more, with a path to the imaginary ones.
 
@@ -18,10 +18,14 @@ use tensorc::runtime::{Device, TensorMut, TensorRef};
 use tensorc::{Backend, Compiler, DType, GpuLibraries, Options};
 use tensorc_codegen::lower::lower_with;
 use tensorc_codegen::target::entry_names;
+use tensorc_tests::ptx::{Argument, Launch, Module};
 
 use super::{ALL, PROGRAMS, agrees, compiler, graph, inputs, tolerance, types};
 use crate::aot::{checked, exists};
 use crate::support::cache::visible;
+
+/// Under which names the imaginary libraries are found, beside the driver.
+const LIBRARIES: [&str; 3] = ["libcublasLt.so", "libcudnn.so", "libnccl.so.2"];
 
 /// Set where the imaginary libraries are.
 const VARIABLE: &str = "TENSORC_TEST_IMAGINARY";
@@ -64,8 +68,47 @@ extern "C" fn execute(name: *const c_char, addresses: *const *mut c_void) -> c_i
     0
 }
 
+/// Executes the PTX of a kernel on copies of its arguments, each from its address to the end of its block, and writes what it
+/// changed.
+extern "C" fn execute_ptx(
+    image: *const c_char,
+    name: *const c_char,
+    shape: *const u32,
+    addresses: *const *mut u8,
+    room: *const usize,
+    count: c_int,
+) -> c_int {
+    static MODULES: Mutex<BTreeMap<Vec<u8>, Module>> = Mutex::new(BTreeMap::new());
+    // SAFETY: the driver gives two texts, three numbers, and lists of so many addresses and sizes.
+    let (image, name, shape, addresses, room) = unsafe {
+        let count = count as usize;
+        let lists = (std::slice::from_raw_parts(addresses, count), std::slice::from_raw_parts(room, count));
+        (CStr::from_ptr(image), CStr::from_ptr(name), std::slice::from_raw_parts(shape, 3), lists.0, lists.1)
+    };
+    let parse = || Module::parse(image.to_str().unwrap()).unwrap_or_else(|fault| panic!("{fault}"));
+    let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
+    let module = modules.entry(image.to_bytes().to_vec()).or_insert_with(parse);
+    // SAFETY: the memory of the imaginary device is the host's, and the driver knows how large its blocks are.
+    let copy = |(at, bytes): (&*mut u8, &usize)| unsafe { std::slice::from_raw_parts(*at, *bytes) }.to_vec();
+    let before: Vec<Vec<u8>> = addresses.iter().zip(room).map(copy).collect();
+    let mut after = before.clone();
+    let mut arguments: Vec<Argument<'_>> =
+        after.iter_mut().map(|bytes| Argument::Buffer { bytes, writable: true }).collect();
+    let launch = Launch { blocks: shape[0].into(), threads: shape[1], shared_bytes: shape[2], seed: 0 };
+    if let Err(fault) = module.launch(name.to_str().unwrap(), launch, &mut arguments) {
+        eprintln!("{fault}");
+        return 1;
+    }
+    for (at, (before, after)) in addresses.iter().zip(before.iter().zip(&after)) {
+        let changed = (0..after.len()).filter(|i| before[*i] != after[*i]);
+        // SAFETY: as above.
+        changed.for_each(|i| unsafe { *at.add(i) = after[i] });
+    }
+    0
+}
+
 /// Runs a test of this program once more, with imaginary libraries of a GPU; true in that run.
-fn imaginary(test: &str, (major, minor): (u32, u32)) -> bool {
+pub(super) fn imaginary(test: &str, (major, minor): (u32, u32)) -> bool {
     if std::env::var_os(VARIABLE).is_some() {
         return true;
     }
@@ -81,13 +124,13 @@ fn imaginary(test: &str, (major, minor): (u32, u32)) -> bool {
     let mut cc = Command::new("cc");
     cc.args(["-Wall", "-Wextra", "-Werror", "-std=gnu11", "-O1", "-shared", "-fPIC"]);
     cc.args([format!("-DMAJOR={major}"), format!("-DMINOR={minor}")]);
-    cc.args(["cuda.c", "cublaslt.c", "cudnn.c"].map(|file| sources.join(file)));
+    cc.args(["cuda.c", "cublaslt.c", "cudnn.c", "nccl.c"].map(|file| sources.join(file)));
     checked(cc.arg("-o").arg(dir.path().join("libcuda.so")).args(["-lpthread", "-lm"]));
-    for name in ["libcublasLt.so", "libcudnn.so"] {
+    for name in LIBRARIES {
         std::os::unix::fs::symlink("libcuda.so", dir.path().join(name)).unwrap();
     }
     let mut again = Command::new(std::env::current_exe().unwrap());
-    again.args([&format!("libraries::cuda::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
+    again.args([&format!("libraries::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
     let output = again.env("LD_LIBRARY_PATH", dir.path()).env(VARIABLE, dir.path()).output().unwrap();
     let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.contains("1 passed"), "{said}\n{told}");
@@ -112,6 +155,27 @@ unsafe fn of_driver<F: Copy>(name: &[u8]) -> F {
     }
 }
 
+/// Calls a function of the imaginary driver or library that takes a number, and gives one.
+pub(super) fn call_driver(name: &str, argument: c_int) -> c_int {
+    // SAFETY: the functions for tests have this type.
+    let function = unsafe { of_driver::<extern "C" fn(c_int) -> c_int>(name.as_bytes()) };
+    function(argument)
+}
+
+/// Takes an imaginary library away, before it is looked for.
+pub(super) fn take_away(name: &str) {
+    std::fs::remove_file(Path::new(&std::env::var_os(VARIABLE).unwrap()).join(name)).unwrap();
+}
+
+/// Lets the driver have the PTX of kernels executed.
+pub(super) fn connect_ptx() {
+    type Execute =
+        extern "C" fn(*const c_char, *const c_char, *const u32, *const *mut u8, *const usize, c_int) -> c_int;
+    // SAFETY: the function has this type.
+    let set = unsafe { of_driver::<extern "C" fn(Execute)>(b"imaginary_ptx") };
+    set(execute_ptx);
+}
+
 /// Gives the driver functions for kernels.
 fn connect() {
     type Arguments = extern "C" fn(*const c_char) -> c_int;
@@ -134,7 +198,7 @@ fn announce(compiler: &Compiler, graph: &Graph) {
 
 #[test]
 fn libraries_are_called_as_they_take_calls() {
-    if !imaginary("libraries_are_called_as_they_take_calls", (8, 0)) {
+    if !imaginary("cuda::libraries_are_called_as_they_take_calls", (8, 0)) {
         return;
     }
     connect();
@@ -168,7 +232,7 @@ fn libraries_are_called_as_they_take_calls() {
 /// Everything of the driver's, without libraries: kernels with matrices of the copy engine too.
 #[test]
 fn kernels_are_launched_by_the_driver() {
-    if !imaginary("kernels_are_launched_by_the_driver", (9, 0)) {
+    if !imaginary("cuda::kernels_are_launched_by_the_driver", (9, 0)) {
         return;
     }
     connect();
@@ -196,7 +260,7 @@ fn kernels_are_launched_by_the_driver() {
 /// Arrays, without a kernel: copies on three streams, ordered by events, of rows too.
 #[test]
 fn slices_of_arrays_are_copies_of_rows() {
-    if !imaginary("slices_of_arrays_are_copies_of_rows", (8, 0)) {
+    if !imaginary("cuda::slices_of_arrays_are_copies_of_rows", (8, 0)) {
         return;
     }
     connect();
@@ -217,7 +281,7 @@ fn slices_of_arrays_are_copies_of_rows() {
 /// Two GPUs: copies between their memories on streams of the one that gets them, ordered behind what the other one does.
 #[test]
 fn gpus_copy_from_each_other() {
-    if !imaginary("gpus_copy_from_each_other", (8, 0)) {
+    if !imaginary("cuda::gpus_copy_from_each_other", (8, 0)) {
         return;
     }
     connect();
@@ -243,12 +307,11 @@ fn gpus_copy_from_each_other() {
 /// A run that is refused in the middle ends when what it had begun has ended: until then the device reads the caller's memory.
 #[test]
 fn a_run_that_fails_waits_for_what_it_began() {
-    if !imaginary("a_run_that_fails_waits_for_what_it_began", (8, 0)) {
+    if !imaginary("cuda::a_run_that_fails_waits_for_what_it_began", (8, 0)) {
         return;
     }
     connect();
-    // SAFETY: the function has this type.
-    let hold = unsafe { of_driver::<extern "C" fn(c_int)>(b"imaginary_hold") };
+    let hold = |on| call_driver("imaginary_hold", on);
     let gpu = compiler(tensorc::gpu::cuda(0).unwrap(), GpuLibraries::default(), false);
     let graph = graph(&gpu, "%x: T[64, 64]", "%y = softmax(%x)", DType::F32);
     let values = inputs(&graph, 1);
@@ -273,13 +336,10 @@ fn a_run_that_fails_waits_for_what_it_began() {
 /// A driver without libraries: the error says which one is missing.
 #[test]
 fn a_library_that_is_missing_is_an_error() {
-    if !imaginary("a_library_that_is_missing_is_an_error", (8, 0)) {
+    if !imaginary("cuda::a_library_that_is_missing_is_an_error", (8, 0)) {
         return;
     }
-    let folder = std::env::var_os(VARIABLE).unwrap();
-    for name in ["libcublasLt.so", "libcudnn.so"] {
-        std::fs::remove_file(Path::new(&folder).join(name)).unwrap();
-    }
+    ["libcublasLt.so", "libcudnn.so"].into_iter().for_each(take_away);
     let gpu = compiler(tensorc::gpu::cuda(0).unwrap(), ALL, false);
     let refused = |inputs: &str, body: &str| {
         let graph = graph(&gpu, inputs, body, DType::F32);

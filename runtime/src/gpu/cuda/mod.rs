@@ -6,6 +6,8 @@
 
 mod graph;
 mod matrix;
+#[cfg(feature = "nccl")]
+mod nccl;
 mod peer;
 mod stream;
 mod vendor;
@@ -21,6 +23,8 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Code, CodeForm, Driver, DriverError, Entry, Function, LaunchStream, Memory};
 use crate::Device;
+#[cfg(feature = "nccl")]
+pub(super) use nccl::Communicators;
 use peer::Peers;
 use stream::CudaStream;
 use vendor::{Call, Libraries};
@@ -28,8 +32,8 @@ use vendor::{Call, Libraries};
 /// Shared memory of a block that a kernel gets without asking, in bytes.
 const PLAIN_SHARED: u32 = 48 << 10;
 
-/// A GPU with a CUDA driver.
-#[derive(Debug)]
+/// A GPU with a CUDA driver. Clones share it.
+#[derive(Clone, Debug)]
 pub struct CudaDriver(Arc<Shared>);
 
 /// A device's context. Calls of the driver are made by threads that entered it.

@@ -75,6 +75,28 @@ impl CudaStream {
         Ok(CudaStream { shared, handle, state: Arc::default() })
     }
 
+    #[cfg(feature = "nccl")]
+    pub fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.shared, shared)
+    }
+
+    #[cfg(feature = "nccl")]
+    pub fn handle(&self) -> sys::CUstream {
+        self.handle
+    }
+
+    /// What the operation that is being enqueued has failed with.
+    #[cfg(feature = "nccl")]
+    pub fn failure(&self) -> Option<StreamError> {
+        lock(&self.state).failure.clone()
+    }
+
+    /// Notes that a library has enqueued something, which messages are to name.
+    #[cfg(feature = "nccl")]
+    pub fn launched(&self, entry: &Arc<Entry>) {
+        lock(&self.state).launched.push(entry.clone());
+    }
+
     fn error(&self, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StreamError {
         failed(self.shared.device, cause)
     }
