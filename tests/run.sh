@@ -71,6 +71,7 @@ mpi_part() {
 mpi_open() {
     local launcher=mpirun
     ! commands mpicc.openmpi mpirun.openmpi || { export MPICC=mpicc.openmpi && launcher=mpirun.openmpi; }
+    cargo clippy --release -p tensorc -p tensorc-kvstore -p tensorc-bench --features mpi --all-targets -- -D warnings
     mpi_part "$target" "$launcher"
 }
 

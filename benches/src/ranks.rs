@@ -75,15 +75,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     module.init_params(&Initializer::xavier(2.0))?;
     module.init_optimizer(Optimizer::sgd(0.001, 0.9))?;
     let words = net.vocabulary.unwrap_or(0);
-    let fill = |desc: &DataDesc, limit: u64| -> Result<HostTensor, Box<dyn Error>> {
-        let count = desc.dims.iter().product::<u64>();
-        let value = |at: u64| match limit {
-            0 => (at * 7919 % 1000) as f32 / 500.0 - 1.0,
-            limit => (at * 7919 % limit) as f32,
-        };
-        let bytes: Vec<u8> = (0..count).flat_map(|at| value(at).to_le_bytes()).collect();
-        Ok(HostTensor::new(desc.dtype, &desc.dims, bytes)?)
-    };
     let batch = Batch {
         data: data.iter().map(|desc| fill(desc, words)).collect::<Result<_, _>>()?,
         labels: labels.iter().map(|desc| fill(desc, classes)).collect::<Result<_, _>>()?,
@@ -121,6 +112,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         store.close()?;
     }
     Ok(())
+}
+
+/// Values that differ: integers below the limit, or without one (0) numbers from -1 to 1.
+fn fill(desc: &DataDesc, limit: u64) -> Result<HostTensor, Box<dyn Error>> {
+    let count = desc.dims.iter().product::<u64>();
+    let value = |at: u64| match limit {
+        0 => (at * 7919 % 1000) as f32 / 500.0 - 1.0,
+        limit => (at * 7919 % limit) as f32,
+    };
+    let bytes: Vec<u8> = (0..count).flat_map(|at| value(at).to_le_bytes()).collect();
+    Ok(HostTensor::new(desc.dtype, &desc.dims, bytes)?)
 }
 
 /// Seconds in which data of collectives moved, and those of them in which a plan ran.

@@ -21,11 +21,11 @@ use crate::transport::{MAX_TAG, ReceiveId, Received, Tag, Transport};
 const MOVING: &str = "communication";
 const WAITING: &str = "waiting";
 
-/// Polls without progress before the thread sleeps while data move.
-const SPINS: u32 = 200;
-/// Between polls while data move, while ranks are waited for, and while there is nothing to do.
-const SHORT_NAP: Duration = Duration::from_micros(20);
-const NAP: Duration = Duration::from_micros(100);
+/// How long the thread polls without a pause while data move.
+const SPIN: Duration = Duration::from_micros(20);
+/// The longest pauses between polls while data move, while ranks are waited for, and while there is nothing to do.
+const SHORT_NAP: Duration = Duration::from_micros(200);
+const NAP: Duration = Duration::from_millis(1);
 const LONG_NAP: Duration = Duration::from_millis(5);
 /// How long a failed group tries to tell the others.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -118,13 +118,15 @@ impl Driver {
             let listening = self.listen(from);
             self.check(listening);
         }
-        let mut idle = 0;
+        let mut since = Instant::now();
         let mut received = vec![];
         while !self.is_over() {
             let busy = self.obey() | self.poll(&mut received) | self.advance();
             self.check_deadlines();
-            idle = if busy { 0 } else { idle + 1 };
-            self.rest(idle);
+            match busy {
+                true => since = Instant::now(),
+                false => self.rest(since.elapsed()),
+            }
         }
         self.end();
     }
@@ -145,20 +147,19 @@ impl Driver {
         self.abandoned || self.closing.is_some() && (self.failure.is_some() || in_order)
     }
 
-    /// Sleeps, the longer the less is to be expected.
-    fn rest(&self, idle: u32) {
-        if idle == 0 {
-            return;
-        }
+    /// Sleeps as long as nothing has happened so far: what comes is noticed after twice its time at most, and polls take little
+    /// from threads that compute.
+    fn rest(&self, idle: Duration) {
         let exchanging = self.running.values().any(|one| one.exchange.is_some());
         let moving = exchanging || self.transport.unsent() > 0 || !self.desk.asked.is_empty();
         let quiet = self.running.is_empty() && self.closing.is_none() && self.desk.server.is_none();
-        let nap = match (moving, quiet) {
-            (true, _) if idle < SPINS => return std::thread::yield_now(),
+        let longest = match (moving, quiet) {
+            (true, _) if idle < SPIN => return std::thread::yield_now(),
             (true, _) => SHORT_NAP,
             (false, false) => NAP,
             (false, true) => LONG_NAP,
         };
+        let nap = idle.clamp(SPIN, longest);
         let queue = self.shared.lock();
         if queue.commands.is_empty() {
             // Woken early or late, the loop looks at everything.
