@@ -448,6 +448,8 @@ pub(crate) struct Sum<'a> {
 
 /// Most bytes of the first collective of several: it sets out early.
 const FIRST: u64 = 1 << 20;
+/// A collective takes half of what is left at most, so that few bytes wait for the last array, unless it would be shorter than this.
+const SHORT: u64 = 256 << 10;
 
 /// Sums arrays over the ranks of a group, several in one collective as long as they are short.
 pub(crate) fn reduce_all(
@@ -458,7 +460,9 @@ pub(crate) fn reduce_all(
     compression: Compression,
 ) -> Result<(), Error> {
     let mut bundle: Vec<(&Sum<'_>, Piece)> = vec![];
-    let mut limit = FIRST;
+    let mut left: u64 = sums.iter().map(|sum| sum.to.len() * sum.to.dtype().size() as u64).sum();
+    let share = |left: u64, most| (left / 2).clamp(SHORT, most);
+    let mut limit = share(left, FIRST);
     let push = |bundle: Vec<(&Sum<'_>, Piece)>| {
         let key = match (bundle.first(), bundle.len()) {
             (None, _) => return Ok(()),
@@ -473,11 +477,12 @@ pub(crate) fn reduce_all(
         let arrays: Vec<&NDArray> = sum.parts.iter().copied().chain([sum.to]).collect();
         for (number, mut views) in cut(&arrays)?.into_iter().enumerate() {
             let Some(to) = views.pop() else { continue };
-            let bytes = to.bytes() + bundle.iter().map(|(_, piece)| piece.to.bytes()).sum::<u64>();
+            let bytes = bundle.iter().map(|(_, piece)| piece.to.bytes()).sum::<u64>();
             let other = bundle.first().is_some_and(|(_, piece)| piece.to.dtype() != to.dtype());
-            if !bundle.is_empty() && (bytes > limit || other) {
+            if !bundle.is_empty() && (bytes + to.bytes() > limit || other) {
                 push(std::mem::take(&mut bundle))?;
-                limit = reduce::PIECE;
+                left -= bytes;
+                limit = share(left, reduce::PIECE);
             }
             let residual = sum.residuals.get(number).cloned();
             bundle.push((sum, Piece { parts: views, to, residual }));

@@ -87,6 +87,9 @@ struct Driver {
 
 /// Serves a group until it is closed.
 pub fn drive(transport: Box<dyn Transport>, shared: Arc<Shared>, buffers: Buffers, options: GroupOptions) {
+    #[cfg(target_os = "linux")]
+    // Sleeps would last 50 us longer. Where that cannot be changed, they do.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     let (rank, size) = (transport.rank(), transport.size());
     let GroupOptions { deadline, profiler } = options;
     let mut driver = Driver {
@@ -147,8 +150,8 @@ impl Driver {
         self.abandoned || self.closing.is_some() && (self.failure.is_some() || in_order)
     }
 
-    /// Sleeps as long as nothing has happened so far: what comes is noticed after twice its time at most, and polls take little
-    /// from threads that compute.
+    /// Sleeps for a quarter of the time in which nothing has happened: what comes is noticed after 5/4 of its time, and polls take
+    /// little from threads that compute. Ranks that wait for each other in turn would wait ever longer if that were much more.
     fn rest(&self, idle: Duration) {
         let exchanging = self.running.values().any(|one| one.exchange.is_some());
         let moving = exchanging || self.transport.unsent() > 0 || !self.desk.asked.is_empty();
@@ -159,7 +162,7 @@ impl Driver {
             (false, false) => NAP,
             (false, true) => LONG_NAP,
         };
-        let nap = idle.clamp(SPIN, longest);
+        let nap = (idle / 4).clamp(SPIN, longest);
         let queue = self.shared.lock();
         if queue.commands.is_empty() {
             // Woken early or late, the loop looks at everything.
