@@ -161,6 +161,13 @@ impl Executor {
         pairs.filter_map(|((name, _), gradient)| Some((name.as_str(), gradient.as_ref()?)))
     }
 
+    /// Names of arguments in the order in which the backward pass is done with their gradients, those it adds to excepted.
+    /// Compiles it.
+    pub(crate) fn gradients_in_order(&self) -> Result<Vec<&str>, Error> {
+        let order = self.training.as_ref().map(|program| program.gradients_in_order(&self.memory)).transpose()?;
+        Ok(order.unwrap_or_default().into_iter().map(|at| self.bound.arguments[at].0.as_str()).collect())
+    }
+
     /// The outputs, in the symbol's order. Forward passes write these arrays.
     pub fn outputs(&self) -> &[NDArray] {
         &self.outputs

@@ -165,6 +165,24 @@ impl Program {
         Ok(total)
     }
 
+    /// Arguments in the order in which the backward phase is done with their gradients. Those missing are added to.
+    pub fn gradients_in_order(&self, memory: &SharedMemory) -> Result<Vec<usize>, Error> {
+        let alone = self.parts.len() == 1;
+        let mut order = vec![];
+        for (piece, _, code) in &self.parts {
+            let ready = self.ready(piece, code, alone.then_some(memory))?;
+            let outputs = ready.executable.outputs_in_order(Part::Second);
+            order.extend(outputs.into_iter().filter_map(|output| match piece.outputs[output] {
+                Slot::Output(at) => match self.products[at] {
+                    Product::Gradient(argument) => Some(argument),
+                    Product::Output(_) => None,
+                },
+                _ => None,
+            }));
+        }
+        Ok(order)
+    }
+
     /// New keys for all random nodes.
     pub fn draw_keys(&self, rt: &Runtime, device: Device) -> Keys {
         let at = self.feeds.iter().position(|feed| *feed == Feed::Keys);

@@ -298,7 +298,7 @@ impl KVStore {
         optimizer.schedule.check()?;
         let optimizer = match self.group() {
             None => optimizer,
-            Some(group) => of_first(group, &optimizer)?,
+            Some(group) => of_first(group, "optimizer", &optimizer)?,
         };
         let mut state = self.lock();
         if let Some(servers) = &state.servers {
@@ -411,10 +411,13 @@ fn join_job(kind: Kind, options: GroupOptions) -> Result<Group, Error> {
 }
 
 /// The value that rank 0 has, on every rank.
-fn of_first<T: serde::Serialize + serde::de::DeserializeOwned>(group: &Group, own: &T) -> Result<T, Error> {
-    let wrong = |error: serde_json::Error| Error::Internal(format!("an optimizer's configuration: {error}"));
+pub(crate) fn of_first<T>(group: &Group, what: &str, own: &T) -> Result<T, Error>
+where
+    T: serde::Serialize + serde::de::DeserializeOwned,
+{
+    let wrong = |error: serde_json::Error| Error::Internal(format!("{what} of rank 0: {error}"));
     let text = if group.rank() == 0 { serde_json::to_vec(own).map_err(wrong)? } else { vec![] };
-    let all = group.gather("optimizer", text)?;
+    let all = group.gather(what, text)?;
     serde_json::from_slice(all.first().map_or(&[][..], |first| &first[..])).map_err(wrong)
 }
 

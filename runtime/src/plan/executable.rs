@@ -236,6 +236,14 @@ impl Executable {
         self.interface(phase).map_or(&[], |interface| &interface.finals)
     }
 
+    /// Outputs of the plan that a phase uses, in the order in which it is done with them.
+    pub fn outputs_in_order(&self, phase: Phase) -> Vec<usize> {
+        let interface = self.interface(Some(phase));
+        let of =
+            |interface: &Interface| interface.finals.iter().map(|one| interface.needs.outputs[one.output]).collect();
+        interface.map_or_else(Vec::new, of)
+    }
+
     pub(super) fn weight(&self, index: u32) -> &WeightStorage {
         &self.weights[index as usize]
     }

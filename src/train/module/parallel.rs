@@ -51,6 +51,8 @@ pub(super) struct Parallel {
     joined: Option<JoinedGpus>,
     /// What quantising has left, by parameter.
     residuals: BTreeMap<String, Vec<Residual>>,
+    /// Positions of gradients in the order in which all ranks sum them.
+    order: Vec<usize>,
 }
 
 /// Where the sum of some micro-batches is.
@@ -64,8 +66,8 @@ enum Holder {
 
 impl Parallel {
     pub fn new(store: Option<KVStore>, others: Vec<Executor>, micro: usize, joined: Option<JoinedGpus>) -> Parallel {
-        let (sets, saved, outputs) = (vec![], vec![], vec![]);
-        Parallel { store, others, micro, sets, saved, outputs, joined, residuals: BTreeMap::new() }
+        let (sets, saved, outputs, order) = (vec![], vec![], vec![], vec![]);
+        Parallel { store, others, micro, sets, saved, outputs, joined, residuals: BTreeMap::new(), order }
     }
 
     /// Micro-batches of this process.
@@ -346,6 +348,10 @@ impl Module {
                 residuals.entry(name).or_insert_with(|| kvstore::residuals(count));
             }
         }
+        if self.shared()?.order.is_empty() {
+            self.shared()?.order = self.order_of_sums(group, &names[..learned])?;
+        }
+        let order = self.shared()?.order.clone();
         let held: Vec<Vec<&NDArray>> = parts.iter().map(|part| self.held(*part)).collect();
         let targets = self.summed(0);
         let residuals = self.parallel.as_ref().map(|parallel| &parallel.residuals);
@@ -356,12 +362,23 @@ impl Module {
             residuals: residuals.and_then(|all| all.get(&names[at])).map_or(&[][..], |residuals| &residuals[..]),
             priority: -(at as i32),
         };
-        let gradients: Vec<Sum<'_>> = (0..learned).rev().map(sum).collect();
+        let gradients: Vec<Sum<'_>> = order.iter().copied().map(sum).collect();
         let reduce = |sums: &[Sum<'_>], compression| kvstore::reduce_all(&self.rt, group, sums, leaves, compression);
         reduce(&gradients, compression)?;
         // Means of few numbers, which a quantised gradient's residual would spoil.
         let states: Vec<Sum<'_>> = (learned..names.len()).map(sum).collect();
         reduce(&states, Compression::None)
+    }
+
+    /// Positions of gradients in the order in which rank 0's backward pass is done with them, so that those sent together have
+    /// not waited for each other; the last layers' first where that is not known.
+    fn order_of_sums(&self, group: &kvstore::Group, names: &[String]) -> Result<Vec<usize>, Error> {
+        let known = self.executor.gradients_in_order()?;
+        let mut order: Vec<usize> =
+            known.iter().filter_map(|known| names.iter().position(|name| name == known)).collect();
+        let rest: Vec<usize> = (0..names.len()).rev().filter(|at| !order.contains(at)).collect();
+        order.extend(rest);
+        kvstore::of_first(group, "order of sums", &order)
     }
 
     /// Passes parameters and auxiliary states of the first device on to the others, and rank 0's to all ranks.
