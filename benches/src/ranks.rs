@@ -95,6 +95,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let recording = profiler.recording();
     let moving = Hidden::of(&recording);
     let rank = store.as_ref().map_or(0, KVStore::rank);
+    let shares = shares(store.as_ref(), moving.hidden / moving.communication.max(1e-9))?;
     if let (0, Some(path)) = (rank, &arguments.trace) {
         recording.write_trace(&mut std::io::BufWriter::new(std::fs::File::create(path)?))?;
     }
@@ -104,7 +105,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         let report = json!({
             "workload": arguments.workload, "ranks": ranks, "threads": arguments.threads, "batch": arguments.batch,
             "step_ms": median, "best_ms": best, "communication_ms": seconds(moving.communication),
-            "hidden_share": moving.hidden / moving.communication.max(1e-9),
+            "hidden_shares": shares,
         });
         println!("{report}");
     }
@@ -112,6 +113,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         store.close()?;
     }
     Ok(())
+}
+
+/// A number of each rank.
+fn shares(store: Option<&KVStore>, own: f64) -> Result<Vec<f64>, Box<dyn Error>> {
+    let Some(group) = store.and_then(KVStore::group) else { return Ok(vec![own]) };
+    let all = group.gather("share", own.to_le_bytes().to_vec())?;
+    let number = |bytes: &[u8]| Ok(f64::from_le_bytes(bytes.try_into()?));
+    all.iter().map(|bytes| number(bytes)).collect()
 }
 
 /// Values that differ: integers below the limit, or without one (0) numbers from -1 to 1.

@@ -451,7 +451,7 @@ pub(crate) struct Sum<'a> {
 
 /// Most bytes of the first collective of several: it sets out early.
 const FIRST: u64 = 1 << 20;
-/// A collective takes half of what is left at most, so that few bytes wait for the last array, unless it would be shorter than this.
+/// A collective takes a quarter of what is left at most, so that few bytes wait for the last array, unless it would be shorter than this.
 const SHORT: u64 = 256 << 10;
 
 /// Sums arrays over the ranks of a group, several in one collective as long as they are short.
@@ -464,7 +464,7 @@ pub(crate) fn reduce_all(
 ) -> Result<(), Error> {
     let mut bundle: Vec<(&Sum<'_>, Piece)> = vec![];
     let mut left: u64 = sums.iter().map(|sum| sum.to.len() * sum.to.dtype().size() as u64).sum();
-    let share = |left: u64, most| (left / 2).clamp(SHORT, most);
+    let share = |left: u64, most| (left / 4).clamp(SHORT, most);
     let mut limit = share(left, FIRST);
     let push = |bundle: Vec<(&Sum<'_>, Piece)>| {
         let key = match (bundle.first(), bundle.len()) {

@@ -23,6 +23,8 @@ const WAITING: &str = "waiting";
 
 /// How long the thread polls without a pause while data move.
 const SPIN: Duration = Duration::from_micros(20);
+/// The shortest pause between polls: one takes some microseconds from a thread that computes on the same processor.
+const SHORTEST_NAP: Duration = Duration::from_micros(60);
 /// The longest pauses between polls while data move, while ranks are waited for, and while there is nothing to do.
 const SHORT_NAP: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_millis(1);
@@ -162,7 +164,7 @@ impl Driver {
             (false, false) => NAP,
             (false, true) => LONG_NAP,
         };
-        let nap = (idle / 4).clamp(SPIN, longest);
+        let nap = (idle / 4).clamp(SHORTEST_NAP, longest);
         let queue = self.shared.lock();
         if queue.commands.is_empty() {
             // Woken early or late, the loop looks at everything.

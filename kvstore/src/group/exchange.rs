@@ -2,7 +2,7 @@
 //!
 //! A sum of N ranks is a reduce-scatter and a gather: rank r receives the r-th part of every rank's arrays, adds them in
 //! the order of the tree, and sends the result to all. Each rank sends and receives 2 (N − 1) / N of an array, which is the
-//! least that an all-reduce can do. Short arrays are sent whole, and every rank adds them.
+//! least that an all-reduce can do. Short arrays are sent whole, and every rank adds them: between two ranks that is no more.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -14,8 +14,9 @@ use super::message::Header;
 use crate::error::KvError;
 use crate::tree;
 
-/// Arrays of at most this many bytes are sent whole: one exchange instead of two.
-const SHORT: u64 = 8 << 10;
+/// Arrays of at most this many bytes are sent whole, one exchange instead of two, if a rank sends at most [`EXTRA`] more thereby.
+const WHOLE: u64 = 1 << 20;
+const EXTRA: u64 = 64 << 10;
 
 /// Shards begin at multiples of this many elements.
 const SHARD_UNIT: u64 = 16;
@@ -92,7 +93,9 @@ impl Exchange {
     }
 
     fn is_whole(&self) -> bool {
-        self.ranks() == 1 || self.call.bytes() <= SHORT
+        let (ranks, bytes) = (self.ranks() as u64, self.call.bytes());
+        // N - 1 arrays instead of 2 (N - 1) / N.
+        ranks == 1 || bytes <= WHOLE && bytes * (ranks - 1) * (ranks - 2) <= EXTRA * ranks
     }
 
     /// The bytes of a rank's shard.
