@@ -64,11 +64,14 @@ def main():
     ap.add_argument("python")
     ap.add_argument("--tensorc", default="target/release/tensorc-bench")
     ap.add_argument("--rounds", type=int, default=5)
+    ap.add_argument("--only", default="", help="only rows whose store and values contain this text")
     a = ap.parse_args()
     print("| store | values | tensorc, ms | MXNet 1.9.1, ms | MXNet / tensorc |\n|---|---|---|---|---|")
     ways = []
     for size, numbers in SIZES.items():
         for kind in ("local", "device"):
+            if a.only not in f"{kind}, {size}":
+                continue
             ours, theirs = {}, {}
             for _ in range(a.rounds):
                 for single in (False, True):

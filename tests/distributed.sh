@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # Training over processes, as users start it: examples/train_distributed.rs under a launcher of MPI.
 #
-#     tests/distributed.sh [PROGRAM]
+#     tests/distributed.sh [FOLDER]
+#     tests/distributed.sh [FOLDER] faults COUNT
 #
-# PROGRAM is the example, built with `--features mpi` for the MPI of the launcher $MPIRUN (mpirun if not given). Prints a line
+# FOLDER has the examples, built with `--features mpi` for the MPI of the launcher $MPIRUN (mpirun if not given). Prints a line
 # for each check and stops at the first that fails. Every job has a time limit, and none may leave a process behind.
+# The second form only lets ranks of COUNT jobs go wrong, at random points.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-program="$(realpath "${1:-${CARGO_TARGET_DIR:-target}/release/examples/train_distributed}")"
+folder="$(realpath "${1:-${CARGO_TARGET_DIR:-target}/release/examples}")"
+program="$folder/train_distributed"
 mpirun="${MPIRUN:-mpirun}"
 # Seconds: how long ranks wait for each other, how long a job may take that fails, and one that trains.
 deadline=5
@@ -46,7 +49,7 @@ processes() {
     grep -lzsxF "TENSORC_TEST_DISTRIBUTED=$work" /proc/[0-9]*/environ | cut -d / -f 3 | while read -r pid; do
         # Commands of this script have its variables as well.
         case "$(tr "\0" " " 2>/dev/null <"/proc/$pid/cmdline")" in
-            *train_distributed* | *hydra* | *orted*) echo "$pid" ;;
+            *train_distributed* | *faulty_rank* | *hydra* | *orted*) echo "$pid" ;;
         esac
     done
 }
@@ -254,6 +257,47 @@ failures() {
     passed "a rank is stopped: the launcher ends the job when the others have waited"
 }
 
+# fault NUMBER: a rank of three is killed or stopped, has an operator that fails or an array of another shape, or leaves early;
+# the others must end with one error each. Kind, rank and time are functions of the number.
+fault() {
+    local kinds=(killed stopped operator shape batch) hash rank step name="fault-$1" others=(0 1 2) kind
+    hash="$(cksum <<<"$1")" && hash="${hash%% *}"
+    kind="${kinds[$1 % 5]}" rank=$((hash % 3)) step=$((hash / 3 % 200))
+    unset "others[$rank]"
+    mkdir "$work/$name"
+    local program=("$folder/faulty_rank" --deadline 2)
+    case "$kind" in
+        killed | stopped) ;;
+        *) program+=(--rank "$rank" --fault "$kind" --step "$step") ;;
+    esac
+    launched "$name" -n 3 "${each[@]}" "$work/$name" "${program[@]}"
+    case "$kind" in
+        killed | stopped)
+            until [ -s "$work/$name/$rank.out" ]; do
+                [ $((SECONDS - begun)) -lt $limit ] || fail "$name does not begin"
+                sleep 0.02
+            done
+            sleep "0.$(printf %03d $((step * 5)))"
+            if [ "$kind" = killed ]; then signal "$rank" KILL; else signal "$rank" STOP; fi
+            ;;
+    esac
+    ended "$name" "${others[@]}"
+    [ "$kind" != stopped ] || signal "$rank" CONT
+    [ "$kind" = killed ] || ended "$name" "$rank"
+    finished "$name"
+    kinds_of["$kind"]=$((${kinds_of["$kind"]:-0} + 1))
+    rm -r "${work:?}/$name"
+}
+
+declare -A kinds_of
+faults() {
+    local number
+    options=("${surviving[@]}") each=("${apart[@]}" "$work/rank")
+    for ((number = 0; number < $1; number++)); do fault "$number"; done
+    options=() each=("$work/rank")
+    passed "a rank goes wrong at a random point, $1 runs:$(for kind in "${!kinds_of[@]}"; do echo " $kind ${kinds_of[$kind]}"; done | sort | tr -d "\n")"
+}
+
 # A job that is killed goes on from its last checkpoint with other numbers of ranks, to the bits of one that was not.
 restarts() {
     local expected prefix="$work/digits"
@@ -268,9 +312,14 @@ restarts() {
     equal "4 ranks, killed, then 2, then 1" "$expected"
 }
 
-same_bits lenet
-same_bits resnet --epochs 1 --enough 0
-stores
-failures
-restarts
+if [ "${2:-}" = faults ]; then
+    faults "$3"
+else
+    same_bits lenet
+    same_bits resnet --epochs 1 --enough 0
+    stores
+    failures
+    faults 10
+    restarts
+fi
 echo "distributed: $checks checks passed in $SECONDS s"

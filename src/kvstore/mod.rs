@@ -421,8 +421,9 @@ where
     serde_json::from_slice(all.first().map_or(&[][..], |first| &first[..])).map_err(wrong)
 }
 
-/// Lets an array have rank 0's elements; waits for the ranks.
+/// Lets an array have rank 0's elements; waits for the ranks. Arrays of other shapes are an error, also with as many elements.
 pub(crate) fn adopt(group: &Group, key: &str, array: &NDArray) -> Result<(), Error> {
+    let key = &format!("{key}, shape {:?}", array.dims());
     for (number, piece) in cut(&[array])?.into_iter().flatten().enumerate() {
         let part = array.reshape(&[-1])?;
         let from = number as u64 * (reduce::PIECE / array.dtype().size() as u64);

@@ -264,4 +264,9 @@ fn every_rank_hears_of_an_error() {
         store.init("w", &rt.zeros(&[size], tensorc::DType::F32)?)
     });
     shape.iter().for_each(|error| assert!(error.contains("f32 × 4") && error.contains("f32 × 5"), "{error}"));
+    let transposed = errors(&|rt, store| {
+        let dims = if store.rank() == 0 { [2, 3] } else { [3, 2] };
+        store.init("w", &rt.zeros(&dims, tensorc::DType::F32)?)
+    });
+    transposed.iter().for_each(|error| assert!(error.contains("[2, 3]") && error.contains("[3, 2]"), "{error}"));
 }
