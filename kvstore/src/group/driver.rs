@@ -449,6 +449,9 @@ impl Driver {
     }
 
     fn send(&mut self, sequence: u64, sends: Vec<Outgoing>) {
+        if let Some(exchange) = self.running.get_mut(&sequence).and_then(|one| one.exchange.as_mut()) {
+            exchange.sent += sends.iter().map(|one| one.bytes.len() as u64).sum::<u64>();
+        }
         for Outgoing { to, slot, bytes } in sends {
             let sent = self.transport.send(to, tag_of(sequence, slot), bytes);
             if self.check(sent).is_none() {
@@ -475,9 +478,8 @@ impl Driver {
             return;
         };
         parts.into_iter().for_each(|part| self.buffers.give_later(part));
-        let (began, results) = (exchange.began, exchange.into_results());
-        let bytes = results.iter().map(|result| result.len() as u64).sum();
-        record(self.profiler.as_ref(), &call, MOVING, began, bytes);
+        record(self.profiler.as_ref(), &call, MOVING, exchange.began, exchange.sent);
+        let results = exchange.into_results();
         if call.kind != CallKind::Gather {
             results.iter().for_each(|result| self.buffers.give_later(result.clone()));
         }

@@ -48,6 +48,8 @@ pub struct Outgoing {
 /// Data on their way. All ranks have come, and agree.
 pub struct Exchange {
     pub began: Instant,
+    /// Bytes of data that were sent.
+    pub sent: u64,
     call: Call,
     rank: usize,
     /// What each rank contributes: subtrees of the summation tree.
@@ -68,6 +70,7 @@ impl Exchange {
             (0..headers.len() as u32).map(|r| tree::subtrees(leaves, r * call.leaves, (r + 1) * call.leaves));
         let mut exchange = Exchange {
             began: Instant::now(),
+            sent: 0,
             call: call.clone(),
             rank,
             subtrees: subtrees.collect(),

@@ -6,7 +6,7 @@
 //! become the mean of what each micro-batch makes of them.
 //!
 //! The first device sums, updates the parameters, and passes them on to the others. Over processes, gradients travel in
-//! buckets, the last layers' first, while the backward pass goes on.
+//! buckets, in the order in which they become final, while the backward pass goes on.
 //!
 //! With [`Sums::Nccl`], each device sums its own micro-batches, NCCL adds these sums on the first device, and copies the
 //! parameters to the others.
@@ -327,7 +327,7 @@ impl Module {
         places.try_for_each(|at| joined.reduce(&all.iter().map(|arrays| arrays[at]).collect::<Vec<_>>(), 0))
     }
 
-    /// Sums the parts over all ranks, each of which has so many leaves, the last parameters first.
+    /// Sums the parts over all ranks, each of which has so many leaves.
     fn sum_over_ranks(&mut self, group: &kvstore::Group, parts: &[Holder], leaves: u32) -> Result<(), Error> {
         let compression =
             self.parallel.as_ref().and_then(|p| p.store.as_ref()).map_or(Compression::None, KVStore::compression);

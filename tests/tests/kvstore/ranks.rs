@@ -6,6 +6,8 @@ use tensorc::Error;
 use tensorc::kvstore::transport::threads::{self, ThreadTransport};
 use tensorc::kvstore::{Compression, Group, GroupOptions, KVStore, Kind};
 use tensorc::ndarray::Runtime;
+use tensorc::runtime::Profiler;
+use tensorc::runtime::profiler::EventKind;
 use tensorc::train::{Module, Optimizer};
 
 use super::modules::{BATCH, batch, bound, trained};
@@ -18,9 +20,18 @@ fn on_ranks<T: Send>(
     deadline: Duration,
     program: impl Fn(&Runtime, &KVStore) -> T + Sync,
 ) -> Vec<T> {
+    with_options(ranks, kind, &GroupOptions { deadline, ..GroupOptions::default() }, program)
+}
+
+fn with_options<T: Send>(
+    ranks: usize,
+    kind: Kind,
+    options: &GroupOptions,
+    program: impl Fn(&Runtime, &KVStore) -> T + Sync,
+) -> Vec<T> {
     let transports = threads::group(ranks);
     let one = |transport: ThreadTransport| {
-        let options = GroupOptions { deadline, ..GroupOptions::default() };
+        let options = options.clone();
         let group = Group::join(move || Ok(Box::new(transport)), options).unwrap();
         let rt = runtime();
         let store = KVStore::of_group(&rt, kind, group).unwrap();
@@ -139,6 +150,40 @@ fn gradients_are_compressed() {
         assert!(store.push(9, &[&wide], 0).unwrap_err().to_string().contains("f32, not of f64"));
         store.close().unwrap();
     });
+}
+
+/// What a rank sends of a large gradient, in relation to its bytes, by the traces.
+#[test]
+fn compression_saves_what_it_says() {
+    const COUNT: u64 = 1 << 20;
+    let kinds = [
+        (Compression::None, 1),
+        (Compression::F16, 2),
+        (Compression::BF16, 2),
+        (Compression::TwoBit { threshold: 0.5 }, 16),
+        (Compression::OneBit { threshold: 0.0 }, 32),
+    ];
+    for (compression, share) in kinds {
+        let profiler = Profiler::default();
+        profiler.start();
+        let traced = GroupOptions { profiler: Some(profiler.clone()), ..GroupOptions::default() };
+        with_options(2, Kind::DistSync, &traced, |rt, store| {
+            store.set_gradient_compression(compression).unwrap();
+            store.init("w", &rt.zeros(&[COUNT], tensorc::DType::F32).unwrap()).unwrap();
+            store.push("w", &[&rt.zeros(&[COUNT], tensorc::DType::F32).unwrap()], 0).unwrap();
+            rt.wait_all().unwrap();
+            store.close().unwrap();
+        });
+        let recording = profiler.recording();
+        let sums = recording
+            .events()
+            .into_iter()
+            .filter(|(_, event)| event.category == "communication" && event.name.starts_with('w'));
+        let sent: u64 =
+            sums.map(|(_, event)| if let EventKind::Span { bytes, .. } = event.kind { bytes } else { 0 }).sum();
+        // Of two ranks each sends its array once, in all.
+        assert_eq!(sent, 2 * 4 * COUNT / share, "{compression:?}");
+    }
 }
 
 /// Every push moves the value at once; a rank sees its own pushes.
