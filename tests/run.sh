@@ -63,8 +63,8 @@ llvm() {
 # mpi_part FOLDER LAUNCHER: processes that are ranks, with the MPI of the C compiler $MPICC, built into FOLDER.
 mpi_part() {
     cargo test --release -p tensorc-kvstore --features mpi --target-dir "$1"
-    cargo build --release --features mpi --example train_distributed --example faulty_rank --target-dir "$1"
-    MPIRUN="$2" tests/distributed.sh "$1/release/examples"
+    cargo build --release --features mpi --example train_distributed --example faulty_rank --example closed_forms --target-dir "$1"
+    MPIRUN="$2" tests/distributed/run.sh "$1/release/examples"
 }
 
 # Debian tells the two MPIs apart by names; elsewhere the compiler and the launcher that come first belong together.

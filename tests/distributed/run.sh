@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Training over processes, as users start it: examples/train_distributed.rs under a launcher of MPI.
 #
-#     tests/distributed.sh [FOLDER]
-#     tests/distributed.sh [FOLDER] faults COUNT
+#     tests/distributed/run.sh [FOLDER]
+#     tests/distributed/run.sh [FOLDER] faults COUNT
 #
 # FOLDER has the examples, built with `--features mpi` for the MPI of the launcher $MPIRUN (mpirun if not given). Prints a line
 # for each check and stops at the first that fails. Every job has a time limit, and none may leave a process behind.
 # The second form only lets ranks of COUNT jobs go wrong, at random points.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 folder="$(realpath "${1:-${CARGO_TARGET_DIR:-target}/release/examples}")"
 program="$folder/train_distributed"
@@ -49,7 +49,7 @@ processes() {
     grep -lzsxF "TENSORC_TEST_DISTRIBUTED=$work" /proc/[0-9]*/environ | cut -d / -f 3 | while read -r pid; do
         # Commands of this script have its variables as well.
         case "$(tr "\0" " " 2>/dev/null <"/proc/$pid/cmdline")" in
-            *train_distributed* | *faulty_rank* | *hydra* | *orted*) echo "$pid" ;;
+            *train_distributed* | *faulty_rank* | *closed_forms* | *hydra* | *orted*) echo "$pid" ;;
         esac
     done
 }
@@ -176,6 +176,22 @@ finished() {
 equal() {
     [ "$digest" = "$2" ] || fail "$1: parameters $digest, expected $2"
     passed "$1: parameters $digest"
+}
+
+# Stores whose sums are known, with one to four ranks.
+closed_forms() {
+    local kind ranks
+    for kind in dist_sync dist_device_sync; do
+        for ranks in 1 2 3 4; do
+            local name="forms-$kind-$ranks"
+            mkdir "$work/$name"
+            launched "$name" -n "$ranks" "${each[@]}" "$work/$name" "$folder/closed_forms" "$kind"
+            wait $launcher || fail "$name ended with status $?"
+            gone "$name"
+            [ -s "$work/$name/0.out" ] || fail "$name has no result"
+            passed "closed forms, $kind, $ranks ranks: $(cat "$work/$name/0.out")"
+        done
+    done
 }
 
 same_bits() {
@@ -315,6 +331,7 @@ restarts() {
 if [ "${2:-}" = faults ]; then
     faults "$3"
 else
+    closed_forms
     same_bits lenet
     same_bits resnet --epochs 1 --enough 0
     stores
