@@ -311,3 +311,17 @@ fn memory_of_messages_is_used_again() {
         group.close().unwrap();
     });
 }
+
+/// A contribution of another length, or none, is an error on every rank, and the group can be closed.
+#[test]
+fn contributions_that_do_not_fit_are_errors_on_every_rank() {
+    for wrong in [vec![], vec![bytes([1.0])], vec![bytes([1.0, 2.0]), bytes([1.0, 2.0])]] {
+        let groups = groups(2);
+        let errors = on_all(&groups, |group| {
+            let own = if group.rank() == 1 { wrong.clone() } else { vec![bytes([1.0, 2.0])] };
+            group.wait(Call::sum("w", DType::F32, 2, 1), own).unwrap_err().to_string()
+        });
+        assert!(errors.iter().all(|error| error.contains("it takes")), "{errors:?}");
+        on_all(&groups, |group| drop(group.close()));
+    }
+}

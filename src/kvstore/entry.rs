@@ -16,11 +16,13 @@ pub struct Entry {
     pub merged: Option<NDArray>,
     /// By piece of the value.
     pub residuals: Vec<Residual>,
+    /// The accelerator on which values of several are summed, from the first push on: states of an optimizer stay there.
+    summed_on: Option<Device>,
 }
 
 impl Entry {
     pub fn new(stored: NDArray) -> Entry {
-        Entry { stored, merged: None, residuals: vec![] }
+        Entry { stored, merged: None, residuals: vec![], summed_on: None }
     }
 
     /// The array that sums are written to.
@@ -53,8 +55,26 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// The device on which a key's values are summed: of the accelerators that have one, that with the least to sum.
-    pub fn merge_device(&mut self, values: &[&NDArray]) -> Option<Device> {
+    /// Moves a key's value to the device on which it is summed.
+    ///
+    /// # Errors
+    /// Memory is short there.
+    pub fn settle_on_device(&mut self, key: &Key, values: &[&NDArray]) -> Result<(), Error> {
+        let chosen = match self.by_key.get(key) {
+            Some(entry) if entry.summed_on.is_none() => self.least_loaded(values),
+            _ => return Ok(()),
+        };
+        if let (Some(device), Some(entry)) = (chosen, self.by_key.get_mut(key)) {
+            entry.summed_on = Some(device);
+            if entry.stored.device() != device {
+                entry.stored = entry.stored.copy_to(device)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Of the accelerators that have values, that with the least to sum so far.
+    fn least_loaded(&mut self, values: &[&NDArray]) -> Option<Device> {
         let devices = values.iter().map(|value| value.device()).filter(|device| device.kind == DeviceKind::Accelerator);
         let chosen = devices.min_by_key(|device| (self.load.get(device).copied().unwrap_or(0), *device))?;
         *self.load.entry(chosen).or_default() += values.first().map_or(0, |value| value.len());

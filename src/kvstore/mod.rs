@@ -146,11 +146,17 @@ impl KVStore {
     /// The key has a value already, or is of another kind than the keys before it; the ranks differ.
     pub fn init(&self, key: impl Into<Key>, value: &NDArray) -> Result<(), Error> {
         let key = key.into();
-        let mut state = self.lock();
-        state.keys.check(&key)?;
-        if state.entries.by_key.contains_key(&key) {
+        if self.lock().entries.by_key.contains_key(&key) {
             return Err(KvError::Duplicate { key }.into());
         }
+        self.set(key, value)
+    }
+
+    /// [`KVStore::init`], also of a key that has a value.
+    pub(crate) fn set(&self, key: impl Into<Key>, value: &NDArray) -> Result<(), Error> {
+        let key = key.into();
+        let mut state = self.lock();
+        state.keys.check(&key)?;
         let stored = value.copy()?;
         if let Some(group) = self.group() {
             adopt(group, &format!("first value of {key}"), &stored)?;
@@ -185,16 +191,18 @@ impl KVStore {
             Some(_) if state.servers.is_some() => {
                 list.iter().try_for_each(|(key, values)| self.push_to_servers(state, key, values, priority))
             }
+            // The sums of a key are written to one array: a key that comes twice has two turns.
+            Some(group) if (1..list.len()).any(|at| list[..at].iter().any(|(key, _)| *key == list[at].0)) => {
+                list.chunks(1).try_for_each(|one| self.push_ranks(state, group, one, priority))
+            }
             Some(group) => self.push_ranks(state, group, list, priority),
         }
     }
 
     fn push_here(&self, state: &mut State, key: &Key, values: &[&NDArray], priority: i32) -> Result<(), Error> {
         let rt = &self.0.rt;
-        if self.0.kind.reduces_on_device()
-            && let Some(device) = state.entries.merge_device(values)
-        {
-            move_to(&mut state.entries, key, device)?;
+        if self.0.kind.reduces_on_device() {
+            state.entries.settle_on_device(key, values)?;
         }
         if state.updates.are_none() {
             let stored = &entry(state, key)?.stored;
@@ -298,7 +306,7 @@ impl KVStore {
         optimizer.schedule.check()?;
         let optimizer = match self.group() {
             None => optimizer,
-            Some(group) => of_first(group, "optimizer", &optimizer)?,
+            Some(group) => of_all(group, "optimizer", &optimizer)?.swap_remove(0),
         };
         let mut state = self.lock();
         if let Some(servers) = &state.servers {
@@ -410,15 +418,14 @@ fn join_job(kind: Kind, options: GroupOptions) -> Result<Group, Error> {
     }
 }
 
-/// The value that rank 0 has, on every rank.
-pub(crate) fn of_first<T>(group: &Group, what: &str, own: &T) -> Result<T, Error>
+/// The values of all ranks.
+pub(crate) fn of_all<T>(group: &Group, what: &str, own: &T) -> Result<Vec<T>, Error>
 where
     T: serde::Serialize + serde::de::DeserializeOwned,
 {
-    let wrong = |error: serde_json::Error| Error::Internal(format!("{what} of rank 0: {error}"));
-    let text = if group.rank() == 0 { serde_json::to_vec(own).map_err(wrong)? } else { vec![] };
-    let all = group.gather(what, text)?;
-    serde_json::from_slice(all.first().map_or(&[][..], |first| &first[..])).map_err(wrong)
+    let wrong = |error: serde_json::Error| Error::Internal(format!("{what} of a rank: {error}"));
+    let all = group.gather(what, serde_json::to_vec(own).map_err(wrong)?)?;
+    all.iter().map(|text| serde_json::from_slice(text).map_err(wrong)).collect()
 }
 
 /// Lets an array have rank 0's elements; waits for the ranks. Arrays of other shapes are an error, also with as many elements.
@@ -520,17 +527,6 @@ fn merge(rt: &Runtime, entries: &mut Entries, key: &Key, values: &[&NDArray], pr
     let merged = entry.merged(rt)?;
     sum_to(rt, values, &merged, Urgency::usual(priority))?;
     Ok(merged)
-}
-
-/// Keeps a key's value on another device.
-fn move_to(entries: &mut Entries, key: &Key, device: Device) -> Result<(), Error> {
-    match entries.by_key.get_mut(key) {
-        Some(entry) if entry.stored.device() != device => {
-            entry.stored = entry.stored.copy_to(device)?;
-            Ok(())
-        }
-        _ => Ok(()),
-    }
 }
 
 impl std::fmt::Debug for KVStore {

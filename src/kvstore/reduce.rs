@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use tensorc_kvstore::{Call, Compression, Group, GroupError, KvError};
+use tensorc_kvstore::{Call, Compression, Group, GroupError, KvError, sum};
 use tensorc_runtime::array::{self, Source, Target, View};
 use tensorc_runtime::engine::{Completion, Failure, Name, Op};
 use tensorc_runtime::{DType, TensorMut, TensorRef};
@@ -190,7 +190,8 @@ impl Wire {
         }
     }
 
-    /// The messages of this rank, from its sums, piece by piece and part by part.
+    /// The messages of this rank, from its sums, piece by piece and part by part. Codes of few bits are made of the sum over
+    /// all parts: what they keep back is the rank's.
     fn pack(
         &self,
         inputs: &[TensorRef<'_>],
@@ -198,29 +199,35 @@ impl Wire {
         pool: &tensorc_kvstore::Buffers,
     ) -> Result<Vec<Bytes>, Failure> {
         let parts = inputs.len() / residuals.len().max(1);
-        let mut packed = vec![];
-        for part in 0..parts {
-            let of_part = || inputs.iter().skip(part).step_by(parts);
-            let mut message = match self {
-                Wire::Plain(_) => pool.take(of_part().map(|input| input.data.len()).sum())?,
-                Wire::Narrow(..) | Wire::Codes(_) => vec![],
-            };
-            let mut at = 0;
-            for (input, residual) in of_part().zip(residuals) {
-                match self {
-                    Wire::Plain(_) => message[at..at + input.data.len()].copy_from_slice(input.data),
-                    Wire::Narrow(_, compression) => compression.encode(input.data, &mut [], &mut message)?,
-                    Wire::Codes(compression) => {
-                        let Some(residual) = residual else { return Err("no residual of a quantised gradient".into()) };
-                        let mut residual = residual.lock().unwrap_or_else(PoisonError::into_inner);
-                        compression.encode(input.data, &mut residual, &mut message)?;
+        let of_part = |part: usize| inputs.iter().skip(part).step_by(parts);
+        match self {
+            Wire::Plain(_) => (0..parts).map(|part| joined(of_part(part), pool)).collect(),
+            Wire::Narrow(_, compression) => {
+                let narrow = |part| {
+                    let mut message = room(*compression, of_part(part), pool)?;
+                    of_part(part).try_for_each(|input| compression.encode(input.data, &mut [], &mut message))?;
+                    Ok(message.into())
+                };
+                (0..parts).map(narrow).collect()
+            }
+            Wire::Codes(compression) => {
+                let mut message = room(*compression, of_part(0), pool)?;
+                for (of_piece, residual) in inputs.chunks(parts.max(1)).zip(residuals) {
+                    let Some(residual) = residual else { return Err("no residual of a quantised gradient".into()) };
+                    let mut residual = residual.lock().unwrap_or_else(PoisonError::into_inner);
+                    match of_piece {
+                        [one] => compression.encode(one.data, &mut residual, &mut message)?,
+                        several => {
+                            let data: Vec<&[u8]> = several.iter().map(|part| part.data).collect();
+                            let mut total = vec![0; data.first().map_or(0, |data| data.len())];
+                            sum::sum_into(&mut total, &data, DType::F32)?;
+                            compression.encode(&total, &mut residual, &mut message)?;
+                        }
                     }
                 }
-                at += input.data.len();
+                Ok(vec![message.into()])
             }
-            packed.push(Bytes::from(message));
         }
-        Ok(packed)
     }
 
     /// Writes what came to arrays of these numbers of elements.
@@ -255,6 +262,32 @@ impl Wire {
             }
         }
     }
+}
+
+/// Arrays one after the other.
+fn joined<'t>(
+    inputs: impl Iterator<Item = &'t TensorRef<'t>> + Clone,
+    pool: &tensorc_kvstore::Buffers,
+) -> Result<Bytes, Failure> {
+    let mut message = pool.take(inputs.clone().map(|input| input.data.len()).sum())?;
+    let mut at = 0;
+    for input in inputs {
+        message[at..at + input.data.len()].copy_from_slice(input.data);
+        at += input.data.len();
+    }
+    Ok(message.into())
+}
+
+/// Room for the codes of arrays of f32.
+fn room<'t>(
+    compression: Compression,
+    inputs: impl Iterator<Item = &'t TensorRef<'t>>,
+    pool: &tensorc_kvstore::Buffers,
+) -> Result<Vec<u8>, Failure> {
+    let length = |input: &TensorRef<'_>| compression.encoded_len(input.data.len() / size_of::<f32>());
+    let mut message = pool.take(inputs.map(length).sum())?;
+    message.clear();
+    Ok(message)
 }
 
 fn floats<'t>(output: &'t mut TensorMut<'_>) -> Result<&'t mut [f32], Failure> {
@@ -340,5 +373,32 @@ impl Landing {
             Some(outcome) => Ok(outcome?),
             None => Err("the sum of the ranks has not come".into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(align(4))]
+    struct Aligned([u8; 4]);
+
+    /// Two pieces of two parts each: what is encoded, and what is kept back, is the sum of the parts.
+    #[test]
+    fn codes_are_of_all_parts_of_a_rank() {
+        let compression = Compression::TwoBit { threshold: 0.5 };
+        let wire = Wire::new(compression, DType::F32).unwrap();
+        let data = [0.3f32, 0.3, -0.5, -0.25].map(f32::to_le_bytes);
+        let inputs = data.each_ref().map(|data| TensorRef { dtype: DType::F32, dims: &[1], data });
+        let kept = [residuals(1).swap_remove(0), residuals(1).swap_remove(0)];
+        let given = kept.clone().map(Some);
+        let packed = wire.pack(&inputs, &given, &tensorc_kvstore::Buffers::default()).unwrap();
+        let (mut first, mut second) = (Aligned([0; 4]), Aligned([0; 4]));
+        let mut outputs =
+            [&mut first, &mut second].map(|array| TensorMut { dtype: DType::F32, dims: &[1], data: &mut array.0 });
+        wire.unpack(&packed, &mut outputs, &[1, 1]).unwrap();
+        assert_eq!((packed.len(), f32::from_le_bytes(first.0), f32::from_le_bytes(second.0)), (1, 0.5, -0.5));
+        let left = kept.map(|residual| residual.lock().unwrap()[0]);
+        assert!((left[0] - 0.1).abs() < 1e-6 && left[1] == -0.25, "{left:?}");
     }
 }

@@ -72,7 +72,13 @@ impl Servers {
 
     /// Places a value; every rank calls it, and none goes on before all have.
     pub fn add(&mut self, rt: &Runtime, key: &Key, value: &NDArray) -> Result<(), Error> {
-        let index = self.keys.len() as u64;
+        let known = self.keys.get(key).map(|placed| placed.index);
+        if known.is_some() {
+            // What was pushed before moves the value before.
+            rt.wait_all()?;
+            self.group.barrier(&format!("pushes to {key}"))?;
+        }
+        let index = known.unwrap_or(self.keys.len() as u64);
         let spread = match key {
             Key::Int(number) => *number,
             Key::Str(_) => index as i64,

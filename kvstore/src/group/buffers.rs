@@ -14,10 +14,19 @@ pub struct Buffers(Arc<Mutex<Free>>);
 
 #[derive(Default)]
 struct Free {
-    by_length: BTreeMap<usize, Vec<Vec<u8>>>,
+    by_length: BTreeMap<usize, OfLength>,
     bytes: usize,
     /// Memory that somebody may still read.
     lent: Vec<Bytes>,
+}
+
+/// Memory of a length that was asked for.
+#[derive(Default)]
+struct OfLength {
+    free: Vec<Vec<u8>>,
+    /// Taken and not given back, and the most of these so far: more than that is not kept.
+    out: usize,
+    most: usize,
 }
 
 /// The system has no memory of this many bytes.
@@ -37,7 +46,10 @@ impl Buffers {
     pub fn take(&self, length: usize) -> Result<Vec<u8>, NoMemory> {
         let mut free = self.lock();
         free.collect();
-        if let Some(found) = free.by_length.get_mut(&length).and_then(Vec::pop) {
+        let of_length = free.by_length.entry(length).or_default();
+        of_length.out += 1;
+        of_length.most = of_length.most.max(of_length.out);
+        if let Some(found) = of_length.free.pop() {
             free.bytes -= length;
             return Ok(found);
         }
@@ -53,17 +65,31 @@ impl Buffers {
         self.lock().keep(buffer);
     }
 
-    /// Takes memory back once nobody reads it.
+    /// Takes memory back once nobody reads it. Of several handles of the same memory the longest counts.
     pub fn give_later(&self, bytes: Bytes) {
-        self.lock().lent.push(bytes);
+        if bytes.is_empty() {
+            return;
+        }
+        let mut free = self.lock();
+        let overlap = |other: &Bytes| {
+            let (one, other) = (bytes.as_ptr_range(), other.as_ptr_range());
+            one.start < other.end && other.start < one.end
+        };
+        match free.lent.iter_mut().find(|other| overlap(other)) {
+            Some(known) if known.len() >= bytes.len() => {}
+            Some(known) => *known = bytes,
+            None => free.lent.push(bytes),
+        }
     }
 }
 
 impl Free {
     fn keep(&mut self, buffer: Vec<u8>) {
-        if !buffer.is_empty() && self.bytes + buffer.len() <= KEPT {
+        let Some(of_length) = self.by_length.get_mut(&buffer.len()) else { return };
+        of_length.out = of_length.out.saturating_sub(1);
+        if !buffer.is_empty() && of_length.free.len() < of_length.most && self.bytes + buffer.len() <= KEPT {
             self.bytes += buffer.len();
-            self.by_length.entry(buffer.len()).or_default().push(buffer);
+            of_length.free.push(buffer);
         }
     }
 
@@ -97,5 +123,25 @@ mod tests {
         let again = buffers.take(100).unwrap();
         assert_eq!(again.as_ptr(), address);
         assert_eq!(buffers.take(usize::MAX).unwrap_err(), NoMemory(u64::MAX));
+    }
+
+    #[test]
+    fn handles_of_the_same_memory_do_not_keep_each_other() {
+        let buffers = Buffers::default();
+        for _ in 0..3 {
+            let whole = Bytes::from(buffers.take(64).unwrap());
+            buffers.give_later(whole.slice(16..32));
+            buffers.give_later(whole.clone());
+            buffers.give_later(whole);
+            buffers.give_later(Bytes::new());
+            // Of a length that nobody asks for.
+            buffers.give_later(Bytes::from(vec![0; 65]));
+            let next = buffers.take(64).unwrap();
+            assert!(buffers.lock().lent.is_empty() && buffers.lock().bytes == 0);
+            buffers.give(next);
+        }
+        // Memory from elsewhere does not add up.
+        (0..10).for_each(|_| buffers.give(vec![0; 64]));
+        assert!(buffers.lock().bytes <= 2 * 64);
     }
 }

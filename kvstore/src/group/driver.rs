@@ -11,7 +11,7 @@ use tensorc_runtime::profiler::Span;
 
 use super::buffers::Buffers;
 use super::call::{Call, CallKind};
-use super::exchange::{Exchange, Outgoing, Slot};
+use super::exchange::{Exchange, Outgoing, Slot, wrong_parts};
 use super::message::{CONTROL, Header, LONGEST, Message, Question};
 use super::serve::{Answered, Desk, Server};
 use super::{Command, Done, GroupError, GroupOptions, Shared};
@@ -217,12 +217,16 @@ impl Driver {
         if let Some(failure) = &self.failure {
             return done(Err(failure.clone()));
         }
-        let (rank, now) = (self.rank, Instant::now());
+        let (rank, ranks, now) = (self.rank, self.size, Instant::now());
         let bytes = parts.first().map_or(0, |part| part.len() as u64);
         let one = self.collective(sequence);
         (one.came, one.since) = (now, now);
         one.mine = Some(Mine { parts, done });
         let Some((call, _)) = one.call.clone() else { return };
+        let wrong = wrong_parts(&call, ranks as u32, rank as u32, one.mine.as_ref().map_or(&[], |mine| &mine.parts));
+        if let Some(why) = wrong {
+            return self.give_up(sequence, why);
+        }
         let header = Header { sequence, call: call.clone(), bytes };
         one.headers[rank] = Some(header.clone());
         if let Some((peer, last)) = self.others().find_map(|other| Some((other, self.left[other]?))) {

@@ -204,3 +204,20 @@ impl Exchange {
         }
     }
 }
+
+/// What is wrong with a rank's contribution to a call.
+pub fn wrong_parts(call: &Call, ranks: u32, rank: u32, parts: &[Bytes]) -> Option<String> {
+    let (leaves, bytes) = (call.leaves, call.bytes());
+    let (count, lengths) = match call.kind {
+        CallKind::Sum => (tree::subtrees(leaves * ranks, rank * leaves, (rank + 1) * leaves).len(), Some(bytes)),
+        CallKind::Broadcast { root } if root == rank => (1, Some(bytes)),
+        CallKind::Gather => (1, None),
+        CallKind::Broadcast { .. } | CallKind::Barrier => return None,
+    };
+    let unlike = parts.iter().find(|part| lengths.is_some_and(|bytes| part.len() as u64 != bytes));
+    match unlike {
+        _ if parts.len() != count => Some(format!("{} contributions are given, it takes {count}", parts.len())),
+        Some(part) => Some(format!("a contribution of {} bytes is given, it takes {bytes}", part.len())),
+        None => None,
+    }
+}

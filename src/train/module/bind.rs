@@ -140,6 +140,11 @@ impl ModuleBuilder {
         let labels = self.labels.iter().cloned().enumerate();
         let labels: Vec<(usize, DataDesc)> = labels.filter(|(_, desc)| arguments.contains(&desc.name)).collect();
         let (leaves, micro) = self.leaves()?;
+        let single = leaves == 1 && self.store.as_ref().is_none_or(|store| store.group().is_none());
+        if !single && self.grad_req == GradReq::Add {
+            let why = "gradients that are added to cannot be summed over micro-batches or processes";
+            return Err(Error::Bind(format!("{why}: use `GradReq::Write`")));
+        }
         let joined = match (self.sums, other.and_then(Module::joined)) {
             (Sums::Tree, _) => None,
             (Sums::Nccl, Some(joined)) => Some(joined.clone()),
@@ -157,7 +162,7 @@ impl ModuleBuilder {
         }
         let others = executors.split_off(1);
         let Some(executor) = executors.pop() else { return Err(Error::Internal("no executor".into())) };
-        let single = leaves == 1 && self.store.as_ref().is_none_or(|store| store.group().is_none());
+        let parallel = || Parallel::new(self.store, others, micro, joined, other.and_then(|o| o.parallel.as_deref()));
         Ok(Module {
             rt: self.rt,
             symbol: self.symbol,
@@ -168,7 +173,7 @@ impl ModuleBuilder {
             grad_req: self.grad_req,
             inputs_need_grad: self.inputs_need_grad,
             executor,
-            parallel: (!single).then(|| Box::new(Parallel::new(self.store, others, micro, joined))),
+            parallel: (!single).then(|| Box::new(parallel())),
             updater: other.map_or_else(Arc::default, |other| other.updater.clone()),
             fused: None,
         })

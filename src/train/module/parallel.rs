@@ -12,6 +12,7 @@
 //! parameters to the others.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorc_kvstore::tree::Accumulator;
 use tensorc_runtime::Device;
@@ -49,10 +50,16 @@ pub(super) struct Parallel {
     pub outputs: Vec<NDArray>,
     /// The devices, if NCCL sums over them.
     joined: Option<JoinedGpus>,
+    agreed: Agreed,
+}
+
+/// What modules that share parameters have in common.
+#[derive(Clone, Default)]
+struct Agreed {
     /// What quantising has left, by parameter.
-    residuals: BTreeMap<String, Vec<Residual>>,
-    /// Positions of gradients in the order in which all ranks sum them.
-    order: Vec<usize>,
+    residuals: Arc<Mutex<BTreeMap<String, Vec<Residual>>>>,
+    /// Names of gradients in the order in which all ranks sum them, for each set of names.
+    orders: Arc<Mutex<Vec<Vec<String>>>>,
 }
 
 /// Where the sum of some micro-batches is.
@@ -65,9 +72,17 @@ enum Holder {
 }
 
 impl Parallel {
-    pub fn new(store: Option<KVStore>, others: Vec<Executor>, micro: usize, joined: Option<JoinedGpus>) -> Parallel {
-        let (sets, saved, outputs, order) = (vec![], vec![], vec![], vec![]);
-        Parallel { store, others, micro, sets, saved, outputs, joined, residuals: BTreeMap::new(), order }
+    /// `like` is of a module that shares the parameters.
+    pub fn new(
+        store: Option<KVStore>,
+        others: Vec<Executor>,
+        micro: usize,
+        joined: Option<JoinedGpus>,
+        like: Option<&Parallel>,
+    ) -> Parallel {
+        let (sets, saved, outputs) = (vec![], vec![], vec![]);
+        let agreed = like.map_or_else(Agreed::default, |like| like.agreed.clone());
+        Parallel { store, others, micro, sets, saved, outputs, joined, agreed }
     }
 
     /// Micro-batches of this process.
@@ -153,6 +168,11 @@ impl Module {
     /// Micro-batches of this process in a step.
     pub(super) fn leaves(&self) -> usize {
         self.parallel.as_ref().map_or(1, |parallel| parallel.leaves())
+    }
+
+    /// Micro-batches of all processes whose gradients are summed in a step.
+    pub(super) fn summed_leaves(&self) -> usize {
+        self.parallel.as_ref().map_or(1, |parallel| parallel.leaves() * parallel.summed_ranks())
     }
 
     /// Gradient arrays of parameters, then auxiliary states, of a device.
@@ -340,26 +360,21 @@ impl Module {
         };
         let states = self.executor.auxiliaries().len();
         let learned = names.len() - states;
+        let agreed = self.shared()?.agreed.clone();
+        let order = self.order_of_sums(group, &agreed, &names[..learned])?;
+        let mut residuals = agreed.residuals.lock().unwrap_or_else(PoisonError::into_inner);
         if compression.keeps_residual() {
-            let arrays: Vec<(String, u64)> =
-                names.iter().cloned().zip(self.summed(0).iter().map(|a| a.len())).collect();
-            let residuals = &mut self.shared()?.residuals;
-            for (name, count) in arrays {
-                residuals.entry(name).or_insert_with(|| kvstore::residuals(count));
+            for (name, array) in names.iter().zip(self.summed(0)) {
+                residuals.entry(name.clone()).or_insert_with(|| kvstore::residuals(array.len()));
             }
         }
-        if self.shared()?.order.is_empty() {
-            self.shared()?.order = self.order_of_sums(group, &names[..learned])?;
-        }
-        let order = self.shared()?.order.clone();
         let held: Vec<Vec<&NDArray>> = parts.iter().map(|part| self.held(*part)).collect();
         let targets = self.summed(0);
-        let residuals = self.parallel.as_ref().map(|parallel| &parallel.residuals);
         let sum = |at: usize| Sum {
             key: &names[at],
             parts: held.iter().map(|of_part| of_part[at]).collect(),
             to: targets[at],
-            residuals: residuals.and_then(|all| all.get(&names[at])).map_or(&[][..], |residuals| &residuals[..]),
+            residuals: residuals.get(&names[at]).map_or(&[][..], |residuals| &residuals[..]),
             priority: -(at as i32),
         };
         let gradients: Vec<Sum<'_>> = order.iter().copied().map(sum).collect();
@@ -371,14 +386,34 @@ impl Module {
     }
 
     /// Positions of gradients in the order in which rank 0's backward pass is done with them, so that those sent together have
-    /// not waited for each other; the last layers' first where that is not known.
-    fn order_of_sums(&self, group: &kvstore::Group, names: &[String]) -> Result<Vec<usize>, Error> {
-        let known = self.executor.gradients_in_order()?;
-        let mut order: Vec<usize> =
-            known.iter().filter_map(|known| names.iter().position(|name| name == known)).collect();
-        let rest: Vec<usize> = (0..names.len()).rev().filter(|at| !order.contains(at)).collect();
-        order.extend(rest);
-        kvstore::of_first(group, "order of sums", &order)
+    /// not waited for each other; the last layers' first where that is not known. The first time for a set of gradients, ranks
+    /// compare theirs.
+    fn order_of_sums(&self, group: &kvstore::Group, agreed: &Agreed, names: &[String]) -> Result<Vec<usize>, Error> {
+        let mut orders = agreed.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let position = |name: &String| names.iter().position(|own| own == name);
+        let of_these = |order: &&Vec<String>| order.len() == names.len() && order.iter().all(|n| position(n).is_some());
+        if let Some(order) = orders.iter().find(of_these) {
+            return Ok(order.iter().filter_map(position).collect());
+        }
+        let mut own: Vec<String> = self.executor.gradients_in_order()?.into_iter().map(str::to_owned).collect();
+        own.retain(|name| names.contains(name));
+        let rest: Vec<String> = names.iter().rev().filter(|name| !own.contains(name)).cloned().collect();
+        own.extend(rest);
+        let all = kvstore::of_all(group, "gradients", &own)?;
+        for (rank, theirs) in all.iter().enumerate() {
+            let lacks = |set: &[String], other: &[String]| set.iter().find(|name| !other.contains(name)).cloned();
+            let first = &all[0];
+            if let Some(name) = lacks(first, theirs) {
+                return Err(Error::Bind(format!("rank 0 learns `{name}`, which rank {rank} does not")));
+            }
+            if let Some(name) = lacks(theirs, first) {
+                return Err(Error::Bind(format!("rank {rank} learns `{name}`, which rank 0 does not")));
+            }
+        }
+        let order = all.into_iter().next().unwrap_or(own);
+        let positions = order.iter().filter_map(position).collect();
+        orders.push(order);
+        Ok(positions)
     }
 
     /// Passes parameters and auxiliary states of the first device on to the others, and rank 0's to all ranks.
@@ -390,7 +425,7 @@ impl Module {
             }
         }
         if let Some(servers) = parallel.servers() {
-            self.learned().try_for_each(|(name, array)| servers.init(name, array))?;
+            self.learned().try_for_each(|(name, array)| servers.set(name, array))?;
         }
         self.pass_on()
     }

@@ -103,10 +103,10 @@ impl Module {
     /// none if they are losses.
     ///
     /// # Errors
-    /// No such forward pass precedes, or a gradient of an output is missing; or steps have several micro-batches, which
-    /// only [`Module::step`] sums.
+    /// No such forward pass precedes, or a gradient of an output is missing; or steps have several micro-batches, of this
+    /// process or of others, which only [`Module::step`] sums.
     pub fn backward(&mut self, heads: &[&NDArray]) -> Result<(), Error> {
-        match self.leaves() {
+        match self.summed_leaves() {
             1 => self.executor.backward(heads),
             several => Err(in_parts("backward", several)),
         }

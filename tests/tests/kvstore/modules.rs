@@ -2,6 +2,7 @@
 
 use tensorc::DType;
 use tensorc::data::{Batch, DataDesc};
+use tensorc::executor::GradReq;
 use tensorc::kvstore::KVStore;
 use tensorc::ndarray::Runtime;
 use tensorc::runtime::Device;
@@ -117,6 +118,8 @@ fn divisions_that_leave_a_rest_are_refused() {
     assert!(uneven.contains("`data` has 6 examples, which 4 micro-batches do not divide"), "{uneven}");
     let places = bind(6, |module| module.devices(&[Device::cpu(0), Device::cpu(1)]).micro_batches(3)).unwrap_err();
     assert!(places.to_string().contains("3 micro-batches on 1 processes with 2 devices each"), "{places}");
+    let added = bind(6, |module| module.micro_batches(2).grad_req(GradReq::Add)).unwrap_err().to_string();
+    assert!(added.contains("use `GradReq::Write`"), "{added}");
     let mut module = bound(&rt, BATCH, |module| module.micro_batches(2));
     module.forward(&batch(0, 0, 1), true).unwrap();
     assert!(module.backward(&[]).unwrap_err().to_string().contains("use `step`"));

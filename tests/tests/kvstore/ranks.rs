@@ -315,3 +315,61 @@ fn every_rank_hears_of_an_error() {
     });
     transposed.iter().for_each(|error| assert!(error.contains("[2, 3]") && error.contains("[3, 2]"), "{error}"));
 }
+
+/// Ranks that learn other parameters would add gradients that have nothing to do with each other.
+#[test]
+fn ranks_that_learn_other_parameters_are_told_so() {
+    let errors = on_ranks(2, Kind::DistSync, PATIENT, |rt, store| {
+        let fixed = if store.rank() == 0 { vec![] } else { vec!["fc_bias"] };
+        let mut module = bound(rt, BATCH / 2, |module| module.kvstore(store).fixed(fixed));
+        let error = module.step(&batch(0, store.rank() as u64, 2)).unwrap_err().to_string();
+        store.close().unwrap();
+        error
+    });
+    assert!(errors.iter().all(|e| e.contains("rank 0 learns `fc_bias`, which rank 1 does not")), "{errors:?}");
+}
+
+#[test]
+fn what_cannot_be_summed_is_refused() {
+    on_ranks(2, Kind::DistSync, PATIENT, |rt, store| {
+        let mut module = bound(rt, BATCH / 2, |module| module.kvstore(store));
+        module.forward(&batch(0, store.rank() as u64, 2), true).unwrap();
+        let alone = module.backward(&[]).unwrap_err().to_string();
+        assert!(alone.contains("2 in a step; use `step`"), "{alone}");
+        store.close().unwrap();
+    });
+}
+
+/// A key that comes twice in one call has two turns.
+#[test]
+fn a_key_may_come_twice() {
+    on_ranks(2, Kind::DistSync, PATIENT, |rt, store| {
+        store.init("w", &full(rt, 0.0)).unwrap();
+        store.set_updater(|_, pushed, value| (value + pushed)?.copy_into(value)).unwrap();
+        let (one, two) = (full(rt, 1.0), full(rt, 2.0));
+        store.push_all(&[("w".into(), vec![&one]), ("w".into(), vec![&two])], 0).unwrap();
+        let out = full(rt, -1.0);
+        store.pull("w", &[&out], 0).unwrap();
+        assert_all(&out, 6.0);
+        store.close().unwrap();
+    });
+}
+
+/// Parameters of an asynchronous store may be given again.
+#[test]
+fn servers_take_other_parameters() {
+    let params = on_ranks(2, Kind::DistAsync, PATIENT, |rt, store| {
+        let (mut module, ..) = module_of(rt, store, 2);
+        let first = module.params().unwrap();
+        module.step(&batch(0, store.rank() as u64, 2)).unwrap();
+        module.set_params(&first, false).unwrap();
+        store.barrier().unwrap();
+        let out = rt.zeros(&[5], tensorc::DType::F32).unwrap();
+        store.pull("fc_bias", &[&out], 0).unwrap();
+        let found = out.to_vec::<f32>().unwrap();
+        assert_eq!(found, first.arguments["fc_bias"].to_vec::<f32>().unwrap());
+        store.close().unwrap();
+        found
+    });
+    assert_eq!(params[0], params[1]);
+}
