@@ -43,10 +43,14 @@ const OPEN_MPI: Launcher = Launcher {
 };
 
 /// The launcher kills every process that it started when one of them is killed, and sends `SIGUSR1` to their groups.
+/// UCX aborts a process that copies from one that is gone.
 const MPICH: Launcher = Launcher {
     program: "mpirun.mpich",
     options: &[],
-    surviving: (&["-disable-auto-cleanup"], &["setsid", "-w", "sh", "-c", "\"$@\"; exit 0", "rank"]),
+    surviving: (
+        &["-disable-auto-cleanup"],
+        &["setsid", "-w", "env", "UCX_TLS=self,posix,sysv", "sh", "-c", "\"$@\"; exit 0", "rank"],
+    ),
 };
 
 /// A launcher that fits the library, if the machine has one.

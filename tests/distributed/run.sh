@@ -20,7 +20,7 @@ limit=60
 
 # Without limits of the launcher that stand in the way of tests; `surviving` are the options with which it lets the other
 # ranks go on when one has ended. MPICH's needs more: it kills all that it started when one is killed, or ends with a status,
-# and signals their groups.
+# and signals their groups; and UCX below it aborts a process that reads memory of one that is gone (`cma`).
 apart=()
 case "$("$mpirun" --version 2>&1)" in
     *'Open MPI'* | *OpenRTE*)
@@ -31,7 +31,7 @@ case "$("$mpirun" --version 2>&1)" in
     *HYDRA*)
         launch=("$mpirun")
         surviving=(-disable-auto-cleanup)
-        apart=(setsid -w env TENSORC_TEST_STATUS=0)
+        apart=(setsid -w env TENSORC_TEST_STATUS=0 UCX_TLS=self,posix,sysv)
         ;;
     *)
         echo "distributed: $mpirun is neither Open MPI's launcher nor MPICH's" >&2
