@@ -60,25 +60,27 @@ llvm() {
     suite operators::chosen onnx:: mxnet_ops:: random:: shapes:: differential::attention aot:: code_cache::
 }
 
-# mpi_part FOLDER LAUNCHER: processes that are ranks, with the MPI of the C compiler $MPICC, built into FOLDER.
+# mpi_part LAUNCHER: processes that are ranks, with the MPI of the C compiler $MPICC. The whole workspace is selected, so that
+# only what uses MPI is built again; bindings are made for one MPI.
 mpi_part() {
-    cargo test --release -p tensorc-kvstore --features mpi --target-dir "$1"
-    cargo build --release --features mpi --example train_distributed --example faulty_rank --example closed_forms --target-dir "$1"
-    MPIRUN="$2" tests/distributed/run.sh "$1/release/examples"
+    local mpi=(--release --workspace "${features[@]}" --features mpi)
+    cargo clean --release -p mpi-sys
+    cargo clippy "${mpi[@]}" --all-targets -- -D warnings
+    cargo test "${mpi[@]}" --test mpi
+    cargo build "${mpi[@]}" --example train_distributed --example faulty_rank --example closed_forms
+    MPIRUN="$1" tests/distributed/run.sh "$target/release/examples"
 }
 
 # Debian tells the two MPIs apart by names; elsewhere the compiler and the launcher that come first belong together.
 mpi_open() {
     local launcher=mpirun
     ! commands mpicc.openmpi mpirun.openmpi || { export MPICC=mpicc.openmpi && launcher=mpirun.openmpi; }
-    cargo clippy --release -p tensorc -p tensorc-kvstore -p tensorc-bench --features mpi --all-targets -- -D warnings
-    mpi_part "$target" "$launcher"
+    mpi_part "$launcher"
 }
 
-# Bindings are made for one MPI, so that the other has a build of its own.
 mpi_mpich() {
     export MPICC=mpicc.mpich
-    mpi_part "$target/mpich" mpirun.mpich
+    mpi_part mpirun.mpich
 }
 
 # Kernels and generated code, as far as there are tools.
