@@ -13,7 +13,7 @@ fn tensorc() -> PathBuf {
         // <target folder>/release/filecheck
         let target = filecheck.ancestors().nth(2).unwrap_or(Path::new("target"));
         let status = Command::new(env!("CARGO"))
-            .args(["build", "--release", "-p", "tensorc", "--bin", "tensorc", "--target-dir"])
+            .args(["build", "--release", "-p", "tensorc-cli", "--bin", "tensorc", "--target-dir"])
             .arg(target)
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .status();

@@ -22,7 +22,7 @@ const ALLOWED: [(&str, &[&str]); 11] = [
 ];
 
 /// Crates that join both halves.
-const JOINING: [&str; 3] = ["tests", "benches", "."];
+const JOINING: [&str; 4] = ["tests", "benches", "cli", "."];
 
 /// Files that may hold `unsafe`, by prefix.
 const UNSAFE: [&str; 14] = [

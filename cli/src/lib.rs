@@ -61,7 +61,7 @@ enum Command {
 
 /// Options of every command that compiles.
 #[derive(Args, Clone)]
-pub struct CompileArgs {
+pub(crate) struct CompileArgs {
     /// Threads to run on (default: what affinity and CPU quota allow)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -157,7 +157,7 @@ impl CompileArgs {
 
 /// Where code is kept for later runs of the program.
 #[derive(Args, Clone)]
-pub struct CacheArgs {
+pub(crate) struct CacheArgs {
     /// Keep machine code in a folder for later runs (default: $TENSORC_CODE_CACHE, or nowhere)
     #[arg(long, value_name = "DIR")]
     code_cache: Option<PathBuf>,
@@ -180,7 +180,7 @@ fn warn(compiler: &Compiler) {
 
 /// A model, in one file or two.
 #[derive(Args, Clone)]
-pub struct ModelArgs {
+pub(crate) struct ModelArgs {
     /// The model: .onnx, a symbol of MXNet (.json), or .tc text
     model: PathBuf,
     /// Parameters of the symbol
@@ -205,7 +205,7 @@ impl ModelArgs {
 
 /// Where a model's inputs come from.
 #[derive(Args, Clone)]
-pub struct InputArgs {
+pub(crate) struct InputArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// Arrays named by graph input; random ones if absent
@@ -216,6 +216,7 @@ pub struct InputArgs {
     shapes: Vec<String>,
 }
 
+/// Executes the command line of this process; its exit status is 0, 1 if the model or data is at fault, 2 for wrong usage.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match &cli.command {
@@ -241,7 +242,7 @@ pub fn main() -> ExitCode {
 
 /// The command line asks for something impossible.
 #[derive(Debug)]
-pub struct Usage(pub String);
+pub(crate) struct Usage(pub String);
 
 impl std::fmt::Display for Usage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -252,7 +253,7 @@ impl std::fmt::Display for Usage {
 impl std::error::Error for Usage {}
 
 /// Writes to standard output; a closed pipe ends the program quietly.
-pub fn print(text: &str) -> Result<(), Failure> {
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
     use std::io::Write;
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
