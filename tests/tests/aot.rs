@@ -21,8 +21,8 @@ use tensorc::{Compiler, Model, Options, Tensor};
 use tensorc_codegen::target::Target;
 
 use crate::support::backend::options;
-use crate::support::cache::visible;
 use crate::support::examples;
+use tensorc_tests::cache::visible;
 
 pub fn request(name: &str, target: &str) -> Request {
     Request {

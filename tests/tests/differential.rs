@@ -33,8 +33,8 @@ use tensorc_passes::plan_memory;
 use tensorc_passes::recompute::{Budget, Recompute};
 
 use crate::support::backend::options;
-use crate::support::compare::{Tolerance, compare, data, tensor};
 use growth::{grow, inputs_for};
+use tensorc_tests::compare::{Tolerance, compare, data, tensor};
 
 const GRAPHS: u32 = 3000;
 const SEED: [u8; 32] = *b"tensorc differential random test";

@@ -6,14 +6,13 @@ use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 
-use tensorc::ir::graph::{Graph, Value};
+use tensorc::ir::graph::Graph;
 use tensorc::ir::interp::{eval_graph, run_launch};
 use tensorc::ir::kir::Kernel;
 use tensorc::ir::text::parse_module;
-use tensorc::passes::{PassCx, Phase, Pipeline};
 use tensorc::runtime::Device;
 use tensorc::runtime::gpu::Driver;
-use tensorc::{Backend, Compiler, Options};
+use tensorc::{Backend, Compiler};
 use tensorc_codegen::lower::lower_with;
 use tensorc_codegen::target::Capability;
 use tensorc_ir::scalar::Scalar;
@@ -23,110 +22,11 @@ use tensorc_ir::{DType, DenseType, TensorData};
 use tensorc_tests::ptx::Module;
 
 use crate::gpu::{ptxas, tool};
-use crate::support::cache::{Package, visible};
-use crate::support::compare::{data, tensor};
-use crate::support::launches::{Recorder, Repeated, entry, execute, unnoticed};
-
-/// Inputs and body of a graph, `T` for an element type, and whether groups of warps multiply.
-const PROGRAMS: [(&str, &str, &str, bool); 21] = [
-    ("product", "%x: T[70, 136], %w: T[136, 72]", "%y = matmul(%x, %w)", true),
-    (
-        "layer",
-        "%x: T[72, 64], %w: T[80, 64], %b: T[80]",
-        "%t = transpose(%w) {perm = [1, 0]} %p = matmul(%x, %t) %s = add(%p, %b) %y = gelu(%s)",
-        true,
-    ),
-    ("columns", "%x: T[72, 136], %w: T[72, 88]", "%t = transpose(%x) {perm = [1, 0]} %y = matmul(%t, %w)", true),
-    (
-        "columns and rows",
-        "%x: T[104, 200], %w: T[72, 104]",
-        "%t = transpose(%x) {perm = [1, 0]} %v = transpose(%w) {perm = [1, 0]} %y = matmul(%t, %v)",
-        true,
-    ),
-    ("rows of a batch", "%x: T[3, 47, 64], %w: T[64, 72]", "%y = matmul(%x, %w)", true),
-    ("residual", "%x: T[65, 320], %w: T[320, 64], %r: T[65, 64]", "%p = matmul(%x, %w) %y = add(%p, %r)", true),
-    (
-        "transposed result",
-        "%x: T[66, 64], %w: T[64, 72]",
-        "%p = matmul(%x, %w) %y = transpose(%p) {perm = [1, 0]}",
-        true,
-    ),
-    ("odd columns", "%x: T[65, 64], %w: T[73, 64]", "%t = transpose(%w) {perm = [1, 0]} %y = matmul(%x, %t)", true),
-    ("rows too close", "%x: T[70, 100], %w: T[100, 72]", "%y = matmul(%x, %w)", true),
-    ("all rows too close", "%x: T[70, 100], %w: T[100, 73]", "%y = matmul(%x, %w)", false),
-    ("few terms", "%x: T[128, 32], %w: T[32, 128]", "%y = matmul(%x, %w)", false),
-    ("products", "%x: T[2, 70, 64], %w: T[2, 64, 72]", "%y = matmul(%x, %w)", true),
-    (
-        "products of columns",
-        "%x: T[3, 64, 72], %w: T[3, 80, 64], %b: T[3, 72, 80]",
-        "%t = transpose(%x) {perm = [0, 2, 1]} %v = transpose(%w) {perm = [0, 2, 1]} %p = matmul(%t, %v) %y = add(%p, %b)",
-        true,
-    ),
-    (
-        "heads side by side",
-        "%x: T[2, 65, 3, 64], %w: T[2, 80, 3, 64]",
-        "%t = transpose(%x) {perm = [0, 2, 1, 3]} %v = transpose(%w) {perm = [0, 2, 3, 1]} %y = matmul(%t, %v)",
-        true,
-    ),
-    ("one matrix for two", "%x: T[2, 3, 70, 64], %w: T[3, 64, 64]", "%y = matmul(%x, %w)", true),
-    (
-        "heads that share keys",
-        "%q: T[2, 65, 3, 2, 64], %k: T[2, 70, 3, 64]",
-        "%x = transpose(%q) {perm = [0, 2, 3, 1, 4]} %t = transpose(%k) {perm = [0, 2, 3, 1]} \
-         %i = const i64[5] [2, 3, 1, 64, 70] %w = reshape(%t, %i) %y = matmul(%x, %w)",
-        true,
-    ),
-    ("terms of other batches", "%x: T[2, 70, 72], %w: T[2, 72, 64]", "%y = matmul(%x, %w)", true),
-    ("a matrix for each batch", "%x: T[2, 3, 25, 72], %w: T[2, 1, 72, 80]", "%y = matmul(%x, %w)", true),
-    (
-        "heads side by side of many terms",
-        "%x: T[2, 65, 3, 72], %w: T[2, 80, 3, 72]",
-        "%t = transpose(%x) {perm = [0, 2, 1, 3]} %v = transpose(%w) {perm = [0, 2, 3, 1]} %y = matmul(%t, %v)",
-        true,
-    ),
-    (
-        "batches at odd distances",
-        "%x: T[3, 65, 70], %w: T[3, 80, 70]",
-        "%v = transpose(%w) {perm = [0, 2, 1]} %y = matmul(%x, %v)",
-        false,
-    ),
-    ("short rows of a batch", "%x: T[2, 40, 64], %w: T[2, 64, 64]", "%y = matmul(%x, %w)", false),
-];
-
-/// The same of f32 that may be rounded to tf32.
-const ROUNDED_PROGRAMS: [(&str, &str, &str, bool); 6] = [
-    (
-        "layer of f32",
-        "%x: T[72, 104], %w: T[200, 104], %b: T[200]",
-        "%t = transpose(%w) {perm = [1, 0]} %p = matmul(%x, %t) %s = add(%p, %b) %y = gelu(%s)",
-        true,
-    ),
-    (
-        "layer of many rows",
-        "%x: T[2, 70, 64], %w: T[68, 64]",
-        "%t = transpose(%w) {perm = [1, 0]} %y = matmul(%x, %t)",
-        true,
-    ),
-    (
-        "heads of f32",
-        "%x: T[2, 65, 3, 68], %w: T[2, 70, 3, 68]",
-        "%t = transpose(%x) {perm = [0, 2, 1, 3]} %v = transpose(%w) {perm = [0, 2, 3, 1]} %y = matmul(%t, %v)",
-        true,
-    ),
-    ("columns of f32 side by side", "%x: T[70, 72], %w: T[72, 200]", "%y = matmul(%x, %w)", true),
-    (
-        "rows of f32 side by side",
-        "%x: T[64, 72], %w: T[72, 64]",
-        "%t = transpose(%x) {perm = [1, 0]} %v = transpose(%w) {perm = [1, 0]} %y = matmul(%t, %v)",
-        true,
-    ),
-    (
-        "short rows of f32",
-        "%x: T[70, 66], %w: T[72, 66]",
-        "%t = transpose(%w) {perm = [1, 0]} %y = matmul(%x, %t)",
-        false,
-    ),
-];
+use crate::support::agrees;
+use tensorc_tests::cache::{Package, visible};
+use tensorc_tests::compare::tensor;
+use tensorc_tests::corpus;
+use tensorc_tests::launches::{Recorder, Repeated, entry, execute, unnoticed};
 
 /// Instructions that order threads, the copy engine and matrix units.
 const ORDERING: [&str; 7] = [
@@ -139,13 +39,6 @@ const ORDERING: [&str; 7] = [
     "wgmma.wait_group",
 ];
 
-fn graph(compiler: &Compiler, inputs: &str, body: &str, dtype: &str) -> Graph {
-    let inputs = inputs.replace('T', dtype);
-    let text = format!("tensorc-ir 1\ngraph @main({inputs}) {{\n  {body}\n  return %y\n}}\n");
-    let module = parse_module(&text, compiler.registry()).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    module.graphs.into_iter().next().unwrap()
-}
-
 fn compiler() -> Compiler {
     compiler_for(interpreted(), false)
 }
@@ -155,54 +48,29 @@ fn interpreted() -> Arc<dyn Driver> {
 }
 
 fn compiler_for(gpu: Arc<dyn Driver>, tf32: bool) -> Compiler {
-    let mut options = Options { gpus: vec![gpu], threads: Some(1), ..Options::default() };
-    options.passes.tf32 = tf32;
-    Compiler::new(options).unwrap()
+    corpus::compiler(Some(gpu), tf32).unwrap()
 }
 
-/// The kernels of a graph as the compiler writes them for its GPU.
+fn graph(compiler: &Compiler, inputs: &str, body: &str, dtype: DType) -> Graph {
+    corpus::graph(compiler.registry(), inputs, body, dtype)
+}
+
 fn kernels(compiler: &Compiler, graph: &Graph) -> Vec<Kernel> {
-    let mut graph = graph.clone();
-    let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
-    Pipeline::to(Phase::Fuse).run(&mut graph, &mut cx).unwrap();
-    let lowered = lower_with(&graph, compiler.registry().math(), compiler.choices()).unwrap();
-    lowered.kernels.iter().for_each(|kernel| verify_kernel(kernel).unwrap());
-    lowered.kernels
+    corpus::kernels(compiler, graph).unwrap()
 }
 
 /// In KIR against the reference; with LLVM also as PTX, which has the same bits in any order of threads.
 #[test]
 fn products_agree_with_the_interpreter() {
     let recorder = Recorder::new(interpreted());
-    let [half, rounding] = [false, true].map(|tf32| compiler_for(recorder.clone(), tf32));
-    let reference = Compiler::new(Options::default()).unwrap();
-    for (i, (name, inputs, body, grouped)) in PROGRAMS.iter().chain(&ROUNDED_PROGRAMS).enumerate() {
-        let (gpu, dtype, tolerance) = match i {
-            i if i >= PROGRAMS.len() => (&rounding, DType::F32, 1e-3),
-            i if i % 2 == 0 => (&half, DType::BF16, 1.6e-2),
-            _ => (&half, DType::F16, 2e-3),
-        };
-        let graph = graph(gpu, inputs, body, dtype.name());
-        let kernels = kernels(gpu, &graph);
+    let compilers = [false, true].map(|tf32| compiler_for(recorder.clone(), tf32));
+    for (case, grouped) in corpus::groups::cases(compilers[0].registry()) {
+        let (name, compiler) = (&case.name, &compilers[usize::from(case.tf32)]);
+        let kernels = kernels(compiler, &case.graph);
         let by_groups = kernels.iter().any(|kernel| !kernel.tensor_maps().is_empty());
-        assert_eq!(by_groups, *grouped, "{name}");
-        let mut rng = Rng::new(i as u64);
-        let types = graph.inputs().iter().map(|n| graph.dense(Value { node: *n, port: 0 }).unwrap());
-        let values: Vec<TensorData> = types
-            .map(|ty| TensorData::from_fn(ty, |_| Scalar::from_f64(dtype, rng.below(401) as f64 / 100.0 - 2.0)))
-            .collect();
-        let expected = eval_graph(&graph, reference.registry(), &values).unwrap().swap_remove(0);
-        let names: Vec<String> = graph.inputs().iter().map(|n| graph.node(*n).name.to_string()).collect();
-        let given: Vec<(&str, tensorc::Tensor)> =
-            names.iter().map(String::as_str).zip(values.iter().map(tensor)).collect();
-        let outputs = gpu.model(graph).run(&given).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let found = data(&outputs[0].1);
-        assert_eq!(expected.ty, found.ty, "{name}");
-        let largest = expected.iter().map(|x| x.as_f64().abs()).fold(1e-30, f64::max);
-        for (at, (a, b)) in expected.iter().zip(found.iter()).enumerate() {
-            let (a, b) = (a.as_f64(), b.as_f64());
-            assert!((a - b).abs() <= tolerance * largest, "{name}, element {at}: {a} expected, {b} found");
-        }
+        assert_eq!(by_groups, grouped, "{name}");
+        let outputs = case.run(compiler).unwrap_or_else(|e| panic!("{name}: {e}"));
+        agrees(&case, compiler.registry(), &outputs);
         let launches = recorder.take();
         assert_eq!(launches.len(), kernels.len(), "{name}");
         if Backend::has_llvm() {
@@ -273,7 +141,7 @@ fn order_that_is_left_out_is_found() {
     let gpu = compiler_for(recorder.clone(), true);
     // Of f32 the right operand is turned by threads.
     for (dtype, computed) in [(DType::BF16, false), (DType::F32, true)] {
-        let graph = graph(&gpu, "%x: T[64, 320], %w: T[320, 64]", "%y = matmul(%x, %w)", dtype.name());
+        let graph = graph(&gpu, "%x: T[64, 320], %w: T[320, 64]", "%y = matmul(%x, %w)", dtype);
         let mut rng = Rng::new(2);
         let mut given = |name: &'static str| {
             let ty = DenseType::new(dtype, if name == "x" { &[64, 320] } else { &[320, 64] });
@@ -298,7 +166,7 @@ fn blocks_compute_tiles_in_turn() {
     let [rows, terms, columns] = SHAPE;
     let compiler = compiler();
     let inputs = format!("%x: T[{rows}, {terms}], %w: T[{terms}, {columns}]");
-    let kernel = kernels(&compiler, &graph(&compiler, &inputs, "%y = matmul(%x, %w)", "bf16")).swap_remove(0);
+    let kernel = kernels(&compiler, &graph(&compiler, &inputs, "%y = matmul(%x, %w)", DType::BF16)).swap_remove(0);
     assert_eq!(kernel.launch().map(|launch| (launch.blocks, launch.threads)), Some((132, 384)), "for 144 tiles");
     let mut rng = Rng::new(1);
     let mut small = |n: usize| (0..n).map(|_| rng.below(9) as f32 - 4.0).collect::<Vec<f32>>();
@@ -348,12 +216,12 @@ fn the_machine_code_multiplies_by_groups() {
     let usual = "%x: T[4096, 4096], %w: T[4096, 4096], %b: T[4096]";
     let heads = "%x: T[2, 8, 4096, 128], %w: T[2, 8, 128, 4096], %b: T[4096]";
     let turned = [(usual, "x", "w"), (usual, "x", "v"), (usual, "t", "w"), (usual, "t", "v"), (heads, "x", "w")];
-    let all = turned.into_iter().map(|case| (case, "bf16")).chain([((usual, "x", "v"), "f32")]);
+    let all = turned.into_iter().map(|case| (case, DType::BF16)).chain([((usual, "x", "v"), DType::F32)]);
     // One operand comes by threads: to be turned, or since its rows are at odd distances.
     let odd = "%x: T[4096, 4095], %w: T[4095, 4096], %b: T[4096]";
-    let computed = [((usual, "x", "w"), "f32"), ((odd, "x", "w"), "bf16")];
+    let computed = [((usual, "x", "w"), DType::F32), ((odd, "x", "w"), DType::BF16)];
     for ((inputs, x, w), dtype) in all.chain(computed) {
-        let compiler = if dtype == "f32" { &rounding } else { &compiler };
+        let compiler = if dtype == DType::F32 { &rounding } else { &compiler };
         let t = if x == "t" { "%t = transpose(%x) {perm = [1, 0]}" } else { "" };
         let v = if w == "v" { "%v = transpose(%w) {perm = [1, 0]}" } else { "" };
         let body = format!("{t} {v} %p = matmul(%{x}, %{w}) %s = add(%p, %b) %y = gelu(%s)");
@@ -368,7 +236,7 @@ fn the_machine_code_multiplies_by_groups() {
         let output = Command::new(&nvdisasm).arg(&code).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         let count = |word: &str| text.matches(word).count();
-        let products = if dtype == "f32" { "HGMMA.64x256x8.F32.TF32" } else { "HGMMA.64x256x16.F32.BF16" };
+        let products = if dtype == DType::F32 { "HGMMA.64x256x8.F32.TF32" } else { "HGMMA.64x256x16.F32.BF16" };
         assert_eq!(count(products), 8, "the first step and one of the loop, four times 32 bytes of terms each");
         let copies = if inputs == heads { "UTMALDG.3D" } else { "UTMALDG.2D" };
         let fetched = if computed.contains(&((inputs, x, w), dtype)) { 1 } else { 2 };
@@ -376,7 +244,8 @@ fn the_machine_code_multiplies_by_groups() {
         assert_eq!(count("USETMAXREG"), 2, "registers go from one role to the other");
         assert_eq!((count("LDL"), count("STL")), (0, 0), "no memory of a thread's own");
     }
-    let kernel = kernels(&compiler, &graph(&compiler, "%x: T[64, 64], %w: T[64, 64]", "%y = matmul(%x, %w)", "f16"));
+    let kernel =
+        kernels(&compiler, &graph(&compiler, "%x: T[64, 64], %w: T[64, 64]", "%y = matmul(%x, %w)", DType::F16));
     let refused = tensorc::gpu::ptx(&kernel, Capability::Sm80).unwrap_err().to_string();
     assert!(refused.contains("products of groups of warps need compute capability 9.0a"), "{refused}");
 }

@@ -8,109 +8,28 @@ mod nccl;
 use std::sync::Arc;
 
 use tensorc::abi::{StepOp, VendorContraction};
-use tensorc::ir::graph::{Graph, Value};
+use tensorc::ir::graph::Graph;
 use tensorc::ir::interp::eval_graph;
-use tensorc::ir::text::parse_module;
 use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::runtime::gpu::Driver;
 use tensorc::runtime::{Device, TensorMut, TensorRef};
 use tensorc::{Compiler, DType, GpuLibraries, Options};
 use tensorc_ir::TensorData;
-use tensorc_ir::scalar::Scalar;
-use tensorc_ir::testing::Rng;
 
-use crate::support::cache::visible;
-use crate::support::compare::{data, tensor};
+use tensorc_tests::corpus;
+use tensorc_tests::corpus::libraries::PROGRAMS;
 
 const GPU: Device = Device::accelerator(0);
 const ALL: GpuLibraries = GpuLibraries { products: true, convolutions: true };
 
-/// Inputs and body of a graph, `T` for an element type; products and convolutions by libraries.
-const PROGRAMS: [(&str, &str, &str, [usize; 2]); 19] = [
-    ("product", "%x: T[37, 29], %w: T[29, 45]", "%y = matmul(%x, %w)", [1, 0]),
-    (
-        "layer",
-        "%x: T[40, 64], %w: T[80, 64], %b: T[80]",
-        "%t = transpose(%w) {perm = [1, 0]} %p = matmul(%x, %t) %s = add(%p, %b) %y = gelu(%s)",
-        [1, 0],
-    ),
-    ("bias", "%x: T[2, 9, 40], %w: T[40, 24], %b: T[24]", "%p = matmul(%x, %w) %y = add(%b, %p)", [1, 0]),
-    ("bias of rows", "%x: T[24, 40], %w: T[40, 24], %b: T[24, 1]", "%p = matmul(%x, %w) %y = add(%p, %b)", [1, 0]),
-    (
-        "columns",
-        "%x: T[72, 36], %w: T[20, 72]",
-        "%t = transpose(%x) {perm = [1, 0]} %v = transpose(%w) {perm = [1, 0]} %y = matmul(%t, %v)",
-        [1, 0],
-    ),
-    (
-        "heads",
-        "%x: T[2, 4, 24, 32], %z: T[2, 4, 40, 32]",
-        "%t = transpose(%z) {perm = [0, 1, 3, 2]} %y = matmul(%x, %t)",
-        [1, 0],
-    ),
-    (
-        "heads side by side",
-        "%x: T[2, 20, 4, 16], %z: T[2, 4, 16, 24]",
-        "%t = transpose(%x) {perm = [0, 2, 1, 3]} %y = matmul(%t, %z)",
-        [1, 0],
-    ),
-    ("residual", "%x: T[33, 48], %w: T[48, 17], %r: T[33, 17]", "%p = matmul(%x, %w) %y = add(%p, %r)", [1, 0]),
-    (
-        "transposed result",
-        "%x: T[34, 40], %w: T[40, 24]",
-        "%p = matmul(%x, %w) %y = transpose(%p) {perm = [1, 0]}",
-        [1, 0],
-    ),
-    ("one row", "%x: T[1, 65], %w: T[65, 70]", "%y = matmul(%x, %w)", [1, 0]),
-    ("one column", "%x: T[33, 40], %w: T[40, 1]", "%y = matmul(%x, %w)", [1, 0]),
-    ("product and softmax", "%x: T[20, 16], %w: T[16, 40]", "%p = matmul(%x, %w) %y = softmax(%p)", [1, 0]),
-    (
-        "side by side",
-        "%x: T[20, 16], %w: T[16, 40], %v: T[16, 24]",
-        "%p = matmul(%x, %w) %q = matmul(%x, %v) %y = concat(%p, %q) {axis = 1}",
-        [2, 0],
-    ),
-    (
-        "convolution",
-        "%x: T[2, 6, 9, 10], %w: T[24, 6, 3, 3], %b: T[24]",
-        "%c = conv(%x, %w, %b) {pads = [1, 1, 1, 1]} %y = relu(%c)",
-        [0, 1],
-    ),
-    (
-        "grouped convolution",
-        "%x: T[2, 6, 11, 9], %w: T[8, 3, 3, 2]",
-        "%y = conv(%x, %w) {pads = [2, 1, 2, 1], strides = [2, 1], dilations = [2, 2], group = 2}",
-        [0, 1],
-    ),
-    ("padded behind", "%x: T[1, 3, 8, 8], %w: T[4, 3, 3, 3]", "%y = conv(%x, %w) {pads = [0, 0, 1, 1]}", [0, 0]),
-    ("along a line", "%x: T[2, 5, 30], %w: T[7, 5, 3]", "%y = conv(%x, %w) {pads = [1, 1]}", [0, 1]),
-    ("of one pixel", "%x: T[2, 6, 5, 7], %w: T[8, 6, 1, 1]", "%y = conv(%x, %w)", [0, 1]),
-    (
-        "attention",
-        "%q: T[2, 3, 37, 24], %k: T[2, 3, 24, 70], %v: T[2, 3, 70, 20]",
-        "%s = matmul(%q, %k) %p = softmax(%s) %y = matmul(%p, %v)",
-        [0, 0],
-    ),
-];
-
 fn graph(compiler: &Compiler, inputs: &str, body: &str, dtype: DType) -> Graph {
-    let (inputs, body) = (inputs.replace('T', dtype.name()), body.replace("T[", &format!("{}[", dtype.name())));
-    let text = format!("tensorc-ir 1\ngraph @main({inputs}) {{\n  {body}\n  return %y\n}}\n");
-    let module = parse_module(&text, compiler.registry()).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    module.graphs.into_iter().next().unwrap()
+    corpus::graph(compiler.registry(), inputs, body, dtype)
 }
 
 fn compiler(gpu: Arc<dyn Driver>, gpu_libraries: GpuLibraries, tf32: bool) -> Compiler {
     let mut options = Options { gpus: vec![gpu], gpu_libraries, threads: Some(1), ..Options::default() };
     options.passes.tf32 = tf32;
     Compiler::new(options).unwrap()
-}
-
-fn inputs(graph: &Graph, seed: u64) -> Vec<TensorData> {
-    let mut rng = Rng::new(seed);
-    let types = graph.inputs().iter().map(|n| graph.dense(Value { node: *n, port: 0 }).unwrap());
-    let number = |dtype, rng: &mut Rng| Scalar::from_f64(dtype, rng.below(401) as f64 / 100.0 - 2.0);
-    types.map(|ty| TensorData::from_fn(ty.clone(), |_| number(ty.dtype, &mut rng))).collect()
 }
 
 /// Products and convolutions of a plan that libraries compute.
@@ -126,7 +45,7 @@ fn calls(steps: &[tensorc::abi::Step]) -> [usize; 2] {
 
 /// Runs a graph several times, so that it is recorded and replayed, and compares each result with the reference.
 fn agrees(compiler: &Compiler, name: &str, graph: &Graph, expected_calls: [usize; 2], tolerance: f64) {
-    let values = inputs(graph, name.len() as u64);
+    let values = corpus::inputs(graph, name.len() as u64);
     let expected = eval_graph(graph, compiler.registry(), &values).unwrap().swap_remove(0);
     let session = compiler.model(graph.clone()).compile(&types(&values));
     let mut session = session.unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -170,7 +89,7 @@ fn libraries_compute_what_they_can() {
         // Other types stay with kernels.
         let session_of = |dtype| {
             let graph = graph(&gpu, inputs, body, dtype);
-            let values = self::inputs(&graph, 1);
+            let values = corpus::inputs(&graph, 1);
             gpu.model(graph).compile(&types(&values)).unwrap()
         };
         if !body.contains("gelu") && !body.contains("softmax") {
@@ -221,34 +140,4 @@ fn artifacts_refuse_libraries() {
     };
     let refused = tensorc::aot::compile(&gpu.model(graph), &request).map(drop).unwrap_err().to_string();
     assert!(refused.contains("is a call of cuBLASLt, which an artifact does not link"), "{refused}");
-}
-
-/// Where there is a GPU, its libraries are an oracle of our kernels; elsewhere this says that it was skipped.
-#[test]
-fn kernels_agree_with_the_libraries_of_a_gpu() {
-    let driver = match tensorc::gpu::cuda(0) {
-        Ok(driver) => driver,
-        Err(error) => return visible(&format!("libraries: skipped, {error}")),
-    };
-    for (name, inputs, body, _) in PROGRAMS.iter().filter(|(_, _, _, calls)| *calls != [0, 0]) {
-        for (dtype, tf32) in [(DType::F32, false), (DType::F32, true), (DType::F16, false), (DType::BF16, false)] {
-            let [own, library] = [GpuLibraries::default(), ALL].map(|chosen| {
-                let compiler = compiler(driver.clone(), chosen, tf32);
-                let graph = graph(&compiler, inputs, body, dtype);
-                let values = self::inputs(&graph, 7);
-                let names: Vec<String> = graph.inputs().iter().map(|n| graph.node(*n).name.to_string()).collect();
-                let given: Vec<(&str, tensorc::Tensor)> =
-                    names.iter().map(String::as_str).zip(values.iter().map(tensor)).collect();
-                let outputs = compiler.model(graph).run(&given).unwrap_or_else(|e| panic!("{name}: {e}"));
-                data(&outputs[0].1)
-            });
-            let largest = library.iter().map(|x| x.as_f64().abs()).fold(1e-30, f64::max);
-            let allowed = if tf32 { 2e-3 } else { 2.0 * tolerance(dtype) } * largest;
-            for (i, (a, b)) in library.iter().zip(own.iter()).enumerate() {
-                let (a, b) = (a.as_f64(), b.as_f64());
-                assert!((a - b).abs() <= allowed, "{name} of {}, element {i}: {a} and {b}", dtype.name());
-            }
-        }
-    }
-    visible(&format!("libraries: {} programs agree with those of {}", PROGRAMS.len(), driver.name()));
 }

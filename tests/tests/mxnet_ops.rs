@@ -16,8 +16,8 @@ use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::symbol::{Symbol, op};
 
 use crate::support::backend::new_runtime;
-use crate::support::compare::{Tolerance, compare, data};
 use crate::support::npz;
+use tensorc_tests::compare::{Tolerance, compare, data};
 
 const TOLERANCE: Tolerance = Tolerance { absolute: 2e-5, relative: 1e-3 };
 

@@ -2,158 +2,28 @@
 //! the reference interpreter does. A new entry is covered without an edit here.
 
 use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tensorc::ndarray::{NDArray, Operand, Runtime, RuntimeOptions};
-use tensorc::{Compiler, DType, Error, Options, Tensor};
+use tensorc::ndarray::{Runtime, RuntimeOptions};
+use tensorc::{Compiler, DType, Options};
 use tensorc_ir::TensorData;
-use tensorc_ir::graph::{Graph, NodeKind};
+use tensorc_ir::graph::NodeKind;
 use tensorc_ir::interp::eval_graph;
-use tensorc_ir::op::{Accuracy, Compute, OpRef, Registry, TypeRule};
+use tensorc_ir::op::{Compute, OpRef, Registry, TypeRule};
+use tensorc_ir::testing::{candidates, element_types, elementwise};
+use tensorc_tests::cache::visible;
+use tensorc_tests::operators::{Verdict, judge, nearly_same, run};
 
 use crate::support::backend::options;
-use crate::support::cache::visible;
-use crate::support::compare::{Tolerance, compare, data, tensor};
-use tensorc_ir::testing::{Candidate, candidates, element_types, elementwise};
 
 /// Operators that some candidate fits. An operator that none fits is not tested here; raise the
 /// number when candidates are added, never lower it.
 const COVERED: usize = 203;
-
-/// Operators whose compiled results have the interpreter's bits: what is one expression, and what is
-/// a function of a key.
-fn has_defined_bits(op: &OpRef) -> bool {
-    elementwise(op) || op.accuracy == Accuracy::Random
-}
 
 /// A compiler that rounds as the interpreter does.
 fn compiler(threads: usize) -> Compiler {
     let mut options = Options { threads: Some(threads), poison: true, ..options() };
     options.passes.reassociate = false;
     Compiler::new(options).unwrap()
-}
-
-/// What the caught panic said.
-fn caught<T>(what: &str, f: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
-        format!("{what} panicked: {}", text.unwrap_or_default())
-    })
-}
-
-fn run(compiler: &Compiler, graph: &Graph, inputs: &[TensorData]) -> Result<Vec<TensorData>, String> {
-    let model = compiler.model(graph.clone());
-    let names: Vec<String> = model.inputs().into_iter().map(|(name, _)| name).collect();
-    let named: Vec<(&str, Tensor)> = names.iter().map(String::as_str).zip(inputs.iter().map(tensor)).collect();
-    let outputs = caught("compiling or running", || model.run(&named))?.map_err(|e| e.to_string())?;
-    Ok(outputs.iter().map(|(_, t)| data(t)).collect())
-}
-
-/// Bit for bit, any NaN standing for any other.
-fn same_bits(got: &TensorData, want: &TensorData) -> Result<(), String> {
-    if got.ty != want.ty {
-        return Err(format!("got {}, expected {}", got.ty, want.ty));
-    }
-    let differs = |(_, (g, w)): &(usize, (_, _))| {
-        let (g, w): (&tensorc_ir::scalar::Scalar, &tensorc_ir::scalar::Scalar) = (g, w);
-        g != w && !(g.as_f64().is_nan() && w.as_f64().is_nan())
-    };
-    match got.iter().zip(want.iter()).enumerate().find(differs) {
-        None => Ok(()),
-        Some((at, (g, w))) => Err(format!("element {at}: got {g:?}, expected {w:?}")),
-    }
-}
-
-/// Equal up to the order of sums: relative to the greatest magnitude expected.
-fn nearly_same(got: &TensorData, want: &TensorData) -> Result<(), String> {
-    let relative = match want.dtype() {
-        DType::F32 => 1e-5,
-        DType::F64 => 1e-12,
-        DType::F16 => 4e-3,
-        DType::BF16 => 3e-2,
-        _ => 0.0,
-    };
-    let finite = want.to_f64s().into_iter().filter(|x| x.is_finite()).map(f64::abs);
-    let greatest = if relative > 0.0 { finite.fold(1.0, f64::max) } else { 0.0 };
-    compare(got, want, Tolerance { absolute: relative * greatest, relative })
-}
-
-/// How one candidate went.
-enum Verdict {
-    /// The operator does not take these operands.
-    NotTaken,
-    Agrees,
-    Fails(String),
-}
-
-fn judge(compilers: &[Compiler], arrays: &Runtime, registry: &Registry, op: &OpRef, candidate: &Candidate) -> Verdict {
-    let Some(graph) = candidate.graph(op) else { return Verdict::NotTaken };
-    let inputs = &candidate.inputs;
-    let want = match caught("interpreting", || eval_graph(&graph, registry, inputs)) {
-        Ok(Ok(want)) => want,
-        Ok(Err(_)) => return Verdict::NotTaken,
-        Err(panic) => return Verdict::Fails(panic),
-    };
-    let mut first: Option<Vec<TensorData>> = None;
-    for compiler in compilers {
-        let got = match run(compiler, &graph, inputs) {
-            Ok(got) => got,
-            Err(why) => return Verdict::Fails(why),
-        };
-        if let Some(first) = &first {
-            let different = first.iter().zip(&got).any(|(a, b)| a != b);
-            if different {
-                return Verdict::Fails("results depend on the number of threads".into());
-            }
-        }
-        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-            let checked = match has_defined_bits(op) {
-                true => same_bits(got, want),
-                false => nearly_same(got, want),
-            };
-            if let Err(why) = checked {
-                return Verdict::Fails(format!("result {i}: {why}"));
-            }
-        }
-        first.get_or_insert(got);
-    }
-    match imperative(arrays, op, candidate, &first.unwrap_or_default()) {
-        Ok(()) => Verdict::Agrees,
-        Err(why) => Verdict::Fails(format!("called on arrays: {why}")),
-    }
-}
-
-/// Calls the operator on arrays.
-fn invoke(candidate: &Candidate, rt: &Runtime, op: &OpRef) -> Result<Vec<NDArray>, Error> {
-    let device = rt.options().device;
-    let arrays: Vec<NDArray> =
-        candidate.inputs.iter().map(|data| rt.from_tensor(&tensor(data), device)).collect::<Result<_, _>>()?;
-    let mut next = arrays.iter();
-    let mut call = rt.op(op.name)?.outputs(candidate.outputs);
-    for operand in &candidate.operands {
-        call = match operand {
-            None => call.arg(Operand::Absent),
-            Some((data, true)) => call.arg(tensor(data)),
-            Some((_, false)) => call.arg(next.next().expect("an input for every operand")),
-        };
-    }
-    candidate.params.iter().fold(call, |call, (name, value)| call.param(name, value.clone())).invoke_all()
-}
-
-/// Called on arrays, the operator gives the bits of the compiled graph.
-fn imperative(arrays: &Runtime, op: &OpRef, candidate: &Candidate, want: &[TensorData]) -> Result<(), String> {
-    let got = caught("calling", || invoke(candidate, arrays, op))?.map_err(|e| e.to_string())?;
-    for (got, want) in got.iter().zip(want) {
-        let got = data(&got.to_tensor().map_err(|e| e.to_string())?);
-        match op.key_input {
-            None => same_bits(&got, want)?,
-            // Arrays draw with a key of their own.
-            Some(_) if got.ty == want.ty => {}
-            Some(_) => return Err(format!("got {}, expected {}", got.ty, want.ty)),
-        }
-    }
-    Ok(())
 }
 
 /// What came of the candidates of some operators.

@@ -16,8 +16,8 @@ use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DenseType, TensorData};
 
 use crate::support::backend::options;
-use crate::support::compare::{data, tensor};
 use statistics::{chi_square, counts, kolmogorov_smirnov, ln_gamma, lower_gamma, moments, normal_cdf};
+use tensorc_tests::compare::{data, tensor};
 
 const CHANCE: f64 = 1e-4;
 /// Elements of a draw whose distribution is tested.

@@ -7,9 +7,9 @@ use tensorc::ir::text::parse_module;
 use tensorc::{Compiler, Options};
 
 use crate::support::backend::options;
-use crate::support::compare::{data, tensor};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DType, DenseType, TensorData};
+use tensorc_tests::compare::{data, tensor};
 
 static PLANNED: AtomicUsize = AtomicUsize::new(0);
 

@@ -312,7 +312,7 @@ fn corpus() -> BTreeSet<String> {
 fn every_pass_has_text_tests() {
     let folders = corpus();
     if folders.is_empty() {
-        return crate::support::cache::visible("skipped: there is no corpus of text tests");
+        return tensorc_tests::cache::visible("skipped: there is no corpus of text tests");
     }
     let missing = tensorc_passes::pipeline::known_names().into_iter().filter(|name| !folders.contains(*name));
     assert_none("passes without a folder in filecheck/", &missing.map(String::from).collect::<Vec<_>>());

@@ -6,8 +6,8 @@ use tensorc::aot::link::Product;
 
 use super::programs::{example, run_example};
 use super::{checked, exists};
-use crate::support::cache::visible;
 use crate::support::examples;
+use tensorc_tests::cache::visible;
 
 /// The first block of code behind some words of the documentation.
 fn documented(words: &str) -> String {

@@ -14,7 +14,7 @@ use tensorc::runtime::gpu::Entry;
 use tensorc_tests::ptx::Module;
 
 use super::{checked, text};
-use crate::support::launches::{entry, execute};
+use tensorc_tests::launches::{entry, execute};
 
 /// The driver's error for PTX that it does not understand.
 const INVALID_PTX: i32 = 218;

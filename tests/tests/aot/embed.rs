@@ -14,8 +14,8 @@ use tensorc::build::{Built, Model};
 use tensorc::{Compiler, DType, Options, Tensor};
 
 use super::{checked, exists, images};
-use crate::support::cache::visible;
 use crate::support::examples;
+use tensorc_tests::cache::visible;
 
 /// Where the libraries are that this program was linked with.
 fn deps() -> PathBuf {

@@ -19,8 +19,8 @@ use tensorc_codegen::target::Capability;
 use super::driver::{Imaginary, State};
 use super::programs::{prepared, run_example};
 use super::{checked, exists, expected, images, request, text};
-use crate::support::cache::visible;
 use crate::support::examples;
+use tensorc_tests::cache::visible;
 
 /// Errors of CUDA's driver.
 const NO_BINARY: i32 = 209;

@@ -12,8 +12,8 @@ use tensorc::{Compiler, DType, Model, Tensor};
 
 use super::{built, checked, exists, expected, images, request, text};
 use crate::support::backend::options;
-use crate::support::cache::visible;
 use crate::support::examples;
+use tensorc_tests::cache::visible;
 
 /// A folder with the classifier as `product`, the library's path, and what the example in C prints for two images, in
 /// the classifier's bits.

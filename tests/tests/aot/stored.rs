@@ -15,7 +15,7 @@ use tensorc_abi::image::{MAGIC, VERSION, Version};
 use tensorc_abi::seal;
 
 use super::exists;
-use crate::support::cache::visible;
+use tensorc_tests::cache::visible;
 
 /// Files by their paths in an archive.
 type Files = BTreeMap<String, Vec<u8>>;

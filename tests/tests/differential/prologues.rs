@@ -17,7 +17,7 @@ use tensorc_passes::fuse::By;
 use super::growth::inputs_for;
 use super::{bits, run, shown, tolerance};
 use crate::support::backend::options;
-use crate::support::compare::compare;
+use tensorc_tests::compare::compare;
 
 const NETWORKS: u64 = 160;
 

@@ -18,11 +18,13 @@ use tensorc::runtime::{Device, TensorMut, TensorRef};
 use tensorc::{Backend, Compiler, DType, GpuLibraries, Options};
 use tensorc_codegen::lower::lower_with;
 use tensorc_codegen::target::entry_names;
+use tensorc_tests::corpus::inputs;
+use tensorc_tests::corpus::libraries::PROGRAMS;
 use tensorc_tests::ptx::{Argument, Launch, Module};
 
-use super::{ALL, PROGRAMS, agrees, compiler, graph, inputs, tolerance, types};
+use super::{ALL, agrees, compiler, graph, tolerance, types};
 use crate::aot::{checked, exists};
-use crate::support::cache::visible;
+use tensorc_tests::cache::visible;
 
 /// Under which names the imaginary libraries are found, beside the driver.
 const LIBRARIES: [&str; 3] = ["libcublasLt.so", "libcudnn.so", "libnccl.so.2"];

@@ -11,7 +11,7 @@ use tensorc::{Compiler, DType, Options};
 
 use super::cuda::{call_driver, connect_ptx, imaginary, take_away};
 use crate::kvstore::modules::{self, BATCH};
-use crate::support::cache::visible;
+use tensorc_tests::cache::visible;
 
 const GPUS: [Device; 2] = [Device::accelerator(0), Device::accelerator(1)];
 

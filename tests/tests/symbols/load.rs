@@ -7,8 +7,8 @@ use tensorc::{Compiler, Error, Tensor};
 use tensorc_frontend::mxnet::params::{ArrayList, SavedArray, Version, load, save};
 
 use crate::support::backend::options;
-use crate::support::compare::{Tolerance, compare, data, tensor};
 use crate::support::npz;
+use tensorc_tests::compare::{Tolerance, compare, data, tensor};
 
 const TOLERANCE: Tolerance = Tolerance { absolute: 1e-5, relative: 1e-3 };
 

@@ -3,15 +3,15 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::ptx::{Argument, Launch, Module, Swizzle, TensorMap};
+use tensorc::ir::DType;
 use tensorc::ir::kir::{Kernel, TensorMap as TileMap};
+use tensorc::ir::scalar::Scalar;
 use tensorc::runtime::Device;
 use tensorc::runtime::gpu::{
     Code, CodeForm, Driver, DriverError, Entry, Function, HostKernel, LaunchStream, Matrix, Memory,
 };
 use tensorc_codegen::target::{Capability, entry_names};
-use tensorc_ir::DType;
-use tensorc_ir::scalar::Scalar;
-use tensorc_tests::ptx::{Argument, Launch, Module, Swizzle, TensorMap};
 
 /// A launch with the bytes of its buffers before and after, and whether it may write each.
 #[derive(Clone, Debug)]

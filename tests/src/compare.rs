@@ -1,7 +1,7 @@
 //! Comparison of tensors with expected ones.
 
+use tensorc::ir::{DenseType, TensorData};
 use tensorc::{DType, Tensor};
-use tensorc_ir::{DenseType, TensorData};
 
 /// Allowed distance of an element from the expected one.
 #[derive(Clone, Copy, Debug)]

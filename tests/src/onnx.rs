@@ -1,0 +1,162 @@
+//! The backend test cases of the ONNX project, run in process through the public interface.
+//!
+//! `tests/onnx/cases.txt` and `cases_old.txt` name the cases; `tests/onnx/expected_errors.txt` names
+//! those that are refused, with the reason.
+
+use std::fs::File;
+use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use bytes::Bytes;
+use tensorc::ir::TensorData;
+use tensorc::{Compiler, Tensor};
+use tensorc_frontend::onnx::tensor::decode_tensor;
+use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import};
+use zip::ZipArchive;
+
+use crate::cache::Package;
+use crate::compare::{Tolerance, compare, data, tensor};
+
+/// The cases of [`CURRENT`].
+pub const CASES: &str = include_str!("../onnx/cases.txt");
+/// Cases of [`OLD`] releases that are others now, as `VERSION/CASE`.
+pub const OLD_CASES: &str = include_str!("../onnx/cases_old.txt");
+/// Cases that are refused, and why.
+pub const EXPECTED_ERRORS: &str = include_str!("../onnx/expected_errors.txt");
+
+/// The release whose cases [`CASES`] names.
+pub const CURRENT: Package = Package {
+    spec: "onnx==1.22.0",
+    options: &["--only-binary=:all:", "--python-version=311", "--platform=manylinux_2_28_x86_64"],
+    sha256: "1d0a2bdb15eb2b3cb65c438f3423d9620d14fdce32f92380e6bb1b2e09568ef5",
+};
+
+/// Releases whose cases [`OLD_CASES`] names.
+pub const OLD: [Package; 5] = [
+    Package {
+        spec: "onnx==1.16.2",
+        options: &["--only-binary=:all:", "--python-version=311", "--platform=manylinux_2_17_x86_64"],
+        sha256: "7b98aa9733bd4b781eb931d33b4078ff2837e7d68062460726d6dd011f332bd4",
+    },
+    Package {
+        spec: "onnx==1.12.0",
+        options: &["--only-binary=:all:", "--python-version=310", "--platform=manylinux_2_17_x86_64"],
+        sha256: "9fd2f4e23078df197bb76a59b9cd8f5a43a6ad2edc035edb3ecfb9042093e05a",
+    },
+    Package {
+        spec: "onnx==1.8.1",
+        options: &["--only-binary=:all:", "--python-version=38", "--platform=manylinux2010_x86_64"],
+        sha256: "cd18c7499162dd2c8c7e45669f2e7096012b9054b59670c26c5f1239b5c50ce4",
+    },
+    Package {
+        spec: "onnx==1.5.0",
+        options: &["--only-binary=:all:", "--python-version=36", "--abi=cp36m", "--platform=manylinux1_x86_64"],
+        sha256: "f6202b2b5e353f98cba793cc52d449e578cc242968e89a4c6cfc73fa2591e926",
+    },
+    Package {
+        spec: "onnx==1.2.3",
+        options: &["--only-binary=:all:", "--python-version=36", "--abi=cp36m", "--platform=manylinux1_x86_64"],
+        sha256: "fc00c794889c473706e15294c1ff25163a4a407bbc71dc5eed426aaa24e390d6",
+    },
+];
+
+/// How a case ended.
+#[derive(Debug)]
+pub enum Outcome {
+    Passed,
+    /// A typed error, at import or later.
+    Refused(&'static str, String),
+    Wrong(String),
+    Panicked(String),
+}
+
+/// An open release.
+pub type Archive = ZipArchive<File>;
+
+fn read(archive: &mut Archive, name: &str) -> Option<Bytes> {
+    let mut bytes = vec![];
+    archive.by_name(name).ok()?.read_to_end(&mut bytes).ok()?;
+    Some(bytes.into())
+}
+
+/// The tensors `PREFIX_0.pb`, `PREFIX_1.pb`, … of a folder.
+fn tensors(archive: &mut Archive, prefix: &str) -> Vec<TensorData> {
+    let one = |i: usize| {
+        let bytes = read(archive, &format!("{prefix}_{i}.pb"))?;
+        Some(decode_tensor(bytes).expect("a stored tensor can be read").1)
+    };
+    (0..).map_while(one).collect()
+}
+
+/// Names of the inputs that stored tensors stand for, in order: the inputs without a default value
+/// if that is how many there are, else the first of all inputs.
+fn input_names(model: &OnnxModel, count: usize) -> (Vec<String>, Vec<String>) {
+    let all: Vec<String> = model.graph.input.iter().map(|i| i.name().to_owned()).collect();
+    let has_default = |name: &String| model.graph.initializer.iter().any(|t| t.name() == name);
+    let required: Vec<String> = all.iter().filter(|n| !has_default(n)).cloned().collect();
+    let names = if required.len() == count { required } else { all[..count].to_vec() };
+    let overridden = names.iter().filter(|n| has_default(n)).cloned().collect();
+    (names, overridden)
+}
+
+fn run_set(compiler: &Compiler, model: Bytes, inputs: &[TensorData], outputs: &[TensorData]) -> Outcome {
+    let refused = |stage, e: &dyn std::fmt::Display| Outcome::Refused(stage, e.to_string());
+    let model = match OnnxModel::decode(model, None) {
+        Ok(model) => model,
+        Err(e) => return refused("decode", &e),
+    };
+    let (names, overridden) = input_names(&model, inputs.len());
+    let overridden: Vec<&str> = overridden.iter().map(String::as_str).collect();
+    let options = ImportOptions { overridden: &overridden, ..ImportOptions::default() };
+    let graph = match import(model, compiler.registry(), &options) {
+        Ok(imported) => imported.graph,
+        Err(e) => return refused("import", &e),
+    };
+    let named: Vec<(&str, Tensor)> = names.iter().map(String::as_str).zip(inputs.iter().map(tensor)).collect();
+    let got = match compiler.model(graph).run(&named) {
+        Ok(got) => got,
+        Err(e) => return refused("run", &e),
+    };
+    if got.len() != outputs.len() {
+        return Outcome::Wrong(format!("{} outputs, expected {}", got.len(), outputs.len()));
+    }
+    let differences = got.iter().zip(outputs).filter_map(|((name, got), want)| {
+        let difference = compare(&data(got), want, Tolerance::onnx(want.dtype())).err()?;
+        Some(format!("output `{name}`: {difference}"))
+    });
+    match differences.collect::<Vec<_>>() {
+        none if none.is_empty() => Outcome::Passed,
+        some => Outcome::Wrong(some.join("; ")),
+    }
+}
+
+/// Runs every data set of a case; the first that does not pass decides.
+pub fn run_case(compiler: &Compiler, archive: &mut Archive, case: &str) -> Outcome {
+    let folder = format!("onnx/backend/test/data/{case}");
+    let Some(model) = read(archive, &format!("{folder}/model.onnx")) else {
+        return Outcome::Wrong("the release has no such case".into());
+    };
+    for set in 0.. {
+        let outputs = tensors(archive, &format!("{folder}/test_data_set_{set}/output"));
+        if outputs.is_empty() {
+            let nothing = || Outcome::Wrong("the case has no data".into());
+            return if set == 0 { nothing() } else { Outcome::Passed };
+        }
+        let inputs = tensors(archive, &format!("{folder}/test_data_set_{set}/input"));
+        let run = || run_set(compiler, model.clone(), &inputs, &outputs);
+        let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+            Outcome::Panicked(text.unwrap_or_default())
+        });
+        if !matches!(outcome, Outcome::Passed) {
+            return outcome;
+        }
+    }
+    Outcome::Passed
+}
+
+/// Names in a list, without comments.
+pub fn lines(list: &'static str) -> impl Iterator<Item = &'static str> {
+    list.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty())
+}
