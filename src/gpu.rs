@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tensorc_abi::{BufferId, Home, Plan, StepOp};
 use tensorc_codegen::emit::Style;
+use tensorc_codegen::lower::GpuLibraries;
 use tensorc_codegen::target::{Capability, entry_names};
 use tensorc_ir::diag::{Code as ErrorCode, Diagnostic};
 use tensorc_ir::interp::run_launch;
@@ -56,6 +57,18 @@ pub fn cuda(id: u16) -> Result<Arc<dyn Driver>, Error> {
         message: "this build has no driver for CUDA; build with the feature `cuda`".into(),
     });
     Ok(driver.map(|driver| Arc::new(driver) as Arc<dyn Driver>)?)
+}
+
+/// What libraries of a GPU's maker can compute: those that are installed here. On a GPU made of the host plain sums do their part.
+pub fn libraries(driver: &dyn Driver) -> GpuLibraries {
+    let [products, convolutions] = match driver.form() {
+        CodeForm::Host { .. } => [true; 2],
+        #[cfg(feature = "cuda")]
+        CodeForm::Ptx { .. } => tensorc_runtime::gpu::installed_libraries(),
+        #[cfg(not(feature = "cuda"))]
+        CodeForm::Ptx { .. } => [false; 2],
+    };
+    GpuLibraries { products, convolutions }
 }
 
 /// PTX of kernels for a GPU as one module, whose entries are named after them.

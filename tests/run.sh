@@ -60,6 +60,17 @@ llvm() {
     suite operators::chosen onnx:: mxnet_ops:: random:: shapes:: differential::attention aot:: code_cache::
 }
 
+# The program for machines with a GPU, without one: built, and run in a tree that has neither Rust nor LLVM.
+gpu_bundle() {
+    local archive="$target/tensorc-gpu.tar.gz"
+    tests/gpu/bundle.sh "$archive"
+    if commands dpkg-query && unshare --user --map-root-user --net --mount --pid --fork true 2>/dev/null; then
+        tests/gpu/check.sh "$archive"
+    else
+        echo "skipped: a bare tree needs Debian's packages and user namespaces"
+    fi
+}
+
 # mpi_part LAUNCHER: processes that are ranks, with the MPI of the C compiler $MPICC. The whole workspace is selected, so that
 # only what uses MPI is built again; bindings are made for one MPI.
 mpi_part() {
@@ -98,6 +109,7 @@ part "tests" tests 'tools?' 'python?'
 part "examples" examples
 part "LLVM back end" llvm llvm
 part "GPU kernels" gpu_kernels 'python?'
+part "GPU bundle" gpu_bundle llvm
 part "MPI (Open MPI)" mpi_open openmpi
 part "MPI (MPICH)" mpi_mpich mpich
 part "longest record" longest_record

@@ -12,7 +12,7 @@ use tensorc::ir::{DType, DenseType, Shape, TensorData, TensorType};
 use tensorc::runtime::{TensorMut, TensorRef};
 use tensorc::{Backend, Compiler, Error, Model, Options, Session, Tensor};
 
-use crate::summary::summarize;
+use tensorc_bench::summary::summarize;
 
 #[derive(Args)]
 pub struct Arguments {

@@ -8,7 +8,7 @@ use clap::Args;
 use tensorc_runtime::engine::{Engine, EngineConfig, EngineKind, Name, Op, Var};
 
 use crate::allocations;
-use crate::summary::summarize;
+use tensorc_bench::summary::summarize;
 
 /// Pushes and runs empty operations with two reads and one write.
 #[derive(Args)]

@@ -9,7 +9,7 @@ use rayon::ThreadPool;
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 use tensorc_runtime::Pool;
 
-use crate::summary::summarize;
+use tensorc_bench::summary::summarize;
 
 /// Times a fork and join of equal tasks: smallest value and median in µs.
 #[derive(Args)]

@@ -11,7 +11,7 @@ use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::runtime::Device;
 use tensorc_runtime::engine::EngineConfig;
 
-use crate::summary::summarize;
+use tensorc_bench::summary::summarize;
 
 /// Pushes arrays of several devices for every key, pulls the sums to others, and waits until these can be read.
 #[derive(Args)]

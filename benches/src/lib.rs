@@ -1,3 +1,7 @@
-//! What measurements and tests share: networks written as symbols.
+//! What measurements and tests share: networks written as symbols, their training, and what is measured on GPUs.
 
+pub mod figures;
+pub mod gpu;
 pub mod nets;
+pub mod summary;
+pub mod training;

@@ -3,30 +3,25 @@
 #[path = "../../runtime/tests/common/allocations.rs"]
 mod allocations;
 mod backends;
-mod bandwidth;
 mod engine;
 mod engine_cost;
 mod fit_machine;
 mod fork_join;
 mod kvstore;
-mod libraries;
 mod list_nets;
 mod load;
 mod loading;
+mod measure;
 mod memory;
 mod ndarray;
 mod ranks;
-mod summary;
 mod tiny_mlp;
 mod train;
 
 use std::error::Error;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
-use tensorc::runtime::Device;
-use tensorc::runtime::gpu::Driver;
 
 /// Measures parts of tensorc.
 #[derive(Parser)]
@@ -39,18 +34,16 @@ struct Command {
 enum Verb {
     /// The back ends against each other.
     Backends(backends::Arguments),
-    /// Kernels that move more than they compute against a copy, on arrays of a device.
-    Bandwidth(bandwidth::Arguments),
     BenchEngine(engine::Arguments),
     EngineCost(engine_cost::Arguments),
     FitMachine(fit_machine::Arguments),
     /// The pool of plans against rayon.
     ForkJoin(fork_join::Arguments),
+    /// Kernels, models and launches on a GPU, kernels against cuBLASLt and cuDNN.
+    Gpu(measure::Arguments),
     Kvstore(kvstore::Arguments),
     NdarrayChain(ndarray::ChainArguments),
     NdarrayLoop(ndarray::LoopArguments),
-    /// Kernels for a GPU against cuBLASLt and cuDNN.
-    Libraries(libraries::Arguments),
     /// Time of training steps.
     BenchTrain(train::Arguments),
     /// Time from a compiled library on disk to its first result.
@@ -66,30 +59,17 @@ enum Verb {
     TinyMlp,
 }
 
-/// A GPU by its number, or the interpreter's; none for `cpu`.
-fn driver(name: &str) -> Result<Option<Arc<dyn Driver>>, Box<dyn Error>> {
-    match name {
-        "cpu" => Ok(None),
-        "interpreted" => Ok(Some(tensorc::gpu::interpreted(Device::accelerator(0)))),
-        number => {
-            let number = number.parse().map_err(|_| format!("`{number}` is no number of a GPU"))?;
-            Ok(Some(tensorc::gpu::cuda(number)?))
-        }
-    }
-}
-
 fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
     match verb {
         Verb::Backends(arguments) => backends::run(&arguments)?,
-        Verb::Bandwidth(arguments) => bandwidth::run(&arguments)?,
         Verb::BenchEngine(arguments) => engine::run(&arguments)?,
         Verb::EngineCost(arguments) => engine_cost::run(&arguments)?,
         Verb::FitMachine(arguments) => fit_machine::run(&arguments)?,
         Verb::ForkJoin(arguments) => fork_join::run(&arguments)?,
+        Verb::Gpu(arguments) => measure::run(&arguments)?,
         Verb::Kvstore(arguments) => kvstore::run(&arguments)?,
         Verb::NdarrayChain(arguments) => ndarray::chain(&arguments)?,
         Verb::NdarrayLoop(arguments) => ndarray::training_loop(&arguments)?,
-        Verb::Libraries(arguments) => libraries::run(&arguments)?,
         Verb::BenchTrain(arguments) => train::run(&arguments)?,
         Verb::Load(arguments) => load::run(&arguments)?,
         Verb::Loading(arguments) => loading::run(&arguments)?,

@@ -5,8 +5,9 @@ use std::error::Error;
 use clap::Args;
 use tensorc::executor::{Executor, GradReq, PlannedMemory};
 use tensorc_bench::nets::{self, Net};
+use tensorc_bench::training::Training;
 
-use crate::train::{Training, runtime};
+use crate::train::runtime;
 
 #[derive(Args)]
 pub struct Arguments {

@@ -9,7 +9,7 @@ use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc_runtime::engine::EngineConfig;
 
 use crate::allocations;
-use crate::summary::summarize;
+use tensorc_bench::summary::summarize;
 
 /// Adds 1 to an array of 64 elements again and again: the cost of one small call.
 #[derive(Args)]

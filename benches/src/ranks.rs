@@ -15,7 +15,7 @@ use tensorc::train::{Initializer, Module, Optimizer};
 use tensorc::{DType, Options};
 use tensorc_bench::nets;
 
-use crate::summary::{Summary, summarize};
+use tensorc_bench::summary::{Summary, summarize};
 
 #[derive(Args)]
 pub struct Arguments {

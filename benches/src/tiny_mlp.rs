@@ -9,7 +9,7 @@ use tensorc::ir::{DType, DenseType, TensorData};
 use tensorc::runtime::{TensorMut, TensorRef};
 use tensorc::{Compiler, Error, Options, Tensor};
 
-use crate::summary::summarize;
+use tensorc_bench::summary::summarize;
 
 const WIDTHS: [u64; 4] = [16, 24, 20, 10];
 

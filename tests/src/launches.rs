@@ -236,7 +236,7 @@ pub fn unnoticed(
 }
 
 /// The first element with other bits, but for two that are no numbers.
-fn first_difference(dtype: DType, found: &[u8], expected: &[u8]) -> Option<usize> {
+pub fn first_difference(dtype: DType, found: &[u8], expected: &[u8]) -> Option<usize> {
     let size = dtype.size();
     let same = |(a, b): (&[u8], &[u8])| {
         let no_number = |bytes| dtype.is_float() && Scalar::read(dtype, bytes).as_f64().is_nan();

@@ -5,6 +5,7 @@
 pub mod cache;
 pub mod compare;
 pub mod corpus;
+pub mod imaginary;
 pub mod launches;
 pub mod models;
 pub mod onnx;

@@ -70,6 +70,9 @@ pub enum Outcome {
     Panicked(String),
 }
 
+/// The folder of the cases in a release.
+pub const ROOT: &str = "onnx/backend/test/data/";
+
 /// An open release.
 pub type Archive = ZipArchive<File>;
 
@@ -132,7 +135,7 @@ fn run_set(compiler: &Compiler, model: Bytes, inputs: &[TensorData], outputs: &[
 
 /// Runs every data set of a case; the first that does not pass decides.
 pub fn run_case(compiler: &Compiler, archive: &mut Archive, case: &str) -> Outcome {
-    let folder = format!("onnx/backend/test/data/{case}");
+    let folder = format!("{ROOT}{case}");
     let Some(model) = read(archive, &format!("{folder}/model.onnx")) else {
         return Outcome::Wrong("the release has no such case".into());
     };

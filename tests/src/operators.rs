@@ -15,7 +15,7 @@ use crate::compare::{Tolerance, compare, data, tensor};
 
 /// Operators whose compiled results have the interpreter's bits: what is one expression, and what is
 /// a function of a key.
-fn has_defined_bits(op: &OpRef) -> bool {
+pub fn has_defined_bits(op: &OpRef) -> bool {
     elementwise(op) || op.accuracy == Accuracy::Random
 }
 
@@ -73,12 +73,14 @@ pub enum Verdict {
     Fails(String),
 }
 
+/// Compares what compilers and a runtime make of an operator with the reference: bit by bit where `bits` says so of the result's type.
 pub fn judge(
     compilers: &[Compiler],
     arrays: &Runtime,
     registry: &Registry,
     op: &OpRef,
     candidate: &Candidate,
+    bits: impl Fn(DType) -> bool,
 ) -> Verdict {
     let Some(graph) = candidate.graph(op) else { return Verdict::NotTaken };
     let inputs = &candidate.inputs;
@@ -100,7 +102,7 @@ pub fn judge(
             }
         }
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-            let checked = match has_defined_bits(op) {
+            let checked = match bits(got.dtype()) {
                 true => same_bits(got, want),
                 false => nearly_same(got, want),
             };

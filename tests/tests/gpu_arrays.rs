@@ -2,22 +2,23 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tensorc::executor::{Executor, GradReq};
 use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions, Slice, autograd};
+use tensorc::runtime::gpu::Counts;
 use tensorc::runtime::storage::{PoolConfig, StorageConfig};
 use tensorc::runtime::{Device, TensorMut, TensorRef};
 use tensorc::symbol::{Symbol, op};
 use tensorc::{Compiler, DType, Options};
 
-use crate::support::counted::{CountedDriver, Counts};
+use crate::support::counted;
 
 const GPU: Device = Device::accelerator(0);
 
 /// A runtime with a GPU, on which arrays are made unless another device is given.
 pub fn on_gpu(seed: u64) -> (Runtime, Arc<Counts>) {
-    let driver = CountedDriver::new(GPU, seed);
+    let driver = counted(GPU, seed);
     let counts = driver.counts.clone();
     let compiler = Compiler::new(Options { gpus: vec![Arc::new(driver)], ..Options::default() }).unwrap();
     let options = RuntimeOptions { device: GPU, ..RuntimeOptions::default() };
@@ -128,7 +129,7 @@ fn gradients_are_taken_on_the_device() {
 fn memory_that_is_short_is_an_error_of_what_needed_it() {
     let limited = PoolConfig { limit: Some(1 << 16), ..PoolConfig::default() };
     let storage = StorageConfig { devices: [(GPU, limited)].into(), ..StorageConfig::default() };
-    let gpu: Arc<dyn tensorc::runtime::gpu::Driver> = Arc::new(CountedDriver::new(GPU, 6));
+    let gpu: Arc<dyn tensorc::runtime::gpu::Driver> = Arc::new(counted(GPU, 6));
     let compiler = Compiler::new(Options { gpus: vec![gpu], ..Options::default() }).unwrap();
     let rt = Runtime::with_compiler(compiler, RuntimeOptions { device: GPU, storage, ..RuntimeOptions::default() });
     let rt = rt.unwrap();
@@ -141,7 +142,7 @@ fn memory_that_is_short_is_an_error_of_what_needed_it() {
 
 #[test]
 fn sessions_keep_two_runs_under_way() {
-    let driver: Arc<dyn tensorc::runtime::gpu::Driver> = Arc::new(CountedDriver::new(GPU, 7));
+    let driver: Arc<dyn tensorc::runtime::gpu::Driver> = Arc::new(counted(GPU, 7));
     let compiler = Compiler::new(Options { gpus: vec![driver], ..Options::default() }).unwrap();
     let text = "tensorc-ir 1\ngraph @main(%x: f32[4, 8]) {\n  %y = softmax(%x)\n  return %y\n}\n";
     let graph = tensorc::ir::text::parse_module(text, compiler.registry()).unwrap().graphs.remove(0);
@@ -167,7 +168,7 @@ fn sessions_keep_two_runs_under_way() {
 
 #[test]
 fn equal_kernels_are_loaded_once() {
-    let driver = CountedDriver::new(GPU, 8);
+    let driver = counted(GPU, 8);
     let counts = driver.counts.clone();
     let compiler = Compiler::new(Options { gpus: vec![Arc::new(driver)], ..Options::default() }).unwrap();
     let text = "tensorc-ir 1\ngraph @main(%x: f32[8, 8], %w: f32[8, 8]) {
@@ -275,24 +276,6 @@ fn lenet() -> Symbol {
     op("SoftmaxOutput").input(&dense(&relu(&dense(&x, 8)), 5)).name("softmax").build().unwrap()
 }
 
-/// Waits until so many operations are enqueued. Where none comes for a while, the host is let hear of the ends of those
-/// before: it returns how often.
-fn host_waits(counts: &Counts, operations: u64) -> usize {
-    let (mut waits, mut seen, mut since) = (0, 0, Instant::now());
-    loop {
-        match counts.operations.load(Ordering::SeqCst) {
-            now if now >= operations => return waits,
-            now if now != seen => (seen, since) = (now, Instant::now()),
-            _ if since.elapsed() > Duration::from_secs(10) => {
-                counts.hold();
-                (waits, since) = (waits + 1, Instant::now());
-                assert!(waits < 100, "{seen} of {operations} operations are enqueued");
-            }
-            _ => std::thread::sleep(Duration::from_millis(1)),
-        }
-    }
-}
-
 /// A batch goes to the device, forwards, backwards and through an update of each parameter, and results come back, while the host
 /// hears of no end.
 #[test]
@@ -327,9 +310,9 @@ fn a_training_step_never_waits_for_the_host() {
             let now = counts.operations.load(Ordering::SeqCst);
             counts.hold();
             step(2);
-            let waits = host_waits(counts, now + (now - before));
+            let waits = counts.host_waits(now + (now - before), Duration::from_secs(10), 100);
             counts.release();
-            assert_eq!(waits, 0, "times that {} operations of a step waited for the host", now - before);
+            assert_eq!(waits, Some(0), "times that {} operations of a step waited for the host", now - before);
         } else {
             step(2);
         }

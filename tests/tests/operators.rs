@@ -11,7 +11,7 @@ use tensorc_ir::interp::eval_graph;
 use tensorc_ir::op::{Compute, OpRef, Registry, TypeRule};
 use tensorc_ir::testing::{candidates, element_types, elementwise};
 use tensorc_tests::cache::visible;
-use tensorc_tests::operators::{Verdict, judge, nearly_same, run};
+use tensorc_tests::operators::{Verdict, has_defined_bits, judge, nearly_same, run};
 
 use crate::support::backend::options;
 
@@ -44,7 +44,7 @@ fn examine<'r>(registry: &Registry, ops: impl Iterator<Item = &'r OpRef>) -> Exa
     for op in ops {
         let (mut agrees, mut fails) = (0, 0);
         for candidate in candidates(op) {
-            match judge(&compilers, &arrays, registry, op, &candidate) {
+            match judge(&compilers, &arrays, registry, op, &candidate, |_| has_defined_bits(op)) {
                 Verdict::NotTaken => {}
                 Verdict::Agrees => agrees += 1,
                 Verdict::Fails(why) => {

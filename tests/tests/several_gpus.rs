@@ -6,20 +6,20 @@ use std::sync::atomic::Ordering;
 use tensorc::executor::{Executor, GradReq};
 use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::runtime::Device;
-use tensorc::runtime::gpu::Driver;
+use tensorc::runtime::gpu::{Counts, Driver};
 use tensorc::runtime::storage::{PoolConfig, StorageConfig};
 use tensorc::symbol::{Symbol, attr_scope, op};
 use tensorc::{Compiler, DType, Options};
 
 use crate::gpu_arrays::{descend, numbers, set_arguments, values};
-use crate::support::counted::{CountedDriver, Counts};
+use crate::support::counted;
 
 pub const FIRST: Device = Device::accelerator(0);
 pub const SECOND: Device = Device::accelerator(1);
 
 /// A runtime with two GPUs. Arrays are made on the first unless another device is given.
 pub fn on_two(seed: u64) -> (Runtime, [Arc<Counts>; 2]) {
-    let drivers = [FIRST, SECOND].map(|device| CountedDriver::new(device, seed + u64::from(device.id)));
+    let drivers = [FIRST, SECOND].map(|device| counted(device, seed + u64::from(device.id)));
     let counts = drivers.each_ref().map(|driver| driver.counts.clone());
     let gpus = drivers.into_iter().map(|driver| Arc::new(driver) as Arc<dyn Driver>).collect();
     let compiler = Compiler::new(Options { gpus, ..Options::default() }).unwrap();
@@ -97,7 +97,7 @@ fn gpus_wait_for_each_other_without_the_host() {
 
 #[test]
 fn what_fails_on_one_gpu_reaches_the_other() {
-    let gpus = [FIRST, SECOND].map(|device| Arc::new(CountedDriver::new(device, 4)) as Arc<dyn Driver>).to_vec();
+    let gpus = [FIRST, SECOND].map(|device| Arc::new(counted(device, 4)) as Arc<dyn Driver>).to_vec();
     let compiler = Compiler::new(Options { gpus, ..Options::default() }).unwrap();
     let limited = PoolConfig { limit: Some(1 << 16), ..PoolConfig::default() };
     let storage = StorageConfig { devices: [(FIRST, limited)].into(), ..StorageConfig::default() };

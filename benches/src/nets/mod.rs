@@ -8,12 +8,12 @@ mod densenet;
 mod inception;
 mod inception3;
 pub mod layers;
-mod lstm;
+pub mod lstm;
 mod mobilenet;
 mod resnet;
 mod small;
 mod squeezenet;
-mod transformer;
+pub mod transformer;
 mod vgg;
 
 use tensorc::symbol::{Symbol, SymbolError, name_scope};
@@ -28,37 +28,34 @@ pub struct Net {
     pub vocabulary: Option<u64>,
 }
 
-type Make = fn() -> Result<Symbol, SymbolError>;
+/// What making a network gives.
+type Made = Result<Net, SymbolError>;
 
-struct Entry {
-    name: &'static str,
-    make: Make,
-    /// Extents of one sample of `data`.
-    sample: &'static [u64],
-    vocabulary: Option<u64>,
-}
+/// A name, and the network for a batch.
+type Entry = (&'static str, fn(u64) -> Made);
 
 const IMAGE: &[u64] = &[3, 224, 224];
 
-const NETS: [Entry; 13] = [
-    Entry { name: "mlp", make: small::mlp, sample: &[784], vocabulary: None },
-    Entry { name: "lenet", make: small::lenet, sample: &[1, 28, 28], vocabulary: None },
-    Entry { name: "resnet18-cifar", make: resnet::cifar18, sample: &[3, 32, 32], vocabulary: None },
-    Entry { name: "transformer", make: transformer::encoder, sample: &[64], vocabulary: Some(1000) },
-    Entry { name: "inception-bn", make: inception::bn, sample: IMAGE, vocabulary: None },
-    Entry { name: "inception-v3", make: inception3::v3, sample: &[3, 299, 299], vocabulary: None },
-    Entry { name: "resnet50", make: resnet::v1_50, sample: IMAGE, vocabulary: None },
-    Entry { name: "vgg16", make: vgg::vgg16, sample: IMAGE, vocabulary: None },
-    Entry { name: "squeezenet1.0", make: squeezenet::v1_0, sample: IMAGE, vocabulary: None },
-    Entry { name: "mobilenet1.0", make: mobilenet::v1, sample: IMAGE, vocabulary: None },
-    Entry { name: "densenet121", make: densenet::densenet121, sample: IMAGE, vocabulary: None },
-    Entry { name: "alexnet", make: alexnet::alexnet, sample: IMAGE, vocabulary: None },
-    Entry { name: "lstm", make: lstm::language_model, sample: &[lstm::STEPS], vocabulary: Some(lstm::WORDS) },
+const NETS: [Entry; 14] = [
+    ("mlp", |batch| plain(small::mlp, batch, &[784])),
+    ("lenet", |batch| plain(small::lenet, batch, &[1, 28, 28])),
+    ("resnet18-cifar", |batch| plain(resnet::cifar18, batch, &[3, 32, 32])),
+    ("transformer", |batch| encoder(&transformer::SMALL, batch, 64)),
+    ("bert-base", |batch| encoder(&transformer::BERT_BASE, batch, 128)),
+    ("inception-bn", |batch| plain(inception::bn, batch, IMAGE)),
+    ("inception-v3", |batch| plain(inception3::v3, batch, &[3, 299, 299])),
+    ("resnet50", |batch| plain(resnet::v1_50, batch, IMAGE)),
+    ("vgg16", |batch| plain(vgg::vgg16, batch, IMAGE)),
+    ("squeezenet1.0", |batch| plain(squeezenet::v1_0, batch, IMAGE)),
+    ("mobilenet1.0", |batch| plain(mobilenet::v1, batch, IMAGE)),
+    ("densenet121", |batch| plain(densenet::densenet121, batch, IMAGE)),
+    ("alexnet", |batch| plain(alexnet::alexnet, batch, IMAGE)),
+    ("lstm", |batch| language(&lstm::MEDIUM, batch)),
 ];
 
 /// The names that [`net`] knows.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    NETS.iter().map(|n| n.name)
+    NETS.iter().map(|(name, _)| *name)
 }
 
 /// A network by name for a batch; `None` if there is none of that name.
@@ -66,15 +63,32 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// # Errors
 /// An operator that the net needs is not registered.
 pub fn net(name: &str, batch: u64) -> Option<Result<Net, SymbolError>> {
-    let entry = NETS.iter().find(|n| n.name == name)?;
+    NETS.iter().find(|(known, _)| *known == name).map(|(_, make)| make(batch))
+}
+
+/// A network of one input of numbers.
+fn plain(make: fn() -> Result<Symbol, SymbolError>, batch: u64, sample: &[u64]) -> Made {
     let _names = name_scope();
-    Some((entry.make)().map(|symbol| {
-        let data = [&[batch], entry.sample].concat();
-        let mut inputs = vec![("data", data)];
-        if name == "lstm" {
-            inputs.extend(lstm::STATES.iter().map(|state| (*state, vec![batch, lstm::HIDDEN])));
-            inputs.push(("softmax_label", vec![batch, lstm::STEPS]));
-        }
-        Net { symbol, inputs, vocabulary: entry.vocabulary }
-    }))
+    Ok(Net { symbol: make()?, inputs: vec![("data", [&[batch], sample].concat())], vocabulary: None })
+}
+
+/// An encoder of other extents than those that [`net`] knows, for sequences of `steps` words.
+///
+/// # Errors
+/// As [`net`].
+pub fn encoder(of: &transformer::Encoder, batch: u64, steps: u64) -> Result<Net, SymbolError> {
+    let _names = name_scope();
+    Ok(Net { symbol: of.symbol()?, inputs: vec![("data", vec![batch, steps])], vocabulary: Some(of.words) })
+}
+
+/// A language model of other extents than that which [`net`] knows.
+///
+/// # Errors
+/// As [`net`].
+pub fn language(of: &lstm::Language, batch: u64) -> Result<Net, SymbolError> {
+    let _names = name_scope();
+    let mut inputs = vec![("data", vec![batch, of.steps])];
+    inputs.extend(lstm::STATES.iter().map(|state| (*state, vec![batch, of.hidden])));
+    inputs.push(("softmax_label", vec![batch, of.steps]));
+    Ok(Net { symbol: of.symbol()?, inputs, vocabulary: Some(of.words) })
 }

@@ -4,6 +4,8 @@
 //! everything above drivers is tested where there is no GPU; with the feature `cuda`, `cuda` is one of NVIDIA's.
 
 mod collective;
+mod copies;
+mod counting;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod host;
@@ -22,8 +24,10 @@ use crate::device::stream::{Event, Stream};
 use crate::engine::Failure;
 
 pub use collective::{Collective, CollectiveError, Exchange, Part, join};
+pub use copies::{Copies, Way};
+pub use counting::{CountingDriver, Counts};
 #[cfg(feature = "cuda")]
-pub use cuda::CudaDriver;
+pub use cuda::{CudaDriver, installed_libraries};
 pub use host::HostDriver;
 pub use memory::{Flight, StreamMemory};
 pub use queue::{Finished, Kept, Queue};
@@ -43,6 +47,27 @@ pub enum CodeForm {
     Ptx { capability: u32 },
     /// Functions of this process, which do what a GPU of a compute capability does.
     Host { capability: u32 },
+}
+
+/// What a GPU says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Properties {
+    /// Ten times the major and once the minor number of its compute capability.
+    pub capability: u32,
+    pub multiprocessors: u32,
+    /// Greatest clock of the multiprocessors, in kHz.
+    pub clock_khz: u32,
+    /// Greatest clock of the memory, in kHz.
+    pub memory_clock_khz: u32,
+    /// Width of the path to the memory, in bits.
+    pub memory_bus_bits: u32,
+    /// Second-level cache, in bytes.
+    pub cache_bytes: u64,
+    pub memory_bytes: u64,
+    /// Memory that nobody uses now, in bytes.
+    pub free_bytes: u64,
+    /// Greatest version of CUDA that the driver knows: a thousand times its major and ten times its minor number.
+    pub driver_version: u32,
 }
 
 /// How a kernel is launched. Of a call of a library the name counts alone, which is that of its step.
@@ -219,6 +244,14 @@ pub trait Driver: Any + fmt::Debug + Send + Sync {
     fn name(&self) -> String;
 
     fn form(&self) -> CodeForm;
+
+    /// What the device says of itself; `None` for one that is made of the host.
+    ///
+    /// # Errors
+    /// The driver does not answer.
+    fn properties(&self) -> Result<Option<Properties>, DriverError> {
+        Ok(None)
+    }
 
     /// Loads code of the form it takes; the functions are in the order of the entries.
     ///

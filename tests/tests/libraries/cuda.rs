@@ -1,11 +1,10 @@
-//! The libraries and CUDA's driver called as on a GPU, where there is none: `cuda.c`, `cublaslt.c`, `cudnn.c` and `nccl.c` are in their
+//! The libraries and CUDA's driver called as on a GPU, where there is none: imaginary ones are in their
 //! places, and kernels are executed by the interpreter.
 //!
 //! Libraries are found by their names, so that a test starts its own program once more, with a path to the imaginary ones.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
@@ -20,17 +19,10 @@ use tensorc_codegen::lower::lower_with;
 use tensorc_codegen::target::entry_names;
 use tensorc_tests::corpus::inputs;
 use tensorc_tests::corpus::libraries::PROGRAMS;
-use tensorc_tests::ptx::{Argument, Launch, Module};
+use tensorc_tests::imaginary::{VARIABLE, build, call_driver, can_build, folder, of_driver, take_away};
 
 use super::{ALL, agrees, compiler, graph, tolerance, types};
-use crate::aot::{checked, exists};
 use tensorc_tests::cache::visible;
-
-/// Under which names the imaginary libraries are found, beside the driver.
-const LIBRARIES: [&str; 3] = ["libcublasLt.so", "libcudnn.so", "libnccl.so.2"];
-
-/// Set where the imaginary libraries are.
-const VARIABLE: &str = "TENSORC_TEST_IMAGINARY";
 
 /// Kernels of the process by the names that they have for the driver.
 static KERNELS: Mutex<BTreeMap<String, Kernel>> = Mutex::new(BTreeMap::new());
@@ -70,67 +62,20 @@ extern "C" fn execute(name: *const c_char, addresses: *const *mut c_void) -> c_i
     0
 }
 
-/// Executes the PTX of a kernel on copies of its arguments, each from its address to the end of its block, and writes what it
-/// changed.
-extern "C" fn execute_ptx(
-    image: *const c_char,
-    name: *const c_char,
-    shape: *const u32,
-    addresses: *const *mut u8,
-    room: *const usize,
-    count: c_int,
-) -> c_int {
-    static MODULES: Mutex<BTreeMap<Vec<u8>, Module>> = Mutex::new(BTreeMap::new());
-    // SAFETY: the driver gives two texts, three numbers, and lists of so many addresses and sizes.
-    let (image, name, shape, addresses, room) = unsafe {
-        let count = count as usize;
-        let lists = (std::slice::from_raw_parts(addresses, count), std::slice::from_raw_parts(room, count));
-        (CStr::from_ptr(image), CStr::from_ptr(name), std::slice::from_raw_parts(shape, 3), lists.0, lists.1)
-    };
-    let parse = || Module::parse(image.to_str().unwrap()).unwrap_or_else(|fault| panic!("{fault}"));
-    let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
-    let module = modules.entry(image.to_bytes().to_vec()).or_insert_with(parse);
-    // SAFETY: the memory of the imaginary device is the host's, and the driver knows how large its blocks are.
-    let copy = |(at, bytes): (&*mut u8, &usize)| unsafe { std::slice::from_raw_parts(*at, *bytes) }.to_vec();
-    let before: Vec<Vec<u8>> = addresses.iter().zip(room).map(copy).collect();
-    let mut after = before.clone();
-    let mut arguments: Vec<Argument<'_>> =
-        after.iter_mut().map(|bytes| Argument::Buffer { bytes, writable: true }).collect();
-    let launch = Launch { blocks: shape[0].into(), threads: shape[1], shared_bytes: shape[2], seed: 0 };
-    if let Err(fault) = module.launch(name.to_str().unwrap(), launch, &mut arguments) {
-        eprintln!("{fault}");
-        return 1;
-    }
-    for (at, (before, after)) in addresses.iter().zip(before.iter().zip(&after)) {
-        let changed = (0..after.len()).filter(|i| before[*i] != after[*i]);
-        // SAFETY: as above.
-        changed.for_each(|i| unsafe { *at.add(i) = after[i] });
-    }
-    0
-}
-
 /// Runs a test of this program once more, with imaginary libraries of a GPU; true in that run.
-pub(super) fn imaginary(test: &str, (major, minor): (u32, u32)) -> bool {
-    if std::env::var_os(VARIABLE).is_some() {
+pub(super) fn imaginary(test: &str, capability: (u32, u32)) -> bool {
+    if folder().is_some() {
         return true;
     }
     let built = tensorc::gpu::cuda(0).map_or_else(|e| !e.to_string().contains("this build has no driver"), |_| true);
-    if !Backend::has_llvm() || !built || !exists("cc") {
+    if !Backend::has_llvm() || !built || !can_build() {
         visible(
             "libraries: skipped, the calls of CUDA's libraries need a build with the feature `cuda` and the C compiler `cc`",
         );
         return false;
     }
     let dir = tempfile::tempdir().unwrap();
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/libraries");
-    let mut cc = Command::new("cc");
-    cc.args(["-Wall", "-Wextra", "-Werror", "-std=gnu11", "-O1", "-shared", "-fPIC"]);
-    cc.args([format!("-DMAJOR={major}"), format!("-DMINOR={minor}")]);
-    cc.args(["cuda.c", "cublaslt.c", "cudnn.c", "nccl.c"].map(|file| sources.join(file)));
-    checked(cc.arg("-o").arg(dir.path().join("libcuda.so")).args(["-lpthread", "-lm"]));
-    for name in LIBRARIES {
-        std::os::unix::fs::symlink("libcuda.so", dir.path().join(name)).unwrap();
-    }
+    build(dir.path(), capability);
     let mut again = Command::new(std::env::current_exe().unwrap());
     again.args([&format!("libraries::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
     let output = again.env("LD_LIBRARY_PATH", dir.path()).env(VARIABLE, dir.path()).output().unwrap();
@@ -140,42 +85,6 @@ pub(super) fn imaginary(test: &str, (major, minor): (u32, u32)) -> bool {
     assert!(said.contains("imaginary: 0 blocks, 0 handles left"), "{said}");
     assert!(!said.lines().any(|line| line.contains("left") && !line.contains("0 blocks, 0 handles left")), "{said}");
     false
-}
-
-/// A function of the imaginary driver.
-///
-/// # Safety
-/// `F` is the function's type.
-unsafe fn of_driver<F: Copy>(name: &[u8]) -> F {
-    let path = Path::new(&std::env::var_os(VARIABLE).unwrap()).join("libcuda.so");
-    // SAFETY: the library was made for this test; the type is the caller's promise, and the library stays loaded.
-    unsafe {
-        let library = libloading::Library::new(path).unwrap();
-        let function = *library.get::<F>(name).unwrap();
-        std::mem::forget(library);
-        function
-    }
-}
-
-/// Calls a function of the imaginary driver or library that takes a number, and gives one.
-pub(super) fn call_driver(name: &str, argument: c_int) -> c_int {
-    // SAFETY: the functions for tests have this type.
-    let function = unsafe { of_driver::<extern "C" fn(c_int) -> c_int>(name.as_bytes()) };
-    function(argument)
-}
-
-/// Takes an imaginary library away, before it is looked for.
-pub(super) fn take_away(name: &str) {
-    std::fs::remove_file(Path::new(&std::env::var_os(VARIABLE).unwrap()).join(name)).unwrap();
-}
-
-/// Lets the driver have the PTX of kernels executed.
-pub(super) fn connect_ptx() {
-    type Execute =
-        extern "C" fn(*const c_char, *const c_char, *const u32, *const *mut u8, *const usize, c_int) -> c_int;
-    // SAFETY: the function has this type.
-    let set = unsafe { of_driver::<extern "C" fn(Execute)>(b"imaginary_ptx") };
-    set(execute_ptx);
 }
 
 /// Gives the driver functions for kernels.

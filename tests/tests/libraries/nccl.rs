@@ -9,9 +9,10 @@ use tensorc::runtime::{Device, Element};
 use tensorc::train::{Initializer, Module, ModuleBuilder, Optimizer, Sums};
 use tensorc::{Compiler, DType, Options};
 
-use super::cuda::{call_driver, connect_ptx, imaginary, take_away};
+use super::cuda::imaginary;
 use crate::kvstore::modules::{self, BATCH};
 use tensorc_tests::cache::visible;
+use tensorc_tests::imaginary::{call_driver, connect_ptx, take_away};
 
 const GPUS: [Device; 2] = [Device::accelerator(0), Device::accelerator(1)];
 

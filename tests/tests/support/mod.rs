@@ -1,12 +1,15 @@
 //! What several tests share.
 
 pub mod backend;
-pub mod counted;
 pub mod npz;
+
+use std::sync::Arc;
 
 use tensorc::ir::TensorData;
 use tensorc::ir::interp::eval_graph;
 use tensorc::ir::op::Registry;
+use tensorc::runtime::Device;
+use tensorc::runtime::gpu::{CountingDriver, HostDriver};
 use tensorc_tests::corpus::{Case, tolerance};
 
 /// Fails unless results of a GPU's code are those of the reference, up to the order of sums and the last bits of functions.
@@ -28,4 +31,9 @@ pub fn agrees(case: &Case, registry: &Registry, found: &[TensorData]) {
 /// The folder of examples.
 pub fn examples() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples")
+}
+
+/// A GPU made of the host whose work is counted; `seed` decides what happens first where nothing else does.
+pub fn counted(device: Device, seed: u64) -> CountingDriver {
+    CountingDriver::new(Arc::new(HostDriver::with_seed(device, seed)))
 }

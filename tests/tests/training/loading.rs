@@ -12,6 +12,7 @@ use tensorc::data::{
 };
 use tensorc::ndarray::Runtime;
 use tensorc::runtime::TensorMut;
+use tensorc::runtime::gpu::Counts;
 use tensorc::symbol::{Symbol, name_scope, op};
 use tensorc::train::metric::Accuracy;
 use tensorc::train::{Fit, Initializer, Module, Optimizer, Params, load_checkpoint};
@@ -19,7 +20,6 @@ use tensorc::{DType, Error};
 
 use super::runtime;
 use crate::gpu_arrays::on_gpu;
-use crate::support::counted::Counts;
 
 /// Points of four classes, one about each corner of a square.
 #[derive(Clone)]

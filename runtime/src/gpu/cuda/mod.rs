@@ -21,12 +21,13 @@ use cudarc::driver::{result, sys};
 use tensorc_abi::VendorCall;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{Code, CodeForm, Driver, DriverError, Entry, Function, LaunchStream, Memory};
+use super::{Code, CodeForm, Driver, DriverError, Entry, Function, LaunchStream, Memory, Properties};
 use crate::Device;
 #[cfg(feature = "nccl")]
 pub(super) use nccl::Communicators;
 use peer::Peers;
 use stream::CudaStream;
+pub use vendor::installed_libraries;
 use vendor::{Call, Libraries};
 
 /// Shared memory of a block that a kernel gets without asking, in bytes.
@@ -164,6 +165,29 @@ impl Shared {
         Ok(module)
     }
 
+    fn properties(&self) -> Result<Properties, DriverError> {
+        use sys::CUdevice_attribute as Attribute;
+        self.enter()?;
+        // SAFETY: the handle is that of a device.
+        let number = |which| self.check(unsafe { result::device::get_attribute(self.handle, which) });
+        let attribute = |which| number(which).map(i32::unsigned_abs);
+        let (free, all) = self.check(result::mem_get_info())?;
+        let mut version = 0;
+        // SAFETY: the place is this function's.
+        self.check(unsafe { sys::cuDriverGetVersion(&raw mut version) }.result())?;
+        Ok(Properties {
+            capability: self.capability,
+            multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            clock_khz: attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+            memory_clock_khz: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+            memory_bus_bits: attribute(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+            cache_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
+            memory_bytes: all as u64,
+            free_bytes: free as u64,
+            driver_version: version.unsigned_abs(),
+        })
+    }
+
     fn error(&self, message: impl Into<String>) -> DriverError {
         DriverError { device: self.device, message: message.into() }
     }
@@ -172,7 +196,8 @@ impl Shared {
 /// What the driver says of an error.
 fn text(e: result::DriverError) -> String {
     let words = e.error_string().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-    let name = e.error_name().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+    // An older driver does not know the names of newer errors.
+    let name = e.error_name().map_or_else(|_| format!("{:?}", e.0), |s| s.to_string_lossy().into_owned());
     format!("{words} ({name})")
 }
 
@@ -246,6 +271,10 @@ impl Driver for CudaDriver {
 
     fn form(&self) -> CodeForm {
         CodeForm::Ptx { capability: self.0.capability }
+    }
+
+    fn properties(&self) -> Result<Option<Properties>, DriverError> {
+        self.0.properties().map(Some)
     }
 
     fn load(&self, code: Code) -> Result<Vec<Function>, DriverError> {

@@ -23,6 +23,12 @@ pub(super) struct Libraries {
     cudnn: OnceLock<Result<convolution::Library, String>>,
 }
 
+/// Whether cuBLASLt, and whether cuDNN is installed here.
+pub fn installed_libraries() -> [bool; 2] {
+    // SAFETY: the calls look for libraries and load them.
+    unsafe { [cudarc::cublaslt::sys::is_culib_present(), cudarc::cudnn::sys::is_culib_present()] }
+}
+
 /// A call as a library is asked for it.
 pub(super) enum Call {
     Product(Box<Product>),

@@ -1,6 +1,8 @@
 /* CUDA's driver and two GPUs where there are none, as the runtime of compiled models in this process calls it. Memory is the host's. One thread does the
  * work of all streams, in the order of each, waiting for events; kernels are executed by functions that the process has given, by their
  * names or, if it gave one for that, by their PTX.
+ * The variable IMAGINARY_FAULT says what goes wrong: absent, busy, old, memory (blocks above 64 KiB), or, in kernels whose names
+ * contain a word, wrong:WORD (a bit of the last buffer), illegal:WORD, hang:WORD or crash:WORD.
  * Misuse is an error: calls outside of a context, addresses that were never allocated or are another GPU's, what is left when the context goes.
  *
  *   cc -shared -fPIC -DMAJOR=8 -DMINOR=0 cuda.c cublaslt.c cudnn.c nccl.c -o libcuda.so -lpthread -lm */
@@ -9,12 +11,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cuda.h"
 
 enum {
   INVALID_VALUE = 1,
   OUT_OF_MEMORY = 2,
+  DEVICE_UNAVAILABLE = 46,
+  NO_DEVICE = 100,
   INVALID_DEVICE = 101,
   INVALID_CONTEXT = 201,
   NOT_FOUND = 500,
@@ -184,7 +189,29 @@ static int wait_for(Event event) {
   pthread_mutex_unlock(&lock);   \
   return code
 
-int cuInit(unsigned flags) { return flags ? INVALID_VALUE : 0; }
+static int fault(const char *kind) {
+  const char *chosen = getenv("IMAGINARY_FAULT");
+  return chosen && strcmp(chosen, kind) == 0;
+}
+
+/* Whether a kernel is one in which something goes wrong. */
+static int fault_in(const char *kind, const char *kernel) {
+  const char *chosen = getenv("IMAGINARY_FAULT");
+  size_t length = strlen(kind);
+  return chosen && strncmp(chosen, kind, length) == 0 && chosen[length] == ':' && strstr(kernel, chosen + length + 1);
+}
+
+int cuInit(unsigned flags) { return flags ? INVALID_VALUE : fault("absent") ? NO_DEVICE : 0; }
+
+int cuDriverGetVersion(int *version) {
+  *version = 12040;
+  return 0;
+}
+
+int cuMemGetInfo_v2(size_t *free_bytes, size_t *all) {
+  *free_bytes = (size_t)1 << 30, *all = (size_t)2 << 30;
+  return entered ? 0 : INVALID_CONTEXT;
+}
 
 int cuDeviceGetCount(int *count) {
   *count = GPUS;
@@ -208,13 +235,20 @@ int cuDeviceGetName(char *name, int room, int device) {
 }
 
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
-  *value = attribute == 75 ? MAJOR : MINOR;
-  return number_of(device) < 0 || (attribute != 75 && attribute != 76) ? INVALID_VALUE : 0;
+  /* Clocks in kHz, the memory's path in bits, multiprocessors, the cache in bytes, and the capability. */
+  static const int known[][2] = {{13, 1400000}, {16, 4}, {36, 1200000}, {37, 384}, {38, 1 << 20}, {75, MAJOR}, {76, MINOR}};
+  for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+    if (known[i][0] == attribute) {
+      *value = attribute == 75 && fault("old") ? 7 : known[i][1];
+      return number_of(device) < 0 ? INVALID_VALUE : 0;
+    }
+  return INVALID_VALUE;
 }
 
 int cuDevicePrimaryCtxRetain(void **context, int device) {
   int gpu = number_of(device);
   if (gpu < 0) return INVALID_DEVICE;
+  if (fault("busy")) return DEVICE_UNAVAILABLE;
   pthread_mutex_lock(&lock);
   contexts[gpu].users++;
   if (!started) {
@@ -313,7 +347,7 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
   ENTER();
   int i = 0;
   while (i < MOST && blocks[i].at) i++;
-  if (!code && (bytes == 0 || i == MOST)) code = bytes == 0 ? INVALID_VALUE : OUT_OF_MEMORY;
+  if (!code && (bytes == 0 || i == MOST || (fault("memory") && bytes > 64 << 10))) code = bytes == 0 ? INVALID_VALUE : OUT_OF_MEMORY;
   if (!code) {
     blocks[i].at = aligned_alloc(256, (bytes + 255) / 256 * 256);
     blocks[i].bytes = bytes, blocks[i].gpu = entered;
@@ -563,9 +597,14 @@ typedef struct {
 static int launches(void *argument) {
   Launch *launch = argument;
   Function *function = &launch->function;
+  const char *name = function->name;
+  if (fault_in("crash", name)) abort();
+  while (fault_in("hang", name)) pause();
+  if (fault_in("illegal", name)) return ILLEGAL_ADDRESS;
   int failed = execute_ptx ? execute_ptx(function->image, function->name, launch->shape, launch->addresses,
                                          launch->room, launch->count)
                            : execute(function->name, launch->addresses);
+  if (fault_in("wrong", name)) *(char *)launch->addresses[launch->count - 1] ^= 1;
   return failed ? LAUNCH_FAILED : 0;
 }
 
@@ -657,6 +696,8 @@ static const struct {
 } errors[] = {
     {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
     {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {DEVICE_UNAVAILABLE, "CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA-capable device(s) is/are busy or unavailable"},
+    {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
