@@ -134,7 +134,7 @@ fn fill(desc: &DataDesc, limit: u64) -> Result<HostTensor, Box<dyn Error>> {
     Ok(HostTensor::new(desc.dtype, &desc.dims, bytes)?)
 }
 
-/// Seconds in which data of collectives moved, and those of them in which a plan ran.
+/// Communication time of collectives, and the part of it that overlaps computation, in seconds.
 struct Hidden {
     communication: f64,
     hidden: f64,

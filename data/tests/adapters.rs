@@ -104,7 +104,7 @@ fn shards_are_disjoint_and_of_equal_length() {
     assert!(Shard::new(numbers("x", 24), 2, 2).is_err());
 }
 
-/// The ranks' batches, joined, are those of the source: examples, their numbers, and how many count.
+/// The ranks' batches, concatenated, equal the source's batches: rows, example numbers and padding.
 #[test]
 fn split_batches_make_up_the_whole() {
     let make = || {

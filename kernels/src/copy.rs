@@ -1,17 +1,17 @@
-//! Copies of long arrays past the caches.
+//! Copies of long arrays by non-temporal stores.
 
 /// Shorter copies stay in a processor's own cache, where whoever reads them next may find them.
-pub const LONG_COPY: usize = 1 << 20;
+pub const NON_TEMPORAL_COPY: usize = 1 << 20;
 
-/// Copies bytes. Where the processor can, long copies do not read the lines they write, which saves a third of the traffic of
-/// memory, and do not evict others.
+/// Copies bytes. On x86-64, copies of [`NON_TEMPORAL_COPY`] bytes or more use non-temporal stores: they do not read the lines they
+/// write, which saves a third of the memory traffic, and do not evict others from the caches.
 ///
 /// # Panics
 /// If the lengths differ.
-pub fn copy_past_caches(to: &mut [u8], from: &[u8]) {
+pub fn copy_non_temporal(to: &mut [u8], from: &[u8]) {
     assert_eq!(to.len(), from.len(), "a copy has the length of its source");
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if to.len() >= LONG_COPY {
+    if to.len() >= NON_TEMPORAL_COPY {
         return stream(to, from);
     }
     to.copy_from_slice(from);
@@ -35,6 +35,6 @@ fn stream(to: &mut [u8], from: &[u8]) {
             _mm_stream_si128(target.add(at).cast(), vector);
         }
     }
-    // SAFETY: SSE2 is part of x86-64. Streaming stores are not ordered with what follows without it.
+    // SAFETY: SSE2 is part of x86-64. SFENCE orders the non-temporal stores before later stores.
     unsafe { _mm_sfence() };
 }

@@ -36,7 +36,7 @@ pub use conv::{
     ConvWay, conv_run, conv_run_by, conv_run_with, conv_scratch, conv_scratch_by, conv_tasks, conv_together,
     conv_together_by, conv_way,
 };
-pub use copy::{LONG_COPY, copy_past_caches};
+pub use copy::{NON_TEMPORAL_COPY, copy_non_temporal};
 pub use epilogue::EpilogueCall;
 pub use gemm::{gemm_run, gemm_run_with, gemm_scratch, gemm_tasks, gemm_together};
 pub use isa::{Isa, isa};

@@ -31,6 +31,7 @@ mod serve;
 mod sums;
 mod updates;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -145,17 +146,19 @@ impl KVStore {
     /// # Errors
     /// The key has a value already, or is of another kind than the keys before it; the ranks differ.
     pub fn init(&self, key: impl Into<Key>, value: &NDArray) -> Result<(), Error> {
-        let key = key.into();
-        if self.lock().entries.by_key.contains_key(&key) {
-            return Err(KvError::Duplicate { key }.into());
-        }
-        self.set(key, value)
+        self.put(key.into(), value, false)
     }
 
     /// [`KVStore::init`], also of a key that has a value.
     pub(crate) fn set(&self, key: impl Into<Key>, value: &NDArray) -> Result<(), Error> {
-        let key = key.into();
+        self.put(key.into(), value, true)
+    }
+
+    fn put(&self, key: Key, value: &NDArray, replace: bool) -> Result<(), Error> {
         let mut state = self.lock();
+        if !replace && state.entries.by_key.contains_key(&key) {
+            return Err(KvError::Duplicate { key }.into());
+        }
         state.keys.check(&key)?;
         let stored = value.copy()?;
         if let Some(group) = self.group() {
@@ -192,7 +195,7 @@ impl KVStore {
                 list.iter().try_for_each(|(key, values)| self.push_to_servers(state, key, values, priority))
             }
             // The sums of a key are written to one array: a key that comes twice has two turns.
-            Some(group) if (1..list.len()).any(|at| list[..at].iter().any(|(key, _)| *key == list[at].0)) => {
+            Some(group) if list.iter().map(|(key, _)| key).collect::<BTreeSet<_>>().len() < list.len() => {
                 list.chunks(1).try_for_each(|one| self.push_ranks(state, group, one, priority))
             }
             Some(group) => self.push_ranks(state, group, list, priority),
@@ -471,7 +474,7 @@ pub(crate) fn reduce_all(
     compression: Compression,
 ) -> Result<(), Error> {
     let mut bundle: Vec<(&Sum<'_>, Piece)> = vec![];
-    let mut left: u64 = sums.iter().map(|sum| sum.to.len() * sum.to.dtype().size() as u64).sum();
+    let mut left: u64 = sums.iter().map(|sum| sum.to.view().bytes()).sum();
     let share = |left: u64, most| (left / 4).clamp(SHORT, most);
     let mut limit = share(left, FIRST);
     let push = |bundle: Vec<(&Sum<'_>, Piece)>| {

@@ -1,6 +1,6 @@
 //! Sums of arrays of several devices into one, and copies of one to several, as operations of the engine.
 
-use tensorc_kernels::copy_past_caches;
+use tensorc_kernels::copy_non_temporal;
 use tensorc_kvstore::sum;
 use tensorc_runtime::array::{self, Source, Target};
 use tensorc_runtime::engine::{Name, Property};
@@ -142,7 +142,7 @@ pub fn copy_to_all(rt: &Runtime, from: &NDArray, to: &[&NDArray], urgency: Urgen
         outputs,
     };
     array::launch(rt.space(), request, |inputs, outputs| {
-        outputs.iter_mut().for_each(|output| copy_past_caches(output.data, inputs[0].data));
+        outputs.iter_mut().for_each(|output| copy_non_temporal(output.data, inputs[0].data));
         Ok(())
     })?;
     to.iter().for_each(|to| to.view().chunk().touch());

@@ -36,7 +36,7 @@ impl JoinedGpus {
         self.collective.devices()
     }
 
-    /// Whether arrays of this type are exchanged: all numbers but those of 16 bits that are integers.
+    /// Whether NCCL supports this element type: all numeric types except i16 and u16.
     pub fn takes(&self, dtype: DType) -> bool {
         self.collective.takes(dtype)
     }

@@ -110,8 +110,8 @@ unsafe fn enqueued(queues: &mut [Queue<'_>], arrays: Arrays) -> Result<(), Failu
     let parts: Vec<Part<'_>> =
         queues.iter().zip(addresses).map(|(queue, address)| Part { stream: queue.stream(), address }).collect();
     let (dtype, count) = (views[0].dtype(), views[0].len() as usize);
-    // SAFETY: the addresses are those of views of this type and length, which are kept, and with whose other uses the streams are
-    // ordered.
+    // SAFETY: each address is that of a view of this type and length; the views are kept until the exchange has ended, and the
+    // streams are ordered with every other use of them.
     unsafe { collective.exchange(exchange, dtype, count, &parts) }?;
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Code, CodeForm, Driver, DriverError, Function, Graph, LaunchStream, Memory, Rows};
+use super::{Code, CodeForm, Driver, DriverError, Function, Graph, LaunchStream, Memory, Properties, Rows};
 use crate::device::stream::{Callback, Event, Stream, StreamError, Transfer, Work};
 use crate::{Device, DeviceKind};
 
@@ -133,6 +133,10 @@ impl Driver for CountingDriver {
 
     fn form(&self) -> CodeForm {
         self.form
+    }
+
+    fn properties(&self) -> Result<Option<Properties>, DriverError> {
+        self.inner.properties()
     }
 
     fn load(&self, code: Code) -> Result<Vec<Function>, DriverError> {

@@ -390,7 +390,8 @@ impl Module {
     /// compare theirs.
     fn order_of_sums(&self, group: &kvstore::Group, agreed: &Agreed, names: &[String]) -> Result<Vec<usize>, Error> {
         let mut orders = agreed.orders.lock().unwrap_or_else(PoisonError::into_inner);
-        let position = |name: &String| names.iter().position(|own| own == name);
+        let positions: BTreeMap<&str, usize> = names.iter().enumerate().map(|(at, name)| (name.as_str(), at)).collect();
+        let position = |name: &String| positions.get(name.as_str()).copied();
         let of_these = |order: &&Vec<String>| order.len() == names.len() && order.iter().all(|n| position(n).is_some());
         if let Some(order) = orders.iter().find(of_these) {
             return Ok(order.iter().filter_map(position).collect());
@@ -411,9 +412,9 @@ impl Module {
             }
         }
         let order = all.into_iter().next().unwrap_or(own);
-        let positions = order.iter().filter_map(position).collect();
+        let agreed = order.iter().filter_map(position).collect();
         orders.push(order);
-        Ok(positions)
+        Ok(agreed)
     }
 
     /// Passes parameters and auxiliary states of the first device on to the others, and rank 0's to all ranks.

@@ -5,12 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use tensorc::runtime::Device;
-use tensorc::runtime::gpu::{CodeForm, Driver};
+use tensorc::runtime::gpu::{CodeForm, CountingDriver, Driver};
 use tensorc::{Compiler, Error, Options};
 use tensorc_bench::gpu::Size;
 use tensorc_codegen::target::Capability;
-
-use crate::limited::Limited;
 
 /// The name of the device whose kernels the interpreter executes.
 pub const INTERPRETED: &str = "interpreted";
@@ -94,11 +92,10 @@ impl Context {
         }
         let driver = self.driver()?;
         let (CodeForm::Host { capability: has } | CodeForm::Ptx { capability: has }) = driver.form();
-        let fits = match capability {
-            Capability::Sm90a => has == 90,
-            Capability::Sm80 => has >= 80,
-        };
-        Ok(fits.then(|| Arc::new(Limited::new(driver, capability)) as Arc<dyn Driver>))
+        Ok(match capability {
+            Capability::Sm90a => (has == 90).then_some(driver),
+            Capability::Sm80 => (has >= 80).then(|| Arc::new(CountingDriver::new(driver).of_capability(80)) as _),
+        })
     }
 
     /// The generation whose code the device gets.

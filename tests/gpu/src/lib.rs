@@ -8,7 +8,6 @@ mod collect;
 mod context;
 mod digest;
 mod launch;
-mod limited;
 pub mod protocol;
 mod reproduce;
 pub mod runner;

@@ -1,4 +1,4 @@
-//! Products and convolutions that libraries of a GPU's maker compute, and some that they do not.
+//! Products and convolutions that vendor libraries (cuBLASLt, cuDNN) compute, and some that they do not.
 
 /// Inputs and body of a graph, `T` for an element type; products and convolutions by libraries.
 pub const PROGRAMS: [(&str, &str, &str, [usize; 2]); 19] = [

@@ -37,7 +37,7 @@ impl Judge {
 
     fn examine(&self, op: &OpRef) -> Result<Ended, Fault> {
         let registry = self.compilers[0].registry();
-        // Functions of f64 are others on a GPU.
+        // Functions of f64 are expanded on a GPU, and differ from the reference in the last place.
         let bits = |dtype| has_defined_bits(op) && dtype != DType::F64;
         let (mut of_type, mut agree) = (BTreeMap::new(), 0);
         for candidate in candidates(op).into_iter().take(TRIED) {
@@ -54,7 +54,7 @@ impl Judge {
         }
         match agree {
             0 => Ok(Ended::skipped("none of the tried operands has code")),
-            _ => Ok(Ended::passed().figure("graphs", agree as f64, "")),
+            _ => Ok(Ended::passed().note(format!("{agree} sets of operands"))),
         }
     }
 }
