@@ -40,7 +40,7 @@ fn grow_epilogue(plan: &mut FusionPlan<'_>, cluster: usize, contract: NodeId) ->
             && plan.owner(user).is_none()
             && plan.same_phase(cluster, user)
             && types.len() == 1
-            && types[0] == ty
+            && types[0].dims == ty.dims
             && plan.clusters[cluster].members.len() < MAX_MEMBERS;
         if !fits {
             continue;
@@ -56,7 +56,8 @@ fn grow_epilogue(plan: &mut FusionPlan<'_>, cluster: usize, contract: NodeId) ->
         }
         added.push(user);
         candidates.extend(plan.users(user).iter().map(|u| (plan.rank(*u), *u)));
-        if live_out(plan, cluster) == [user] {
+        // Values in between may be of any type: 16-bit networks compute in f32.
+        if live_out(plan, cluster) == [user] && plan.types(user)[0] == ty {
             best = added.len();
         }
     }
@@ -113,6 +114,9 @@ pub fn legal(plan: &FusionPlan<'_>, c: &Cluster, root: NodeId) -> bool {
         (Some(Prim::Contract(contraction)), [lhs, rhs]) => is_library(contraction, plan.ty(*lhs), plan.ty(*rhs)),
         _ => false,
     };
+    // What a last view moves is the result, too.
+    let is_moved =
+        |node: NodeId| matches!(plan.prim(root), Some(Prim::View(_))) && plan.args(root).iter().any(|v| v.node == node);
     let mut after = BTreeSet::from([contract]);
     c.members.iter().all(|(_, node)| {
         if *node == contract || before.contains(node) {
@@ -123,7 +127,11 @@ pub fn legal(plan: &FusionPlan<'_>, c: &Cluster, root: NodeId) -> bool {
             after.insert(*node);
         }
         match (plan.prim(*node), plan.args(*node)) {
-            (Some(Prim::Map(_)), _) => plan.types(*node)[0] == *ty && (depends || library()),
+            (Some(Prim::Map(_)), _) => {
+                let result = *node == root || is_moved(*node);
+                let fits = if result { plan.types(*node)[0] == *ty } else { plan.types(*node)[0].dims == ty.dims };
+                fits && (depends || library())
+            }
             (Some(Prim::View(_)), [v]) => {
                 *node == root && after.contains(&v.node) && moves_rows(plan, contract, v.node, *node)
             }

@@ -68,7 +68,7 @@ const PROGRAMS: [Program; 30] = [
 ];
 
 /// The same of floating-point numbers alone.
-const FLOAT_PROGRAMS: [Program; 27] = [
+const FLOAT_PROGRAMS: [Program; 28] = [
     ("gelu", "%x: T[5, 33]", "%y = gelu(%x)"),
     (
         "functions",
@@ -175,6 +175,12 @@ const FLOAT_PROGRAMS: [Program; 27] = [
         "convolution",
         "%x: T[2, 5, 11, 9], %w: T[7, 5, 3, 3], %b: T[7]",
         "%y = conv(%x, %w, %b) {pads = [1, 1, 1, 1], strides = [2, 1]}",
+    ),
+    (
+        "convolution and normalisation",
+        "%x: T[2, 5, 11, 9], %w: T[7, 5, 3, 3], %s: T[7], %b: T[7], %m: T[7], %v: T[7]",
+        "%c = conv(%x, %w) {pads = [1, 1, 1, 1]} %h = abs(%v) %o = const T[] [1.0] %a = add(%h, %o) \
+         %n = batch_norm(%c, %s, %b, %m, %a) %y = relu(%n)",
     ),
 ];
 

@@ -6,7 +6,7 @@ use tensorc::ir::op::Registry;
 use super::{Case, graph, inputs};
 
 /// Inputs and body of a graph, `T` for an element type, and whether groups of warps multiply.
-const PROGRAMS: [(&str, &str, &str, bool); 21] = [
+const PROGRAMS: [(&str, &str, &str, bool); 22] = [
     ("product", "%x: T[70, 136], %w: T[136, 72]", "%y = matmul(%x, %w)", true),
     (
         "layer",
@@ -69,6 +69,12 @@ const PROGRAMS: [(&str, &str, &str, bool); 21] = [
         false,
     ),
     ("short rows of a batch", "%x: T[2, 40, 64], %w: T[2, 64, 64]", "%y = matmul(%x, %w)", false),
+    (
+        "normalised layer",
+        "%x: T[72, 64], %w: T[64, 80], %s: T[80], %b: T[80], %m: T[80], %v: T[80]",
+        "%p = matmul(%x, %w) %h = abs(%v) %o = const T[] [1.0] %a = add(%h, %o) %y = batch_norm(%p, %s, %b, %m, %a)",
+        true,
+    ),
 ];
 
 /// The same of f32 that may be rounded to tf32.
