@@ -18,14 +18,23 @@ fail() { echo "bundle.sh: $*" >&2 && exit 1; }
 
 command -v llvm-config-22 >/dev/null || fail "LLVM 22 is not installed (Debian: llvm-22-dev libpolly-22-dev)"
 
-# The libraries are those of every other build; the program alone is linked in another way, and not left where cargo looks for it.
-cargo rustc --release -p tensorc-gpu --bin tensorc-gpu --features nccl -- -C linker="$PWD/tests/gpu/link-static.sh"
-
 scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch"' EXIT
 root="$scratch/tensorc-gpu"
-mkdir -p "$root/bin" "$root/data"
-mv "$target/release/tensorc-gpu" "$root/bin/tensorc-gpu"
+mkdir -p "$root/bin" "$root/data" "$scratch/link"
+
+# Linker scripts stand in for shared libraries: LLVM and what it needs is linked statically. The selection is that of the test
+# command, so that dependencies have the same features, and nothing but the program is built again.
+static() { cc -print-file-name="lib$1.a"; }
+archives() {
+    llvm-config-22 --link-static --libfiles all
+    for library in stdc++ ffi z zstd xml2; do static "$library"; done
+}
+echo "GROUP($(archives | tr '\n' ' '))" >"$scratch/link/libLLVM-22.so"
+echo "INPUT($(static ffi))" >"$scratch/link/libffi.so"
+echo "GROUP($(static gcc_eh) $(static gcc))" >"$scratch/link/libgcc_s.so"
+TENSORC_GPU_LINK="$scratch/link" cargo build --release --workspace --bins --examples --features nccl
+cp "$target/release/tensorc-gpu" "$root/bin/tensorc-gpu"
 strip "$root/bin/tensorc-gpu"
 ln -s tensorc-gpu "$root/bin/tensorc"
 cp tests/gpu/run.sh "$root/run.sh"
@@ -35,7 +44,7 @@ cp benches/compare_torch.py "$root/data/"
 needed="$(objdump -p "$root/bin/tensorc-gpu" | awk '$1 == "NEEDED" { print $2 }')"
 for library in $needed; do
     case "$library" in
-        libc.so.6 | libm.so.6 | ld-linux-x86-64.so.2 | libstdc++.so.6) ;;
+        libc.so.6 | libm.so.6 | ld-linux-x86-64.so.2) ;;
         *) fail "the program needs $library" ;;
     esac
 done

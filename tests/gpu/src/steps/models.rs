@@ -9,7 +9,7 @@ use super::{Case, Ended};
 use crate::context::{Context, Fault, data, file_name};
 
 /// Models that the interpreter of kernels is through with in less than a minute.
-const QUICK: [&str; 3] = ["mtcnn-pnet", "mtcnn-rnet", "romanizer-decoder"];
+const QUICK: [&str; 3] = ["mtcnn-pnet", "mtcnn-rnet", "silero-vad"];
 
 /// Where the bundle has a model.
 fn file(id: &str) -> PathBuf {
