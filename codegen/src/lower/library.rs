@@ -38,7 +38,7 @@ impl Lowering<'_> {
                         if call.pass == ConvPass::Forward {
                             call.pass = ConvPass::Packed;
                         }
-                        self.weight(inputs[b].node, data, Packing::Conv(call.contiguous()), &data.ty)
+                        self.weight(inputs[b].node, data, Packing::Conv(call.contiguous()), &data.ty)?
                     }
                     _ => self.operand(inputs[b])?,
                 };
@@ -52,7 +52,7 @@ impl Lowering<'_> {
                         call.b_packed = true;
                         let MatrixLayout { offset, row_stride, col_stride, .. } = call.b;
                         let packing = Packing::GemmB { k: call.k, n: call.n, offset, row_stride, col_stride };
-                        self.weight(inputs[b].node, data, packing, &data.ty)
+                        self.weight(inputs[b].node, data, packing, &data.ty)?
                     }
                     _ => self.operand(inputs[b])?,
                 };

@@ -120,7 +120,7 @@ impl Lowering<'_> {
     /// The buffer of a value that exists already; constants get theirs at the first use.
     fn operand(&mut self, v: Value) -> Result<BufferId> {
         if let NodeKind::Const(data) = &self.graph.node(v.node).kind {
-            return Ok(self.weight(v.node, data, Packing::Plain, &data.ty));
+            return self.weight(v.node, data, Packing::Plain, &data.ty);
         }
         let found = self.values.get(&v).copied();
         found.ok_or_else(|| {
@@ -128,16 +128,19 @@ impl Lowering<'_> {
         })
     }
 
-    fn weight(&mut self, node: NodeId, data: &TensorData, packing: Packing, ty: &DenseType) -> BufferId {
+    fn weight(&mut self, node: NodeId, data: &TensorData, packing: Packing, ty: &DenseType) -> Result<BufferId> {
         let key = (node, packing);
         if let Some(id) = self.constants.get(&key) {
-            return *id;
+            return Ok(*id);
         }
         let same = |(n, _): &&(NodeId, Packing)| *n == node;
         let table = match self.constants.keys().find(same).and_then(|k| self.constants.get(k)) {
             Some(other) => match self.out.plan.buffer(*other).home {
                 Home::Weight(w) => self.out.plan.weights[w as usize].constant,
-                _ => 0,
+                _ => {
+                    let name = &self.graph.node(node).name;
+                    return Err(Diagnostic::new(Code::Internal, "a constant's buffer holds no weight").at(name));
+                }
             },
             None => {
                 self.out.constants.push(data.clone());
@@ -149,7 +152,7 @@ impl Lowering<'_> {
         self.plan().weights.push(Weight { name: name.clone(), constant: table, packing });
         let id = self.buffer(&name, ty, home);
         self.constants.insert(key, id);
-        id
+        Ok(id)
     }
 
     /// A new intermediate for every output of a node.

@@ -145,7 +145,7 @@ impl Work {
         let mut linear = Linear::new(heads)?;
         let mut seeds = vec![];
         for (position, head) in heads.iter().enumerate() {
-            let goal = linear.head(head).ok_or(AutogradError::NotRecorded { position })?;
+            let goal = linear.head(head)?.ok_or(AutogradError::NotRecorded { position })?;
             let gradient = gradients.get(position).copied().flatten();
             if let Some(gradient) = gradient.filter(|gradient| gradient.ty() != head.ty()) {
                 let (expected, found) = (head.ty().to_string(), gradient.ty().to_string());

@@ -59,7 +59,8 @@ impl Linear {
         let mut linear = Linear::default();
         for (number, (call, kept)) in reach(heads)? {
             linear.positions.insert(number, linear.steps.len());
-            let operands = kept.operands.into_iter().map(|operand| linear.slot(&call, operand)).collect();
+            let operands =
+                kept.operands.into_iter().map(|operand| linear.slot(&call, operand)).collect::<Result<_, _>>()?;
             let results = kept.results.into_iter().enumerate().map(|(port, view)| {
                 let entry = Some(Entry::Result { call: call.clone(), port });
                 linear.array(view, entry, None)
@@ -70,21 +71,27 @@ impl Linear {
         Ok(linear)
     }
 
-    fn slot(&mut self, call: &Arc<Recorded>, operand: Operand) -> (Place, Option<Goal>) {
-        match operand {
+    /// The position of a recorded call among the steps.
+    fn position(&self, call: &Recorded) -> Result<usize, Error> {
+        let missing = || Error::Internal(format!("recorded call {} is used before it is made", call.number));
+        self.positions.get(&call.number).copied().ok_or_else(missing)
+    }
+
+    fn slot(&mut self, call: &Arc<Recorded>, operand: Operand) -> Result<(Place, Option<Goal>), Error> {
+        Ok(match operand {
             Operand::Constant(source) => {
                 self.inputs.push(Input { source, entry: None, seen: None });
                 (Place::Source(self.inputs.len() - 1), None)
             }
             Operand::Again { call, port } => {
-                let at = self.positions.get(&call.number).copied().unwrap_or_default();
+                let at = self.position(&call)?;
                 (Place::Step(at, port), Some(Goal::Step(at, port)))
             }
             Operand::Array { view, version, entry } => {
-                let goal = entry.as_ref().map(|entry| self.goal_of(entry));
+                let goal = entry.as_ref().map(|entry| self.goal_of(entry)).transpose()?;
                 (Place::Source(self.array(view, entry, Some((version, call.clone())))), goal)
             }
-        }
+        })
     }
 
     /// The position of an array among the inputs.
@@ -111,8 +118,8 @@ impl Linear {
         self.inputs.len() - 1
     }
 
-    fn goal_of(&mut self, entry: &Entry) -> Goal {
-        match entry {
+    fn goal_of(&mut self, entry: &Entry) -> Result<Goal, Error> {
+        Ok(match entry {
             Entry::Variable(variable) => {
                 let found = self.variables.iter().position(|other| Arc::ptr_eq(other, variable));
                 Goal::Variable(found.unwrap_or_else(|| {
@@ -120,10 +127,8 @@ impl Linear {
                     self.variables.len() - 1
                 }))
             }
-            Entry::Result { call, port } => {
-                Goal::Step(self.positions.get(&call.number).copied().unwrap_or_default(), *port)
-            }
-        }
+            Entry::Result { call, port } => Goal::Step(self.position(call)?, *port),
+        })
     }
 
     /// What a gradient of this array is a gradient of; `None` if the heads do not depend on it.
@@ -137,8 +142,8 @@ impl Linear {
     }
 
     /// The goal of a head, which may be a variable itself.
-    pub fn head(&mut self, array: &NDArray) -> Option<Goal> {
-        array.entry().cloned().map(|entry| self.goal_of(&entry))
+    pub fn head(&mut self, array: &NDArray) -> Result<Option<Goal>, Error> {
+        array.entry().cloned().map(|entry| self.goal_of(&entry)).transpose()
     }
 
     /// Structure and types, without the arrays.
