@@ -1,8 +1,7 @@
-//! Kernels that move more than they compute, on arrays of a device, each against a copy there; and copies between host and device.
+//! Memory-bound kernels on device arrays, each as a share of a device-to-device copy; and host-device copies.
 //!
-//! Calls are pushed without waiting for the device, as a program would, so that what the host does for one is hidden behind
-//! those before it if it takes less. Bytes are those of the operands and the
-//! result, each once; of a sum, those that are added.
+//! Calls are enqueued without waiting, so that host overhead overlaps with earlier kernels. Bandwidth counts each operand and the
+//! result once; for a reduction, the operand only.
 
 use tensorc::ndarray::{NDArray, Runtime};
 use tensorc::runtime::Device;

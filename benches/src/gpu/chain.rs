@@ -1,4 +1,4 @@
-//! Equal layers one behind the other, on arrays of a device: by our kernels, and by a library of the GPU's maker.
+//! Equal layers one behind the other, on arrays of a device: by our kernels, and by a vendor library.
 //!
 //! A layer's other operands are arrays, too, several sets of them in turn where one fits into the caches of a GPU: in a model
 //! each layer has its own. Plans are pushed without waiting, many enough that what the host does is hidden behind what runs.

@@ -32,7 +32,7 @@ pub struct Counts {
     memory: Mutex<(u64, u64)>,
     /// Streams refuse to record.
     unrecorded: AtomicBool,
-    /// While it is set, the host hears of no end but those of the first so many operations.
+    /// While it is set, only the first so many operations report their completion to the host.
     hold: Mutex<Option<u64>>,
     released: Condvar,
 }

@@ -11,7 +11,8 @@ use tensorc_tests::{models, onnx};
 use zip::ZipWriter;
 use zip::write::FileOptions;
 
-use crate::context::{Fault, file_name};
+use crate::context::Fault;
+use crate::protocol::folder_name;
 use crate::steps;
 
 /// Largest file of a model, in bytes.
@@ -38,7 +39,7 @@ pub fn models(folder: &Path) -> Result<(), Fault> {
     for model in models::cases() {
         match model.fetch() {
             Some(bytes) if bytes.len() <= LARGEST => {
-                fs::write(place.join(format!("{}.onnx", file_name(model.id))), bytes)?;
+                fs::write(place.join(format!("{}.onnx", folder_name(model.id))), bytes)?;
             }
             Some(bytes) => println!("{} is left out: {} MB", model.id, bytes.len() / 1_000_000),
             None => {}

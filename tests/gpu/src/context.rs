@@ -10,6 +10,8 @@ use tensorc::{Compiler, Error, Options};
 use tensorc_bench::gpu::Size;
 use tensorc_codegen::target::Capability;
 
+use crate::protocol::folder_name;
+
 /// The name of the device whose kernels the interpreter executes.
 pub const INTERPRETED: &str = "interpreted";
 
@@ -128,7 +130,7 @@ impl Context {
     /// # Errors
     /// It cannot be made.
     pub fn failure_folder(&self, case: &str) -> std::io::Result<PathBuf> {
-        let folder = self.failures.join(file_name(case));
+        let folder = self.failures.join(folder_name(case));
         fs::create_dir_all(&folder)?;
         Ok(folder)
     }
@@ -143,11 +145,6 @@ impl Context {
         };
         !self.is_interpreted() && self.driver.get().is_some_and(|driver| alive(driver).is_err())
     }
-}
-
-/// A case's name as that of a file.
-pub fn file_name(case: &str) -> String {
-    case.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect()
 }
 
 /// The folder with the bundle's files: `$TENSORC_GPU_DATA`, or `data` beside the folder of the program.

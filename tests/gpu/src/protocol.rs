@@ -46,6 +46,11 @@ pub enum Line {
     },
 }
 
+/// The name of the folder in which a step leaves what explains the failure of a case.
+pub fn folder_name(case: &str) -> String {
+    case.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect()
+}
+
 /// Ends this process when the thread of the runner that started it dies, so that no step holds the device behind a run
 /// that is over. A step calls this first.
 ///

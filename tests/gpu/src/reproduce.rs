@@ -43,22 +43,29 @@ fn difference(kernel: &Kernel, found: &[Vec<u8>], expected: &[Vec<u8>]) -> Optio
     found.iter().zip(expected).enumerate().find_map(differs)
 }
 
-/// Finds what of a case goes wrong on a device by launching its kernels one by one, and writes it down; one line that says it.
+/// Finds the launch of a case that goes wrong on a device by launching its kernels one by one, and writes it down; one line that says
+/// it. Without a device, after its context was lost, all launches are written, each to a folder of its own.
 ///
 /// # Errors
 /// The case fails in the interpreter too, or nothing can be written.
 pub fn investigate(
     cx: &Context,
-    driver: &Arc<dyn Driver>,
+    driver: Option<&Arc<dyn Driver>>,
     case: &Case,
     capability: Capability,
 ) -> Result<String, Fault> {
-    let folder = cx.failure_folder(&format!("{} {}", capability.processor(), case.name))?;
+    let folder = cx.failure_folder(&case.name)?;
     fs::write(folder.join("graph.tc"), print_graph(&case.graph, &PrintOptions::exact()))?;
     for (node, input) in case.graph.inputs().iter().zip(&case.inputs) {
         fs::write(folder.join(format!("input-{}.bin", case.graph.node(*node).name)), input.bytes())?;
     }
     for (number, (kernel, launch)) in interpreted(case, capability)?.into_iter().enumerate() {
+        let Some(driver) = driver else {
+            let own = folder.join(format!("launch-{number}"));
+            fs::create_dir_all(&own)?;
+            write(&own, &kernel, &launch, None, capability)?;
+            continue;
+        };
         let function = launch::compiled(driver, &kernel, capability)?;
         let outcome = launch::once(&**driver, &function, &launch.before);
         let why = match &outcome {
@@ -73,7 +80,11 @@ pub fn investigate(
         write(&folder, &kernel, &launch, outcome.ok().as_deref(), capability)?;
         return Ok(format!("launch {number}, kernel `{}`: {why}; {}", kernel.name, folder.display()));
     }
-    Ok(format!("each launch by itself has the right bits: the plan or its streams; {}", folder.display()))
+    let why = match driver {
+        Some(_) => "each launch by itself has the right bits, so the plan or its streams are wrong",
+        None => "the context is lost, and each launch is written down",
+    };
+    Ok(format!("{why}; {}", folder.display()))
 }
 
 /// Writes a launch down for [`reproduce`].

@@ -199,6 +199,11 @@ fn a_lost_device_costs_a_case() {
         let failed = cases(&results, "kernels-sm_80", "failed");
         assert!(failed.len() == 1 && failed[0]["case"] == "multinomial", "{fault}: {failed:?}");
         assert!(note(failed[0]).contains(why), "{fault}: {failed:?}");
+        if fault.starts_with("illegal") {
+            let launch = PathBuf::from(note(failed[0]).rsplit("; ").next().unwrap()).join("launch-0");
+            let output = machine.command().arg("reproduce").arg(launch).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stdout).matches("the expected bits").count(), 2);
+        }
         let all = step(&results, "kernels-sm_80")["cases"].as_array().unwrap();
         let at = all.iter().position(|case| case["case"] == "multinomial").unwrap();
         assert!(

@@ -1,4 +1,4 @@
-//! Random numbers, which depend on a key and positions alone: their bits are those of a processor.
+//! Random number operators. A draw is a function of key and position, so GPU and CPU results are bit-equal.
 
 use tensorc::DType;
 use tensorc::ir::op::Registry;

@@ -201,7 +201,7 @@ const WIDE_PROGRAMS: [Program; 9] = [
     ("to half precision", "%x: T[7, 11]", "%h = cast(%x) {to = f16} %y = abs(%h)"),
 ];
 
-/// Every program with every element type it has, and those of f32 with products once more in tf32.
+/// Every program for each of its element types; f32 programs with products also in tf32.
 pub fn cases(registry: &Registry) -> Vec<Case> {
     let floats = [DType::F32, DType::F16, DType::BF16];
     let all = [&floats[..], &[DType::F64, DType::I32, DType::I64, DType::I8]].concat();

@@ -74,7 +74,7 @@ pub struct Job {
 /// What the records say when a run ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Cases of all steps, those of earlier runs included.
+    /// Counts over all steps, including earlier runs.
     pub cases: Counts,
     /// Whether a case or a step has failed or run into its limit.
     pub failed: bool,

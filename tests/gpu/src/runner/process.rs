@@ -33,7 +33,7 @@ pub(super) enum Event {
     Line(Instant, Line),
     /// The first line that is none.
     Stray(String),
-    /// A line is longer than allowed; what follows is not read.
+    /// A line exceeds the length limit; the rest of the output is discarded.
     LineTooLong,
     /// Standard output or standard error is closed.
     Closed,

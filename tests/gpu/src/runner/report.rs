@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::{Component, Path};
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use super::error::RunnerError;
 use super::record::{CaseResult, Counts, FORMAT, Results, StepOutcome, StepResults};
 use super::text::{Grid, digits, one_line};
 use super::{Job, Step};
-use crate::protocol::Figure;
+use crate::protocol::{Figure, folder_name};
 
 /// The most characters of a failure's note.
 const NOTE: usize = 400;
@@ -177,8 +177,7 @@ fn failures(job: &Job, step: &Step, results: &StepResults) -> Vec<String> {
 /// The folder that the step left for a case, or else for all of its cases.
 fn folder(job: &Job, step: &Step, case: Option<&str>) -> String {
     let shared = Path::new("failures").join(step.name);
-    let inside = |case: &&str| Path::new(case).components().all(|part| matches!(part, Component::Normal(_)));
-    let own = case.filter(inside).map(|case| shared.join(case));
+    let own = case.map(|case| shared.join(folder_name(case)));
     let found = own.into_iter().chain([shared]).find(|path| job.out.join(path).is_dir());
     found.map_or_else(String::new, |path| format!(" (see {})", path.display()))
 }

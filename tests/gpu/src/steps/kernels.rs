@@ -34,10 +34,11 @@ pub fn cases(capability: Capability) -> Result<Vec<Case>, Fault> {
                 Ok(found) if found == expected => return Ok(Ended::passed()),
                 Ok(_) if cx.is_interpreted() => return Err("other bits than stored".into()),
                 Ok(_) => "other bits".to_owned(),
-                Err(error) if cx.is_interpreted() || cx.is_lost() => return Err(error.into()),
+                Err(error) if cx.is_interpreted() => return Err(error.into()),
                 Err(error) => error.to_string(),
             };
-            Err(format!("{why}; {}", investigate(cx, &driver, &program, capability)?).into())
+            let alive = (!cx.is_lost()).then_some(&driver);
+            Err(format!("{why}; {}", investigate(cx, alive, &program, capability)?).into())
         })
     };
     Ok(corpus::all(&tensorc::ops::registry()?).into_iter().map(case).collect())

@@ -6,14 +6,15 @@ use std::path::PathBuf;
 use tensorc_tests::models;
 
 use super::{Case, Ended};
-use crate::context::{Context, Fault, data, file_name};
+use crate::context::{Context, Fault, data};
+use crate::protocol::folder_name;
 
 /// Models that the interpreter of kernels is through with in less than a minute.
 const QUICK: [&str; 3] = ["mtcnn-pnet", "mtcnn-rnet", "silero-vad"];
 
 /// Where the bundle has a model.
 fn file(id: &str) -> PathBuf {
-    data().join("models").join(format!("{}.onnx", file_name(id)))
+    data().join("models").join(format!("{}.onnx", folder_name(id)))
 }
 
 pub fn cases(_: &Context) -> Result<Vec<Case>, Fault> {

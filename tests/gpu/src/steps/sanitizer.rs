@@ -1,5 +1,6 @@
 //! NVIDIA's compute-sanitizer over a sample of the corpus: each of its tools runs the step of kernels as a process.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -16,6 +17,8 @@ const TOOLS: [&str; 4] = ["memcheck", "racecheck", "synccheck", "initcheck"];
 const FOUND: i32 = 77;
 /// One program of the corpus in so many is run: a tool slows kernels down by hundreds.
 const EVERY: usize = 24;
+/// The same of products by groups of warps, which synchronise most.
+const EVERY_GROUP: usize = 8;
 
 /// Where the tool is, if it is installed.
 fn program() -> Option<PathBuf> {
@@ -39,10 +42,13 @@ fn run(cx: &Context, tool: &str) -> Result<Ended, Fault> {
         Capability::Sm80 => "kernels-sm_80",
         Capability::Sm90a => "kernels-sm_90a",
     };
-    // Groups of warps are the last of the corpus but for draws, and the most intricate: all others are sampled.
-    let all = corpus::all(&tensorc::ops::registry()?);
-    let left_out = |(i, case): &(usize, &corpus::Case)| i % EVERY != 0 && !case.name.starts_with("group product: l");
-    let names: Vec<&str> = all.iter().enumerate().filter(left_out).map(|(_, case)| case.name.as_str()).collect();
+    let registry = tensorc::ops::registry()?;
+    let (plain, groups) = (corpus::emitters::cases(&registry), corpus::groups::cases(&registry));
+    let sample: BTreeSet<&str> = plain.iter().step_by(EVERY).map(|case| case.name.as_str()).collect();
+    let of_groups: BTreeSet<&str> = groups.iter().step_by(EVERY_GROUP).map(|(case, _)| case.name.as_str()).collect();
+    let all = corpus::all(&registry);
+    let names = all.iter().map(|case| case.name.as_str());
+    let names: Vec<&str> = names.filter(|name| !sample.contains(name) && !of_groups.contains(name)).collect();
     let folder = cx.failure_folder(tool)?;
     let done = folder.join("done");
     fs::write(&done, names.join("\n"))?;

@@ -1,4 +1,4 @@
-//! Steps of training: parameters with the bits that the interpreter stored, and near those of a processor.
+//! Training steps: parameters bit-equal to the stored ones of the interpreter, and within a tolerance of the CPU's.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
