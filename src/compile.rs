@@ -8,14 +8,14 @@ use tensorc_codegen::jit::compile_kernels;
 use tensorc_codegen::lower::{Choices, lower_with};
 use tensorc_ir::TensorData;
 use tensorc_ir::graph::Graph;
-use tensorc_ir::lowered::Lowered;
 use tensorc_passes::manager::{Pass, PassCx, Timing};
-use tensorc_passes::memory::plan_memory;
 use tensorc_passes::pipeline::{Phase, Pipeline};
 use tensorc_passes::recompute::Recompute;
 use tensorc_runtime::gpu::{Driver, Function};
 use tensorc_runtime::profiler::Span;
 use tensorc_runtime::{Executable, WeightCache, WeightStorage};
+use tensorc_schedule::lowered::Lowered;
+use tensorc_schedule::plan_memory;
 
 use crate::compiler::COMPILE;
 use crate::gpu::{self, vendor};

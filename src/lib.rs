@@ -53,3 +53,4 @@ pub use tensorc_ir::graph::Graph;
 pub use tensorc_ops as ops;
 pub use tensorc_passes as passes;
 pub use tensorc_runtime as runtime;
+pub use tensorc_schedule as schedule;

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use tensorc::ir::text::parse_module;
 use tensorc::ir::{DType, DenseType};
-use tensorc::passes::cost::{Level, Machine};
 use tensorc::runtime::{TensorMut, TensorRef};
+use tensorc::schedule::cost::{Level, Machine};
 use tensorc::{Compiler, Options};
 
 /// Prints a cost model of this machine, for `--cost-model`.

@@ -9,9 +9,10 @@ use serde_json::{Value as Json, json};
 use tensorc::abi::{Plan, StepOp};
 use tensorc::ir::graph::{Graph, NodeKind, Value};
 use tensorc::ir::{Shape, TensorType};
-use tensorc::passes::cost::{self, Totals};
 use tensorc::passes::stage::split;
-use tensorc::passes::{PassCx, Phase, Pipeline, plan_memory};
+use tensorc::passes::{PassCx, Phase, Pipeline};
+use tensorc::schedule::cost::{self, Totals};
+use tensorc::schedule::plan_memory;
 use tensorc::{Compiler, binding};
 use tensorc_codegen::lower::lower_with;
 

@@ -22,10 +22,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
-use tensorc::passes::cost::Machine;
 use tensorc::passes::fuse::By;
 use tensorc::runtime::gpu::Driver;
 use tensorc::runtime::{Device as Place, DeviceKind};
+use tensorc::schedule::cost::Machine;
 use tensorc::{Backend, Compiler, GpuLibraries, Model, Options};
 
 type Failure = Box<dyn std::error::Error>;

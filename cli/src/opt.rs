@@ -9,14 +9,14 @@ use tensorc::ir::diag::{Code, Diagnostic};
 use tensorc::ir::graph::{Graph, NodeKind};
 use tensorc::ir::interp::run_launch;
 use tensorc::ir::kir::{BufInfo, Kernel};
-use tensorc::ir::lowered::Lowered;
 use tensorc::ir::testing::Rng;
 use tensorc::ir::text::{PrintOptions, parse_module, print_module};
 use tensorc::ir::verify::{Stage, verify_graph, verify_kernel, verify_plan};
 use tensorc::ir::{DenseType, Module};
-use tensorc::passes::cost;
 use tensorc::passes::pipeline::known_names;
-use tensorc::passes::{Pass, PassCx, Phase, Pipeline, PrintWhen, Rewrite, Timing, Unit, phase_passes, plan_memory};
+use tensorc::passes::{Pass, PassCx, Phase, Pipeline, PrintWhen, Rewrite, Timing, Unit, phase_passes};
+use tensorc::schedule::lowered::Lowered;
+use tensorc::schedule::{cost, plan_memory, verify::verify_clusters};
 use tensorc::{Compiler, Options, Target, binding};
 use tensorc_codegen::lower::lower_with;
 use tensorc_codegen::target::Capability;
@@ -258,7 +258,7 @@ fn strip_last<'t>(text: &'t str, pass: &str) -> (bool, &'t str) {
 
 /// Checks everything a file holds before anything is done with it.
 fn verify_module(module: &Module) -> Result<(), Diagnostic> {
-    module.graphs.iter().try_for_each(|g| verify_graph(g, stage_of(g)))?;
+    module.graphs.iter().try_for_each(|g| verify_graph(g, stage_of(g)).and_then(|()| verify_clusters(g)))?;
     module.kernels.iter().try_for_each(verify_kernel)?;
     module.plans.iter().try_for_each(|plan| {
         let find = |name: &String| module.kernels.iter().find(|k| k.name == *name).cloned();
@@ -332,7 +332,8 @@ impl Job<'_> {
                 "fuse" => Stage::Fused,
                 _ => stage,
             };
-            verify_graph(graph, stage).map_err(|d| d.note(format!("after pass `{pass}`")))
+            let verified = verify_graph(graph, stage).and_then(|()| verify_clusters(graph));
+            verified.map_err(|d| d.note(format!("after pass `{pass}`")))
         };
         let compiler = self.compiler.clone();
         let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);

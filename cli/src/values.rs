@@ -4,12 +4,12 @@
 use tensorc::abi::BufferId;
 use tensorc::ir::graph::Graph;
 use tensorc::ir::interp::eval_step;
-use tensorc::ir::lowered::Lowered;
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::testing::Rng;
 use tensorc::ir::{DType, DenseType, TensorData};
 use tensorc::runtime::plan::{Needs, Phase};
 use tensorc::runtime::{Bindings, Context, TensorMut, TensorRef};
+use tensorc::schedule::lowered::Lowered;
 use tensorc::{Compiled, Compiler};
 
 use super::Failure;

@@ -3,26 +3,21 @@
 //! Three levels share one text format: the tensor [`graph`], the loop-level [`kir`] and the
 //! compiled plan ([`tensorc_abi::Plan`]). Nothing here knows a particular operator.
 
-pub mod attention;
 pub mod build;
-pub mod contract;
 pub mod diag;
 pub mod dim;
-pub mod estimate;
 pub mod expand;
 pub mod graph;
 pub mod index;
 pub mod infer;
 pub mod interp;
 pub mod kir;
-pub mod lowered;
 mod module;
 pub mod op;
 pub mod parallel;
 pub mod params;
 pub mod prim;
 pub mod scalar;
-pub mod schedule;
 mod tensor;
 #[doc(hidden)]
 pub mod testing;
@@ -30,7 +25,6 @@ pub mod text;
 mod types;
 pub mod verify;
 pub mod views;
-pub mod work;
 
 pub use module::Module;
 pub use tensor::TensorData;

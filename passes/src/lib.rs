@@ -4,7 +4,6 @@
 //! no operator is known here by name.
 
 pub mod algebra;
-pub mod cost;
 pub mod decompose;
 pub mod differentiate;
 pub mod egraph;
@@ -13,7 +12,6 @@ pub mod fuse;
 pub mod infer;
 pub mod layout;
 pub mod manager;
-pub mod memory;
 pub mod pipeline;
 pub mod recompute;
 pub mod simplify;
@@ -23,6 +21,5 @@ pub mod values;
 
 pub use differentiate::differentiate;
 pub use manager::{Device, Options, Pass, PassCx, PrintWhen, Printer, Rewrite, Timing, Unit};
-pub use memory::plan_memory;
 pub use pipeline::{Phase, Pipeline, default_pipeline, phase_passes};
 pub use recompute::Budget;

@@ -7,10 +7,10 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::op::{Grain, Registry};
 
-use crate::cost::Machine;
 use crate::fuse::By;
 use crate::recompute::Budget;
 use crate::simplify::scalar::Label;
+use tensorc_schedule::cost::Machine;
 
 /// One transformation of a graph.
 pub trait Pass {

@@ -10,10 +10,10 @@ use tensorc_ir::interp::eval_graph;
 use tensorc_ir::prim::Prim;
 use tensorc_ir::{TensorData, index::Index};
 use tensorc_passes::algebra::Algebra;
-use tensorc_passes::cost::{self, Machine, Totals};
 use tensorc_passes::fuse::{By, Fuse};
 use tensorc_passes::simplify::Simplify;
 use tensorc_passes::{Pass, PassCx};
+use tensorc_schedule::cost::{self, Machine, Totals};
 
 fn simplified(graph: &Graph, reassociate: bool) -> Graph {
     let registry = registry();

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use tensorc_ir::graph::FusionClass::{Contract, Map, Reduce};
 use tensorc_ir::graph::{Graph, NodeKind};
 use tensorc_ir::index::Index;
-use tensorc_passes::cost::{self, Machine, Totals};
 use tensorc_passes::fuse::{By, Fuse};
 use tensorc_passes::{Pass, PassCx};
+use tensorc_schedule::cost::{self, Machine, Totals};
 
 fn fuse_by(graph: &Graph, by: By) -> Graph {
     let registry = registry();

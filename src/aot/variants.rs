@@ -7,12 +7,12 @@ use tensorc_abi::{Plan, StepOp};
 use tensorc_ir::TensorData;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::kir::Kernel;
-use tensorc_ir::lowered::Lowered;
 use tensorc_ir::parallel::try_map;
 use tensorc_passes::infer::infer_graph;
 use tensorc_passes::stage::split;
 use tensorc_runtime::TaskPanic;
 use tensorc_runtime::plan::{LoadError, verify};
+use tensorc_schedule::lowered::Lowered;
 
 use super::Request;
 use super::constants::Constants;

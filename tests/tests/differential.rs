@@ -21,7 +21,6 @@ use tensorc_codegen::lower::lower;
 use tensorc_ir::TensorData;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::interp::{eval_graph, eval_step};
-use tensorc_ir::lowered::Lowered;
 use tensorc_ir::op::Registry;
 use tensorc_ir::testing::Rng;
 use tensorc_ir::text::{PrintOptions, print_graph, print_kernel, print_plan};
@@ -29,8 +28,9 @@ use tensorc_ir::verify::{Stage, verify_graph};
 use tensorc_passes::fuse::By;
 use tensorc_passes::manager::{Pass, PassCx};
 use tensorc_passes::pipeline::{Phase, Pipeline};
-use tensorc_passes::plan_memory;
 use tensorc_passes::recompute::{Budget, Recompute};
+use tensorc_schedule::lowered::Lowered;
+use tensorc_schedule::plan_memory;
 
 use crate::support::backend::options;
 use growth::{grow, inputs_for};

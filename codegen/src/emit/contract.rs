@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{Attention, Conv2d, ConvPass, ImageLayout};
 use tensorc_ir::DType;
-use tensorc_ir::attention::Attended;
-use tensorc_ir::contract::{Gemm, as_convolution, as_gemm};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::kir::{Kernel, LoopKind};
 use tensorc_ir::prim::{Contraction, Prim, View};
 use tensorc_ir::views::{identity_map, strides_in_result};
+use tensorc_schedule::recognise::attention::Attended;
+use tensorc_schedule::recognise::contract::{Gemm, as_convolution, as_gemm};
 
 use super::cluster::{Cluster, Uses, group_axes, internal};
 use super::inline::{Bound, Inliner};

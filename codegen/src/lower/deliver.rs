@@ -7,7 +7,7 @@
 use tensorc_abi::{BufferId, Home, Step, StepOp};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
-use tensorc_ir::lowered::InPlace;
+use tensorc_schedule::lowered::InPlace;
 
 use super::Lowering;
 

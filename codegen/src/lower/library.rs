@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use tensorc_abi::{
     Arg, BufferId, ConvPass, DType, Epilogue, KernelId, LeftOperand, MatrixLayout, Packing, Prologue, StepOp,
 };
-use tensorc_ir::attention::attention_at;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Fused, Graph, NodeId, Value};
+use tensorc_schedule::recognise::attention::attention_at;
 
 use super::Lowering;
 use crate::emit::{Layouts, Library, OnBlocks, emit_epilogue, emit_prologue, emit_scores};

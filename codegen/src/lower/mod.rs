@@ -13,12 +13,12 @@ use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::Kernel;
-use tensorc_ir::lowered::{InPlace, Lowered};
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::{MathLibrary, Scalar, ScalarFn, Scaling};
 use tensorc_ir::views::{keeps_linear_order, run_offset};
-use tensorc_ir::work::Work;
 use tensorc_ir::{DenseType, TensorData};
+use tensorc_schedule::cost::work::Work;
+use tensorc_schedule::lowered::{InPlace, Lowered};
 
 use crate::emit::{self, Emitted, Layouts, Math, Runs, Style, emit_concat_part, library_form};
 

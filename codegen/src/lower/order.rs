@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::{BufferId, Home, Plan};
 use tensorc_ir::diag::Result;
-use tensorc_ir::lowered::{InPlace, Lowered};
-use tensorc_ir::schedule::{Task, Tasks};
+use tensorc_schedule::lowered::{InPlace, Lowered};
+use tensorc_schedule::order::{Task, Tasks};
 
 use super::Lowering;
 

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::{ConvPass, DType};
 use tensorc_ir::diag::Result;
-use tensorc_ir::estimate::{self, Wholes};
 use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
+use tensorc_schedule::estimate::{self, Wholes};
 
 use super::{Joins, packs};
 use crate::emit::{Library, Runs, library_form};

@@ -8,12 +8,12 @@
 use tensorc_abi::vendor::{VendorCall, VendorContraction};
 use tensorc_abi::{Arg, BufferId, DType, Home, StepOp};
 use tensorc_ir::DenseType;
-use tensorc_ir::contract::{as_forward, as_product};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::scalar::{ScalarFn, ScalarNode, ScalarOp};
 use tensorc_ir::views::strides_in_result;
+use tensorc_schedule::recognise::contract::{as_forward, as_product};
 
 use super::library::laid_out;
 use super::{Lowering, flops};

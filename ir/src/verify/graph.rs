@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::prim::check_prim;
-use crate::attention::{Attended, attention_at};
 use crate::diag::{Code, Diagnostic, Result};
 use crate::graph::{Fused, FusionClass, Graph, Node, NodeId, NodeKind, OpNode, Value};
 use crate::op::Compute;
@@ -224,7 +223,7 @@ fn cluster(f: &Fused, inputs: &[DenseType], outputs: &[DenseType]) -> Result<(),
         FusionClass::Map => map_class(&prims, outputs),
         FusionClass::Reduce => reduce_class(body, &prims),
         FusionClass::Contract => contract_class(body, &prims),
-        FusionClass::Attention => attention_class(body, &prims),
+        FusionClass::Attention => attention_class(&prims),
     }
 }
 
@@ -256,12 +255,10 @@ fn reduce_class(body: &Graph, prims: &[(NodeId, &Prim)]) -> Result<(), String> {
     space.map(|_| ()).ok_or_else(|| "a reduce cluster without a reduction".into())
 }
 
-fn attention_class(body: &Graph, prims: &[(NodeId, &Prim)]) -> Result<(), String> {
-    let covers =
-        |found: &Attended| found.members.len() == prims.len() && body.outputs().iter().all(|(_, v)| *v == found.result);
-    match prims.iter().any(|(n, _)| attention_at(body, *n).is_some_and(|found| covers(&found))) {
-        true => Ok(()),
-        false => Err("an attention cluster holds two products around a softmax of rows, and nothing else".into()),
+fn attention_class(prims: &[(NodeId, &Prim)]) -> Result<(), String> {
+    match prims.iter().filter(|(_, p)| matches!(p, Prim::Contract(_))).count() {
+        2 => Ok(()),
+        _ => Err("an attention cluster holds two products".into()),
     }
 }
 

@@ -18,7 +18,6 @@ use egg::Id;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Graph;
 
-use crate::cost::{self, Machine, Totals};
 use crate::egraph::{Extraction, extract};
 use crate::fuse::{By, Fuse};
 use crate::manager::{Pass, PassCx, Rewrite, Unit};
@@ -29,6 +28,7 @@ use region::{Built, Region};
 pub use rules::{Domain, RULES, Rule};
 use rules::{Made, saturate};
 use space::{Origin, Term};
+use tensorc_schedule::cost::{self, Machine, Totals};
 
 /// Most repetitions of all rules in a region.
 const ROUNDS: usize = 6;

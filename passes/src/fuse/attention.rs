@@ -1,9 +1,9 @@
 //! Clusters of attention: two products around a softmax of rows, so that scores never lie in memory.
 
 use tensorc_ir::DType;
-use tensorc_ir::attention::{Attended, attention_at};
 use tensorc_ir::graph::{FusionClass, Value};
 use tensorc_ir::prim::Prim;
+use tensorc_schedule::recognise::attention::{Attended, attention_at};
 
 use super::plan::{FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
 use crate::manager::Device;

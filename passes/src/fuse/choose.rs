@@ -10,7 +10,7 @@ use super::plan::{FusionPlan, Unit};
 use super::price::{Price, Prices};
 use super::regions::{self, Region};
 use super::siblings::{self, Output};
-use crate::cost::Machine;
+use tensorc_schedule::cost::Machine;
 
 /// Replaces clusters of the greedy where others are cheaper. `exact`: clusters that decide the order of
 /// additions stay as they are, so that results have the same bits.

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use tensorc_ir::DType;
-use tensorc_ir::contract::{as_gemm, computed_operand, is_library};
 use tensorc_ir::graph::{FusionClass, NodeId};
 use tensorc_ir::prim::{Prim, View};
+use tensorc_schedule::recognise::contract::{as_gemm, computed_operand, is_library};
 
 use super::plan::{Cluster, FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
 use tensorc_ir::views::{keeps_linear_order, strides_in_result};

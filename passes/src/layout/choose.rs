@@ -14,16 +14,16 @@ use std::collections::BTreeMap;
 
 use tensorc_abi::{Conv2d, ImageLayout};
 use tensorc_ir::DenseType;
-use tensorc_ir::contract::as_conv;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Method, Prim, Reduction, View};
 use tensorc_ir::views::{compose, run_offset};
+use tensorc_schedule::recognise::contract::as_conv;
 
 use super::cut::Network;
 use super::forms::{coincide, form, from_planes, to_planes};
-use crate::cost::Machine;
+use tensorc_schedule::cost::Machine;
 
 /// How a node is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

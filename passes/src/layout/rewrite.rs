@@ -6,12 +6,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tensorc_abi::{Conv2d, ImageLayout};
 use tensorc_ir::DenseType;
-use tensorc_ir::contract::image_convolution;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, Method, Prim, Reduction, View};
 use tensorc_ir::views::compose;
+use tensorc_schedule::recognise::contract::image_convolution;
 
 use super::choose::{Choice, convolution};
 use super::forms::{form, from_planes, last_axis, moved, to_planes};

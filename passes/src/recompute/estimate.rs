@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::diag::Result;
-use tensorc_ir::estimate::{Estimate, Wholes, place};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
+use tensorc_schedule::estimate::{Estimate, Wholes, place};
 
 use crate::fuse::{By, Fuse};
 use crate::manager::{Pass, PassCx};

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use tensorc_ir::DenseType;
-use tensorc_ir::contract::{as_conv, as_gemm, as_image_convolution, is_library};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, Method, Prim, View};
 use tensorc_ir::scalar::Scalar;
+use tensorc_schedule::recognise::contract::{as_conv, as_gemm, as_image_convolution, is_library};
 
 use super::{prim_of, replace, single_user};
 use tensorc_ir::views::{compose, in_bounds, keeps_linear_order};

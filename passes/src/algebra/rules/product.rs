@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use egg::Id;
-use tensorc_ir::contract::as_image_convolution;
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, Method, Prim};
 use tensorc_ir::scalar::ScalarOp;
+use tensorc_schedule::recognise::contract::as_image_convolution;
 
 use super::scale::elements;
 use super::view::permutation;

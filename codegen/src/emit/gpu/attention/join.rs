@@ -3,11 +3,11 @@
 
 use tensorc_abi::Attention;
 use tensorc_ir::DType;
-use tensorc_ir::attention::Attended;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, LoopRange, Operand, Space as Memory};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
+use tensorc_schedule::recognise::attention::Attended;
 
 use super::{base, divided};
 

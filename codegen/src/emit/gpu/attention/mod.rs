@@ -13,13 +13,13 @@ mod units;
 
 use tensorc_abi::{Attention, MatrixLayout};
 use tensorc_ir::DType;
-use tensorc_ir::attention::{Attended, attention_at};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::{Index, delinearize, linearize, unbounded};
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space as Memory};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::views::identity_map;
+use tensorc_schedule::recognise::attention::{Attended, attention_at};
 
 use super::loops::{below, launch, range, set_groups};
 use crate::emit::cluster::{Cluster, Group, internal};

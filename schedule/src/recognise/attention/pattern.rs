@@ -4,12 +4,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use crate::graph::{Graph, NodeId, NodeKind, Value};
-use crate::index::linearize;
-use crate::prim::{Prim, Reduction, View};
-use crate::scalar::{CmpOp, MathFn, Scalar, ScalarFn, ScalarId, ScalarNode, ScalarOp};
-use crate::views::{identity_map, keeps_linear_order, without_unit_vars};
-use crate::{DType, DenseType};
+use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::index::linearize;
+use tensorc_ir::prim::{Prim, Reduction, View};
+use tensorc_ir::scalar::{CmpOp, MathFn, Scalar, ScalarFn, ScalarId, ScalarNode, ScalarOp};
+use tensorc_ir::views::{identity_map, keeps_linear_order, without_unit_vars};
+use tensorc_ir::{DType, DenseType};
 
 /// A softmax of the rows of a value.
 #[derive(Clone, Debug)]

@@ -14,13 +14,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{Attention, DType};
 
-use crate::graph::{Graph, NodeId, NodeKind, Value};
-use crate::prim::{Contraction, Prim};
-use crate::scalar::{ScalarNode, ScalarOp};
-use crate::types::DenseType;
-use crate::views::{keeps_linear_order, strides_in_result};
 use layout::Layouts;
 use pattern::{Matcher, Softmax};
+use tensorc_ir::DenseType;
+use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::prim::{Contraction, Prim};
+use tensorc_ir::scalar::{ScalarNode, ScalarOp};
+use tensorc_ir::views::{keeps_linear_order, strides_in_result};
 
 /// Attention found in a graph.
 #[derive(Clone, Debug)]
@@ -242,7 +242,7 @@ fn scaled_product(graph: &Graph, product: Value, scores: Value) -> Option<(Value
 /// The factor of a map that multiplies or divides its one operand by a constant.
 fn factor(graph: &Graph, node: NodeId) -> Option<f64> {
     let Prim::Map(f) = prim(graph, node)? else { return None };
-    let constant = |id: crate::scalar::ScalarId| match f.nodes[id.0 as usize] {
+    let constant = |id: tensorc_ir::scalar::ScalarId| match f.nodes[id.0 as usize] {
         ScalarNode::Const(c) => Some(c.as_f64()),
         _ => None,
     };

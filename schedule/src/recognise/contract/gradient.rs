@@ -6,9 +6,9 @@
 use tensorc_abi::{Conv2d, ConvPass, DType, ImageLayout};
 
 use super::{join_pair, same};
-use crate::index::Index;
-use crate::prim::Contraction;
-use crate::types::DenseType;
+use tensorc_ir::DenseType;
+use tensorc_ir::index::Index;
+use tensorc_ir::prim::Contraction;
 
 /// Positions times taps of an axis above which its windows are not looked at one by one.
 const MOST_PAIRS: u64 = 1 << 20;
@@ -182,7 +182,7 @@ fn reached(index: &Index, (h, k): (usize, usize), backwards: bool, n: u64, exten
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prim::Method;
+    use tensorc_ir::prim::Method;
 
     fn ty(dims: &[u64]) -> DenseType {
         DenseType::new(DType::F32, dims)

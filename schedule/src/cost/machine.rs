@@ -3,11 +3,11 @@
 //! Numbers of one core. They never come from measuring while compiling: the built-in ones are
 //! fixed, others are read from a file, so that compiled output depends on inputs only.
 
+use crate::cost::work::{Ops, Work};
 use serde::{Deserialize, Serialize};
 use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvPass, DType, ImageLayout};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::prim::Method;
-use tensorc_ir::work::{Ops, Work};
 
 /// A cache, or main memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_kernel_takes_the_longer_of_moving_and_computing() {
-        use tensorc_ir::work::Read;
+        use crate::cost::work::Read;
         let machine = Machine::default();
         let bytes = 1 << 20;
         let mut work = Work { reads: vec![Read { bytes, of: bytes }], writes: vec![bytes], ..Work::default() };

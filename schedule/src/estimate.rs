@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::Plan;
 
-use crate::diag::Result;
-use crate::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
-use crate::prim::Prim;
-use crate::schedule::{Task, Tasks};
-use crate::views::{keeps_linear_order, run_offset};
+use crate::order::{Task, Tasks};
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
+use tensorc_ir::prim::Prim;
+use tensorc_ir::views::{keeps_linear_order, run_offset};
 
 /// Rounds of leaving values out, and wholes looked at in each.
 const ROUNDS: usize = 8;

@@ -1,17 +1,18 @@
 //! What kernels cost: the one place where passes turn work into time.
 //!
-//! [`tensorc_ir::work`] says what a kernel computes and moves; [`Machine`] says how long that takes.
+//! [`work`] says what a kernel computes and moves; [`Machine`] says how long that takes.
 //! [`kernels`] lists the kernels of a fused graph.
 
 mod machine;
+pub mod work;
 
 use std::fmt::Write;
 
+use crate::cost::work::{Member, Source, Work};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
-use tensorc_ir::work::{Member, Source, Work};
 
 pub use machine::{Level, Machine};
 

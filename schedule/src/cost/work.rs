@@ -6,13 +6,13 @@
 
 use smallvec::SmallVec;
 
-use crate::DenseType;
-use crate::contract::{as_convolution, as_gemm, computed_elements};
-use crate::diag::Result;
-use crate::graph::{Graph, NodeKind, Value};
-use crate::index::Index;
-use crate::prim::{Contraction, Prim, View};
-use crate::scalar::{ScalarFn, ScalarNode, ScalarOp};
+use crate::recognise::contract::{as_convolution, as_gemm, computed_elements};
+use tensorc_ir::DenseType;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{Graph, NodeKind, Value};
+use tensorc_ir::index::Index;
+use tensorc_ir::prim::{Contraction, Prim, View};
+use tensorc_ir::scalar::{ScalarFn, ScalarNode, ScalarOp};
 
 /// Where a member of a kernel finds an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

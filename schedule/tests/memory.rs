@@ -1,13 +1,11 @@
 //! The memory plan against a brute-force check of what may overlap.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::Rng;
 use proptest::prelude::*;
 use tensorc_abi::{Arg, Buffer, BufferId, DType, Home, KernelId, Plan, Step, StepOp};
-use tensorc_ir::lowered::{InPlace, Lowered};
-use tensorc_passes::plan_memory;
+use tensorc_ir::testing::Rng;
+use tensorc_schedule::lowered::{InPlace, Lowered};
+use tensorc_schedule::plan_memory;
 
 fn step(reads: &[u32], writes: &[u32]) -> Step {
     let args = reads.iter().map(|b| (b, false)).chain(writes.iter().map(|b| (b, true)));
@@ -21,26 +19,26 @@ fn buffer(bytes: u64, home: Home) -> Buffer {
 
 /// Steps that each write one or two new buffers and read some of the recent ones.
 fn random(seed: u64, steps: usize, far: u64) -> Lowered {
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let mut l = Lowered::default();
     l.plan.buffers.push(buffer(64, Home::Input(0)));
     for i in 0..steps {
         let known = l.plan.buffers.len() as u64;
-        let reads: Vec<u32> = (0..1 + rng.next(3))
+        let reads: Vec<u32> = (0..1 + rng.below(3))
             .map(|_| {
-                let back = if rng.next(far) == 0 { rng.next(known) } else { rng.next(known.min(4)) };
+                let back = if rng.below(far) == 0 { rng.below(known) } else { rng.below(known.min(4)) };
                 (known - 1 - back) as u32
             })
             .collect();
         let mut writes = vec![];
-        for _ in 0..1 + rng.next(2) {
-            let bytes = match rng.next(4) {
+        for _ in 0..1 + rng.below(2) {
+            let bytes = match rng.below(4) {
                 0 => l.plan.buffers[reads[0] as usize].bytes(),
-                1 => rng.next(100),
-                _ => 1 + rng.next(64) * 640,
+                1 => rng.below(100),
+                _ => 1 + rng.below(64) * 640,
             };
             let id = l.plan.buffers.len() as u32;
-            l.plan.buffers.push(buffer(bytes, if rng.next(10) == 0 { Home::Output(0) } else { Home::Arena(0) }));
+            l.plan.buffers.push(buffer(bytes, if rng.below(10) == 0 { Home::Output(0) } else { Home::Arena(0) }));
             if bytes == l.plan.buffers[reads[0] as usize].bytes() {
                 l.in_place.push(InPlace { step: i, input: BufferId(reads[0]), output: BufferId(id) });
             }

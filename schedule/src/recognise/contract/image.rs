@@ -4,9 +4,9 @@
 use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvPass, DType, ImageLayout};
 
 use super::{pass, same, window};
-use crate::index::Index;
-use crate::prim::{Contraction, Method};
-use crate::types::DenseType;
+use tensorc_ir::DenseType;
+use tensorc_ir::index::Index;
+use tensorc_ir::prim::{Contraction, Method};
 
 /// The iteration axes of a convolution, by their places: those of the result, then what is summed over.
 struct Axes {

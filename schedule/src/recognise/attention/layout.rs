@@ -7,11 +7,11 @@ use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{Attention, DType, MatrixLayout};
 
 use super::{factor, prim};
-use crate::graph::{Graph, NodeId, Value};
-use crate::index::{Atom, Index, linearize};
-use crate::prim::{Contraction, Prim};
-use crate::types::DenseType;
-use crate::views::in_bounds;
+use tensorc_ir::DenseType;
+use tensorc_ir::graph::{Graph, NodeId, Value};
+use tensorc_ir::index::{Atom, Index, linearize};
+use tensorc_ir::prim::{Contraction, Prim};
+use tensorc_ir::views::in_bounds;
 
 /// Axes of the scores' rows: extent and strides in queries, keys, values and result.
 #[derive(Clone, Debug)]

@@ -3,8 +3,8 @@
 
 use tensorc_abi::{BufferId, ExternFn, Plan};
 
-use crate::kir::Kernel;
-use crate::tensor::TensorData;
+use tensorc_ir::TensorData;
+use tensorc_ir::kir::Kernel;
 
 /// What lowering produces from one graph.
 ///

@@ -3,8 +3,8 @@
 use tensorc_abi::{BatchedGemm, Conv2d};
 
 use super::{as_convolution, as_gemm};
-use crate::prim::Contraction;
-use crate::types::DenseType;
+use tensorc_ir::DenseType;
+use tensorc_ir::prim::Contraction;
 
 /// Most terms of a product whose rows are computed: a few of them stay in the second-level cache.
 const MOST_TERMS: u64 = 3072;

@@ -8,9 +8,9 @@ mod image;
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{BatchedGemm, Conv2d, ConvPass, DType, ImageLayout, MatrixLayout};
 
-use crate::index::{Index, linearize};
-use crate::prim::{Contraction, Method};
-use crate::types::DenseType;
+use tensorc_ir::DenseType;
+use tensorc_ir::index::{Index, linearize};
+use tensorc_ir::prim::{Contraction, Method};
 
 pub use computed::{computed_elements, computed_operand};
 pub use gradient::{as_conv_data_gradient, as_conv_filter_gradient};
@@ -309,10 +309,10 @@ fn same(a: &Index, b: &Index, extents: &[u64]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interp::eval_prim;
-    use crate::prim::Prim;
-    use crate::scalar::{MathFn, MathLibrary, ScalarFn};
-    use crate::tensor::TensorData;
+    use tensorc_ir::TensorData;
+    use tensorc_ir::interp::eval_prim;
+    use tensorc_ir::prim::Prim;
+    use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarFn};
 
     struct NoMath(ScalarFn);
 
@@ -327,7 +327,7 @@ mod tests {
     }
 
     fn ramp(dims: &[u64]) -> TensorData {
-        TensorData::from_fn(ty(dims), |i| crate::scalar::Scalar::f32((i % 13) as f32 - 6.0))
+        TensorData::from_fn(ty(dims), |i| tensorc_ir::scalar::Scalar::f32((i % 13) as f32 - 6.0))
     }
 
     /// Executes the recognised product directly on the operands' memory.

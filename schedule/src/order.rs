@@ -328,7 +328,7 @@ impl<'a> List<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Rng;
+    use tensorc_ir::testing::Rng;
 
     fn random(rng: &mut Rng, count: usize) -> Tasks {
         let mut tasks = Tasks::default();

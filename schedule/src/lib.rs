@@ -1,0 +1,14 @@
+//! What runs, where and when: the decisions between a fused graph and its kernels.
+//!
+//! [`recognise`] finds the contractions and the attention that library kernels compute, [`cost`] says what kernels cost,
+//! [`order`] brings steps into an order that needs little memory, and [`memory`] gives buffers their places.
+
+pub mod cost;
+pub mod estimate;
+pub mod lowered;
+pub mod memory;
+pub mod order;
+pub mod recognise;
+pub mod verify;
+
+pub use memory::plan_memory;
