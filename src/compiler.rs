@@ -3,21 +3,22 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tensorc_codegen::emit::Style;
 use tensorc_codegen::jit::{Backend, KernelCache};
-use tensorc_codegen::lower::{Choices, GpuLibraries, Joins};
+use tensorc_codegen::lower::{Choices, Joins};
 use tensorc_codegen::ptx::PtxCache;
-use tensorc_codegen::target::Target;
+use tensorc_codegen::target::Target as Isa;
 use tensorc_frontend::mxnet::params::{self, Checkpoint};
 use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import, signature};
 use tensorc_frontend::symbol::Symbol;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::op::{OpDef, Registry};
-use tensorc_passes::{Device, Phase};
+use tensorc_passes::Phase;
 use tensorc_runtime::gpu::Driver;
 use tensorc_runtime::profiler::Task;
 use tensorc_runtime::threads::resolve_threads;
 use tensorc_runtime::{Device as Place, Pool, Profiler, WeightCache};
+use tensorc_schedule::Target;
+use tensorc_schedule::target::{Cpu, Gpu, Processor, VendorLibraries};
 
 use crate::branches::Branches;
 use crate::code_cache::CodeFolder;
@@ -43,7 +44,7 @@ pub struct Options {
     pub gpus: Vec<Arc<dyn Driver>>,
     /// What libraries of the GPU's maker compute, found where the model runs; by default nothing, so that a model needs no more
     /// than the driver and its code and results do not depend on versions of libraries.
-    pub gpu_libraries: GpuLibraries,
+    pub gpu_libraries: VendorLibraries,
     /// Combinations of input shapes for which a [`Model`] keeps what it compiled, by default 64; one that has not been used
     /// longest makes room.
     pub sessions: Option<usize>,
@@ -112,8 +113,9 @@ impl Compiler {
         options.backend.check()?;
         let mut options = options;
         let gpu = options.gpus.first().cloned();
-        if gpu.is_some() {
-            options.passes.device = Device::Gpu;
+        // Models may be compiled for a GPU that is elsewhere.
+        if gpu.is_some() || !options.passes.target.is_gpu() {
+            aim(&mut options, gpu.as_deref());
         }
         let pool = Arc::new(Pool::new(resolve_threads(options.threads))?);
         let code = options.code_cache.clone().map(|path| Arc::new(CodeFolder::new(path)));
@@ -135,7 +137,7 @@ impl Compiler {
             return self.clone();
         }
         let mut options = inner.options.clone();
-        options.passes.device = if gpu.is_some() { Device::Gpu } else { Device::Cpu };
+        aim(&mut options, gpu.map(|driver| &**driver));
         Compiler(Arc::new(Inner { shared: inner.shared.clone(), options, gpu: gpu.cloned() }))
     }
 
@@ -171,23 +173,24 @@ impl Compiler {
         self.profiler().map(|profiler| profiler.scope(phase, COMPILE))
     }
 
-    /// How graphs are lowered under the options for this machine.
-    pub fn choices(&self) -> Choices {
-        self.choices_for(Target::native().ok())
+    /// What graphs are compiled for under the options: the GPU on which they run, or this machine.
+    pub fn target(&self) -> Target {
+        self.0.options.passes.target
     }
 
-    /// How graphs are lowered under the options for a processor that there is code for.
-    pub fn choices_for(&self, target: Option<Target>) -> Choices {
+    /// How graphs are lowered under the options, for a processor of an instruction set if that is given.
+    pub fn choices_for(&self, isa: Option<Isa>) -> Choices {
+        let mut target = self.target();
+        if let Processor::Cpu(cpu) = &mut target.processor {
+            cpu.scale = isa.is_some_and(|isa| self.0.options.backend.scales(isa));
+        }
         let joins = if self.0.options.copies { Joins::Copied } else { Joins::InPlace };
-        let style = match self.0.options.passes.device {
-            Device::Cpu => self.0.options.backend.style(),
-            Device::Gpu => self.0.gpu.as_deref().map_or(Style::Gpu, gpu::style),
-        };
-        let passes = &self.0.options.passes;
-        let has_scale = target.is_some_and(|target| self.0.options.backend.scales(target));
-        let scales = has_scale && passes.device == Device::Cpu;
-        let tf32 = passes.tf32 && passes.reassociate;
-        Choices { joins, style, tf32, libraries: self.0.options.gpu_libraries, scales }
+        Choices { target, joins }
+    }
+
+    /// How graphs are lowered under the options for this machine.
+    pub fn choices(&self) -> Choices {
+        self.choices_for(Isa::native().ok())
     }
 
     /// Bytes of memory in which weights lie as kernels take them, of everything compiled that is still there. Weights that
@@ -282,4 +285,17 @@ impl Compiler {
     pub fn model(&self, graph: Graph) -> Model {
         Model::new(self.clone(), graph)
     }
+}
+
+/// Makes a driver's GPU, or without one this machine, what passes and kernels are for.
+fn aim(options: &mut Options, gpu: Option<&dyn Driver>) {
+    let target = &mut options.passes.target;
+    target.tf32 = options.passes.tf32 && options.passes.reassociate;
+    target.processor = match gpu {
+        Some(driver) => Processor::Gpu(Gpu { capability: gpu::capability(driver), libraries: options.gpu_libraries }),
+        None => {
+            let scale = Isa::native().is_ok_and(|isa| options.backend.scales(isa));
+            Processor::Cpu(Cpu { vectors: options.backend.vectors(), scale })
+        }
+    };
 }

@@ -6,8 +6,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tensorc_abi::{BufferId, Home, Plan, StepOp};
-use tensorc_codegen::emit::Style;
-use tensorc_codegen::lower::GpuLibraries;
 use tensorc_codegen::target::{Capability, entry_names};
 use tensorc_ir::diag::{Code as ErrorCode, Diagnostic};
 use tensorc_ir::interp::run_launch;
@@ -15,6 +13,7 @@ use tensorc_ir::kir::{Kernel, TensorMap};
 use tensorc_ir::verify::verify_kernel;
 use tensorc_runtime::Device;
 use tensorc_runtime::gpu::{Code, CodeForm, Driver, Entry, Function, HostDriver, HostKernel, Matrix};
+use tensorc_schedule::target::VendorLibraries;
 
 use crate::compile::side_by_side;
 use crate::{Compiler, Error};
@@ -34,13 +33,10 @@ pub fn interpreted_as(device: Device, capability: Capability) -> Arc<dyn Driver>
     Arc::new(HostDriver::new(device).of_capability(number))
 }
 
-/// How kernels are written for a GPU.
-pub(crate) fn style(driver: &dyn Driver) -> Style {
+/// The generation whose code a GPU executes, the oldest if it is older than all.
+pub(crate) fn capability(driver: &dyn Driver) -> Capability {
     let (CodeForm::Host { capability } | CodeForm::Ptx { capability }) = driver.form();
-    match capability_of(capability) {
-        Ok(Capability::Sm90a) => Style::Hopper,
-        _ => Style::Gpu,
-    }
+    capability_of(capability).unwrap_or(Capability::Sm80)
 }
 
 /// NVIDIA's GPU of a number.
@@ -60,7 +56,7 @@ pub fn cuda(id: u16) -> Result<Arc<dyn Driver>, Error> {
 }
 
 /// What libraries of a GPU's maker can compute: those that are installed here. On a GPU made of the host plain sums do their part.
-pub fn libraries(driver: &dyn Driver) -> GpuLibraries {
+pub fn libraries(driver: &dyn Driver) -> VendorLibraries {
     let [products, convolutions] = match driver.form() {
         CodeForm::Host { .. } => [true; 2],
         #[cfg(feature = "cuda")]
@@ -68,7 +64,7 @@ pub fn libraries(driver: &dyn Driver) -> GpuLibraries {
         #[cfg(not(feature = "cuda"))]
         CodeForm::Ptx { .. } => [false; 2],
     };
-    GpuLibraries { products, convolutions }
+    VendorLibraries { products, convolutions }
 }
 
 /// PTX of kernels for a GPU as one module, whose entries are named after them.

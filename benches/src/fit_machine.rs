@@ -94,9 +94,9 @@ impl Layouts {
             let mut options = Options { threads: Some(1), ..Options::default() };
             options.passes.reassociate = reassociate;
             // Whatever a conversion costs, the chains are laid out in blocks.
-            options.passes.machine.blocked_convolution_per_us = u64::MAX;
-            options.passes.machine.blocked_depthwise_bytes_per_us = u64::MAX;
-            options.passes.machine.conversion_bytes_per_us = u64::MAX;
+            options.passes.target.machine.blocked_convolution_per_us = u64::MAX;
+            options.passes.target.machine.blocked_depthwise_bytes_per_us = u64::MAX;
+            options.passes.target.machine.conversion_bytes_per_us = u64::MAX;
             let fit = Fit { compiler: Compiler::new(options)?, repeat };
             for (kind, dense) in [(0, true), (1, false)] {
                 let [short, long] = [2, 6].map(|steps| fit.seconds(&convolutions(steps, dense), &[], 1.0));
@@ -108,8 +108,8 @@ impl Layouts {
             }
         }
         let mut options = Options { threads: Some(1), ..Options::default() };
-        options.passes.machine.coefficient_bytes_per_us = u64::MAX;
-        options.passes.machine.conversion_bytes_per_us = u64::MAX;
+        options.passes.target.machine.coefficient_bytes_per_us = u64::MAX;
+        options.passes.target.machine.conversion_bytes_per_us = u64::MAX;
         let fit = Fit { compiler: Compiler::new(options)?, repeat };
         let [short, long] = [2, 6].map(|steps| fit.seconds(&convolutions(steps, true), &[], 1.0));
         Ok(Layouts { dense: times[0], depthwise: times[1], minimal: (long? - short?) / 4.0, conversion })

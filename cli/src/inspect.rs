@@ -92,7 +92,7 @@ fn plan(compiler: &Compiler, mut graph: Graph) -> Result<(Plan, Totals, bool), F
     let staged = divided.is_some();
     let mut graph = divided.map_or(graph, |s| s.first);
     run(&mut graph, Phase::Fuse)?;
-    let totals = Totals::of(&cost::kernels(&graph, &compiler.options().passes.machine)?);
+    let totals = Totals::of(&cost::kernels(&graph, &compiler.options().passes.target.machine)?);
     let mut lowered = lower_with(&graph, compiler.registry().math(), compiler.choices())?;
     plan_memory(&mut lowered)?;
     Ok((lowered.plan, totals, staged))

@@ -26,7 +26,7 @@ use tensorc::passes::fuse::By;
 use tensorc::runtime::gpu::Driver;
 use tensorc::runtime::{Device as Place, DeviceKind};
 use tensorc::schedule::cost::Machine;
-use tensorc::{Backend, Compiler, GpuLibraries, Model, Options};
+use tensorc::{Backend, Compiler, Model, Options, VendorLibraries};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -138,8 +138,8 @@ impl CompileArgs {
             let unknown = || Usage(format!("--fusion: unknown way `{name}`; known: {known}"));
             options.passes.fuse = By::from_name(name).ok_or_else(unknown)?;
         }
-        let known = || Usage(format!("--gpu-libraries: write {}", GpuLibraries::NAMES.join(", ")));
-        options.gpu_libraries = GpuLibraries::from_name(&self.gpu_libraries).ok_or_else(known)?;
+        let known = || Usage(format!("--gpu-libraries: write {}", VendorLibraries::NAMES.join(", ")));
+        options.gpu_libraries = VendorLibraries::from_name(&self.gpu_libraries).ok_or_else(known)?;
         let backend = self.backend()?;
         options.backend = code.map_or(backend, |form| form.backend(backend));
         if self.no_fusion {
@@ -148,7 +148,7 @@ impl CompileArgs {
         if let Some(path) = &self.cost_model {
             let named = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
             let text = std::fs::read_to_string(path).map_err(|e| named(&e))?;
-            options.passes.machine = Machine::from_text(&text).map_err(|e| named(&e))?;
+            options.passes.target.machine = Machine::from_text(&text).map_err(|e| named(&e))?;
         }
         options.progress = Some(progress::phase);
         Ok(Compiler::new(options)?)

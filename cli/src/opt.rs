@@ -106,7 +106,7 @@ const PLAN_MEMORY: &str = "plan-memory";
 pub fn run(args: &OptArgs) -> Result<(), Failure> {
     let Some(file) = args.file.as_ref().filter(|_| !args.print_cost_model) else {
         let compiler = args.compile.compiler()?;
-        return print(&compiler.options().passes.machine.to_text());
+        return print(&compiler.options().passes.target.machine.to_text());
     };
     let work = Work::new(args)?;
     let shapes = arrays::shapes(&args.shapes)?;
@@ -299,7 +299,7 @@ impl Job<'_> {
         for graph in &mut module.graphs {
             self.passes(graph)?;
             if self.args.costs {
-                let machine = self.compiler.options().passes.machine;
+                let machine = self.compiler.options().passes.target.machine;
                 eprint!("{}", cost::table(&cost::kernels(graph, &machine)?));
             }
         }

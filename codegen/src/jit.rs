@@ -9,10 +9,10 @@ use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::parallel::try_map;
 
-use crate::emit::Style;
 use crate::stored::{self, CodeStore};
 use crate::target::Target;
 use crate::{cranelift, symbols};
+use tensorc_schedule::target::Vectors;
 
 /// Finds the address of a run-time library function by name.
 pub type Resolve<'a> = &'a dyn Fn(&str) -> Option<*const u8>;
@@ -59,12 +59,12 @@ impl Backend {
         Ok(())
     }
 
-    /// How kernels for it are written.
-    pub fn style(self) -> Style {
+    /// The vectors that kernels for it have.
+    pub fn vectors(self) -> Vectors {
         match self {
-            Backend::Cranelift => Style::Narrow,
-            Backend::Auto if !Backend::has_llvm() => Style::Narrow,
-            Backend::Llvm | Backend::Auto => Style::Wide,
+            Backend::Cranelift => Vectors::Narrow,
+            Backend::Auto if !Backend::has_llvm() => Vectors::Narrow,
+            Backend::Llvm | Backend::Auto => Vectors::Wide,
         }
     }
 
@@ -74,7 +74,7 @@ impl Backend {
         let has = crate::llvm::scales;
         #[cfg(not(feature = "llvm"))]
         let has = |_: Target| false;
-        self.style() == Style::Wide && has(target)
+        self.vectors() == Vectors::Wide && has(target)
     }
 
     /// The one that compiles a given kernel.

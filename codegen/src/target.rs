@@ -7,6 +7,8 @@ use std::str::FromStr;
 use tensorc_ir::diag::{Code, Diagnostic};
 use tensorc_ir::kir::Kernel;
 
+pub use tensorc_schedule::target::Capability;
+
 /// A family of processors, 64 bits, little-endian, with the calling convention of its ELF systems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Arch {
@@ -119,65 +121,6 @@ pub fn entry_names(kernels: &[Kernel]) -> Vec<String> {
         found
     };
     kernels.iter().map(&mut name).collect()
-}
-
-/// A generation of NVIDIA's GPUs. Its text form is one of [`Capability::NAMES`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Capability {
-    /// 8.0 (A100) and everything later.
-    Sm80,
-    /// 9.0 (H100, H200), with the instructions that no later generation has.
-    Sm90a,
-}
-
-impl Capability {
-    pub const NAMES: [&str; 2] = ["cuda:sm_80", "cuda:sm_90a"];
-    pub const ALL: [Capability; 2] = [Capability::Sm80, Capability::Sm90a];
-
-    /// The name by which compilers know it.
-    pub const fn processor(self) -> &'static str {
-        match self {
-            Capability::Sm80 => "sm_80",
-            Capability::Sm90a => "sm_90a",
-        }
-    }
-
-    /// The compute capability: ten times its major and once its minor number.
-    pub const fn number(self) -> u32 {
-        match self {
-            Capability::Sm80 => 80,
-            Capability::Sm90a => 90,
-        }
-    }
-
-    /// Whether later GPUs execute its PTX, too.
-    pub const fn later(self) -> bool {
-        match self {
-            Capability::Sm80 => true,
-            Capability::Sm90a => false,
-        }
-    }
-
-    /// The version of PTX that its code is written in: as old as can be, for the sake of old drivers.
-    pub const fn ptx_feature(self) -> &'static str {
-        match self {
-            Capability::Sm80 => "+ptx70",
-            Capability::Sm90a => "+ptx80",
-        }
-    }
-}
-
-impl FromStr for Capability {
-    type Err = Diagnostic;
-
-    /// Reads a text form: `cuda:sm_80` or `cuda:sm_90a`.
-    fn from_str(text: &str) -> Result<Capability, Diagnostic> {
-        let found = Capability::NAMES.iter().zip(Capability::ALL).find(|(name, _)| **name == text);
-        found.map(|(_, c)| c).ok_or_else(|| {
-            let why = format!("unknown GPU `{text}`; known: {}", Capability::NAMES.join(", "));
-            Diagnostic::new(Code::Unsupported, why)
-        })
-    }
 }
 
 #[cfg(test)]

@@ -7,16 +7,17 @@ mod common;
 use std::process::Command;
 
 use tensorc_abi::DType;
-use tensorc_codegen::emit::{Layouts, Math, Style, emit};
+use tensorc_codegen::emit::{Layouts, Math, emit};
 use tensorc_codegen::jit::{Backend, KernelCache, compile_kernels};
 use tensorc_codegen::llvm::{assembly, emit_object, ir_text};
-use tensorc_codegen::target::Target;
+use tensorc_codegen::target::Target as Isa;
 use tensorc_ir::DenseType;
 use tensorc_ir::graph::{FusionClass, Graph, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, Operand, Space};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Ex, MathFn, Scalar, ScalarFn, ScalarOp};
+use tensorc_schedule::target::{Cpu, Target, Vectors};
 
 /// `y = x · x + 1` on `n` elements, in vectors of 16 lanes.
 fn square(n: u64) -> Kernel {
@@ -72,8 +73,8 @@ fn has(bytes: &[u8], name: &str) -> bool {
 
 #[test]
 fn objects_for_every_target() {
-    for name in Target::NAMES {
-        let target: Target = name.parse().unwrap();
+    for name in Isa::NAMES {
+        let target: Isa = name.parse().unwrap();
         let object = emit_object(&kernels(), &target).unwrap();
         assert_eq!(&object[..6], b"\x7fELF\x02\x01", "{name}: 64 bits, little-endian");
         let kind = |at: usize| u16::from_le_bytes([object[at], object[at + 1]]);
@@ -127,11 +128,11 @@ fn objects_link_into_programs() {
 #[test]
 fn wrong_requests_are_errors() {
     let twice = vec![("k".to_owned(), square(16)), ("k".to_owned(), square(32))];
-    let error = emit_object(&twice, &Target::native().unwrap()).unwrap_err().to_string();
+    let error = emit_object(&twice, &Isa::native().unwrap()).unwrap_err().to_string();
     assert!(error.contains("two kernels of the name `k`"), "{error}");
     let mut b = KernelBuilder::new("big");
     b.alloc("huge", DType::F32, 1 << 20, Space::Stack);
-    let error = emit_object(&[("big".into(), b.finish())], &Target::native().unwrap()).unwrap_err().to_string();
+    let error = emit_object(&[("big".into(), b.finish())], &Isa::native().unwrap()).unwrap_err().to_string();
     assert!(error.contains("does not fit the stack") && error.contains("in kernel `big`"), "{error}");
 }
 
@@ -178,8 +179,9 @@ fn styles_and_back_ends_agree() {
         let y = map(&mut g, &[t, Value { node: sum, port: 0 }], &|x| (&x[0] - &x[1]).math(MathFn::Exp));
         g.add_output("y", y);
         let input: Vec<u8> = (0..3 * n).flat_map(|i| ((i * 37 % 101) as f32 * 0.07 - 3.5).to_le_bytes()).collect();
-        let run = |style, backend| {
-            let math = Math { library: &*common::LIBRARY, style, tf32: false };
+        let run = |vectors, backend| {
+            let target = Target::cpu(Cpu { vectors, scale: false });
+            let math = Math { library: &*common::LIBRARY, target: &target };
             let kernel = emit(FusionClass::Reduce, &g, "k", math, &Layouts::default()).unwrap().kernel;
             let range = [0, kernel.parallel_extent() as i64];
             let list = [kernel];
@@ -188,10 +190,10 @@ fn styles_and_back_ends_agree() {
             common::call(&module, 0, &mut buffers, &range);
             buffers.swap_remove(1)
         };
-        let expected = run(Style::Narrow, Backend::Cranelift);
-        for style in [Style::Narrow, Style::Wide] {
+        let expected = run(Vectors::Narrow, Backend::Cranelift);
+        for vectors in [Vectors::Narrow, Vectors::Wide] {
             for backend in [Backend::Cranelift, Backend::Llvm, Backend::Auto] {
-                assert_eq!(run(style, backend), expected, "{n}: {style:?} {backend:?}");
+                assert_eq!(run(vectors, backend), expected, "{n}: {vectors:?} {backend:?}");
             }
         }
     }

@@ -4,13 +4,14 @@
 
 mod common;
 
-use tensorc_codegen::emit::{Layouts, Math, Style, emit};
+use tensorc_codegen::emit::{Layouts, Math, emit};
 use tensorc_ir::graph::{FusionClass, Graph, Value};
 use tensorc_ir::interp::{eval_graph, run_kernel};
 use tensorc_ir::kir::{Kernel, Stmt};
 use tensorc_ir::prim::{Prim, Reduction};
 use tensorc_ir::scalar::{Ex, MathFn, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::{DType, DenseType, TensorData};
+use tensorc_schedule::Target;
 
 fn f32s(dims: &[u64]) -> DenseType {
     DenseType::new(DType::F32, dims)
@@ -57,7 +58,7 @@ fn bytes(values: impl Iterator<Item = f32>) -> Vec<u8> {
 /// Emits and runs the cluster; the largest deviation from the graph, relative to 1.
 fn check(g: &Graph, class: FusionClass, expected_strips: usize) -> f64 {
     let registry = tensorc_ops::registry().unwrap();
-    let math = Math { library: &*common::LIBRARY, style: Style::Narrow, tf32: false };
+    let math = Math { library: &*common::LIBRARY, target: &Target::default() };
     let kernel: Kernel = emit(class, g, "k", math, &Layouts::default()).unwrap().kernel;
     tensorc_ir::verify::verify_kernel(&kernel).unwrap();
     assert_eq!(strips(&kernel.body), expected_strips);

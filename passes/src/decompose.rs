@@ -29,7 +29,7 @@ impl Pass for Decompose {
             }
             changed = true;
             let values = Values::new(cx.registry, cx.options.static_bytes);
-            let grain = cx.options.device.grain();
+            let grain = cx.options.target.grain();
             for node in ops {
                 let expanded = expand_node(graph, node, cx.registry, &|g, v| values.get(g, v), grain)?;
                 if let Expanded::Replaced(results) = expanded {

@@ -20,6 +20,6 @@ pub mod stage;
 pub mod values;
 
 pub use differentiate::differentiate;
-pub use manager::{Device, Options, Pass, PassCx, PrintWhen, Printer, Rewrite, Timing, Unit};
+pub use manager::{Options, Pass, PassCx, PrintWhen, Printer, Rewrite, Timing, Unit};
 pub use pipeline::{Phase, Pipeline, default_pipeline, phase_passes};
 pub use recompute::Budget;

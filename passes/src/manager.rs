@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Graph;
-use tensorc_ir::op::{Grain, Registry};
+use tensorc_ir::op::Registry;
+use tensorc_schedule::Target;
 
 use crate::fuse::By;
 use crate::recompute::Budget;
 use crate::simplify::scalar::Label;
-use tensorc_schedule::cost::Machine;
 
 /// One transformation of a graph.
 pub trait Pass {
@@ -37,12 +37,10 @@ pub struct Options {
     pub tf32: bool,
     /// Rewrite primitives into cheaper ones.
     pub rewrite: bool,
-    /// What kernels run on.
-    pub device: Device,
+    /// What kernels are made for.
+    pub target: Target,
     /// How primitives are put together into kernels.
     pub fuse: By,
-    /// What kernels are assumed to cost.
-    pub machine: Machine,
     /// Compute values of the forward pass again in the backward pass until intermediate tensors fit
     /// in this; `None`: keep them.
     pub recompute: Option<Budget>,
@@ -59,9 +57,8 @@ impl Default for Options {
             approximate: false,
             tf32: false,
             rewrite: true,
-            device: Device::Cpu,
+            target: Target::default(),
             fuse: By::default(),
-            machine: Machine::BUILT_IN,
             recompute: None,
             slice_bytes: 128 << 10,
         }
@@ -72,25 +69,7 @@ impl Options {
     /// Whether images may lie otherwise than the model has them: a convolution over other layouts than planes adds in
     /// another order, and those of a GPU are products over planes.
     pub fn chooses_layouts(&self) -> bool {
-        self.reassociate && self.device == Device::Cpu
-    }
-}
-
-/// What kernels run on, as far as passes choose by it: a GPU has other library kernels, other layouts and other memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Device {
-    #[default]
-    Cpu,
-    Gpu,
-}
-
-impl Device {
-    /// How finely operators divide the work of kernels of their own.
-    pub fn grain(self) -> Grain {
-        match self {
-            Device::Cpu => Grain::Coarse,
-            Device::Gpu => Grain::Fine,
-        }
+        self.reassociate && !self.target.is_gpu()
     }
 }
 

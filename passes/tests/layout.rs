@@ -192,7 +192,7 @@ fn methods_follow_the_cost() {
     assert_eq!(methods(5, 256, |_| {}), [Sum; 3]);
     assert_eq!(methods(56, 64, |cx| cx.options.rewrite = false), [Sum; 3]);
     assert_eq!(methods(56, 64, |cx| cx.options.reassociate = false), [Sum; 3]);
-    assert_eq!(methods(56, 64, |cx| cx.options.machine.coefficient_bytes_per_us = 1), [Sum; 3]);
+    assert_eq!(methods(56, 64, |cx| cx.options.target.machine.coefficient_bytes_per_us = 1), [Sum; 3]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What runs, where and when: the decisions between a fused graph and its kernels.
 //!
-//! [`recognise`] finds the contractions and the attention that library kernels compute, [`cost`] says what kernels cost,
+//! [`target`] says what kernels are made for. [`recognise`] finds the contractions and the attention that library kernels compute, [`cost`] says what kernels cost,
 //! [`order`] brings steps into an order that needs little memory, and [`memory`] gives buffers their places.
 
 pub mod cost;
@@ -9,6 +9,8 @@ pub mod lowered;
 pub mod memory;
 pub mod order;
 pub mod recognise;
+pub mod target;
 pub mod verify;
 
 pub use memory::plan_memory;
+pub use target::Target;

@@ -23,7 +23,6 @@ use tensorc_codegen::object::{GpuCode, ObjectModel, emit_object, kernel_name};
 use tensorc_codegen::target::Target;
 use tensorc_ir::Module;
 use tensorc_ir::kir::Kernel;
-use tensorc_passes::Device;
 use tensorc_runtime::artifact::Manifest;
 
 use self::gpu::{Code, Gpu};
@@ -73,9 +72,9 @@ pub struct Artifact {
 pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
     let compiler = model.compiler();
     check_name(&request.name)?;
-    let made_for = match compiler.options().passes.device {
-        Device::Cpu if request.gpu.is_some() => Some("processors, the target is a GPU"),
-        Device::Gpu if request.gpu.is_none() => Some("GPUs, the target is a processor"),
+    let made_for = match compiler.target().is_gpu() {
+        false if request.gpu.is_some() => Some("processors, the target is a GPU"),
+        true if request.gpu.is_none() => Some("GPUs, the target is a processor"),
         _ => None,
     };
     if let Some(what) = made_for {

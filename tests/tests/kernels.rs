@@ -18,11 +18,11 @@ use tensorc::ir::parallel::try_map;
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::text::{parse_module, print_kernel, print_plan};
 use tensorc::ir::{DType, DenseType, TensorData};
-use tensorc::passes::{Device, Pass, PassCx, Phase, Pipeline};
+use tensorc::passes::{Pass, PassCx, Phase, Pipeline};
 use tensorc::schedule::plan_memory;
-use tensorc::{GpuLibraries, Options, binding};
+use tensorc::schedule::target::{Capability, Cpu, Gpu, Target, Vectors, VendorLibraries};
+use tensorc::{Options, binding};
 use tensorc_bench::nets::{self, Net};
-use tensorc_codegen::emit::Style;
 use tensorc_codegen::lower::{Choices, lower_with};
 use tensorc_frontend::symbol::{InputType, Lowering};
 use tensorc_passes::differentiate::Differentiate;
@@ -31,17 +31,15 @@ use tensorc_tests::cache::sha256;
 use tensorc_tests::corpus;
 
 /// What kernels are made for, by name.
-fn targets() -> Vec<(&'static str, tensorc::passes::Options, Choices)> {
-    let gpu = tensorc::passes::Options { device: Device::Gpu, ..Default::default() };
-    let cpu = tensorc::passes::Options::default();
-    let of = |style| Choices { style, ..Choices::default() };
-    let all = GpuLibraries { products: true, convolutions: true };
-    vec![
-        ("narrow", cpu, of(Style::Narrow)),
-        ("wide", cpu, Choices { scales: true, ..of(Style::Wide) }),
-        ("sm_80", gpu, of(Style::Gpu)),
-        ("sm_90a", gpu, of(Style::Hopper)),
-        ("sm_90a-libraries", gpu, Choices { libraries: all, tf32: true, ..of(Style::Hopper) }),
+fn targets() -> [(&'static str, Target); 5] {
+    let libraries = VendorLibraries { products: true, convolutions: true };
+    let with_libraries = Target::gpu(Gpu { libraries, ..Gpu::new(Capability::Sm90a) });
+    [
+        ("narrow", Target::cpu(Cpu { vectors: Vectors::Narrow, scale: false })),
+        ("wide", Target::cpu(Cpu { vectors: Vectors::Wide, scale: true })),
+        ("sm_80", Target::gpu(Gpu::new(Capability::Sm80))),
+        ("sm_90a", Target::gpu(Gpu::new(Capability::Sm90a))),
+        ("sm_90a-libraries", Target { tf32: true, ..with_libraries }),
     ]
 }
 
@@ -141,15 +139,10 @@ fn differentiated(registry: &Registry, mut graph: Graph) -> Result<Graph, Diagno
 }
 
 /// The plan and its kernels as text.
-fn text(
-    registry: &Registry,
-    mut graph: Graph,
-    passes: tensorc::passes::Options,
-    choices: Choices,
-) -> Result<String, Diagnostic> {
-    let mut cx = PassCx::new(registry).with_options(passes);
+fn text(registry: &Registry, mut graph: Graph, target: Target) -> Result<String, Diagnostic> {
+    let mut cx = PassCx::new(registry).with_options(tensorc::passes::Options { target, ..Default::default() });
     Pipeline::to(Phase::Fuse).run(&mut graph, &mut cx)?;
-    let mut lowered = lower_with(&graph, registry.math(), choices)?;
+    let mut lowered = lower_with(&graph, registry.math(), Choices { target, ..Choices::default() })?;
     plan_memory(&mut lowered)?;
     let mut text = print_plan(&lowered.plan);
     lowered.kernels.iter().for_each(|kernel| text += &print_kernel(kernel));
@@ -166,15 +159,15 @@ fn kernels_are_those_that_are_stored() {
     let names: Vec<&String> = programs.keys().collect();
     let digests = |name: &String| {
         let (mut kernels, mut line) = (0, String::new());
-        for (target, passes, choices) in &targets {
-            let found = match text(registry, programs[name].clone(), *passes, *choices) {
+        for (name_of, target) in &targets {
+            let found = match text(registry, programs[name].clone(), *target) {
                 Ok(text) => text,
                 Err(error) => format!("{error}\n"),
             };
             kernels += found.lines().filter(|line| line.starts_with("kernel ")).count();
             write!(line, "{:.12} ", sha256(found.as_bytes())).unwrap();
             if stores {
-                let path = folder.join(target).join(name.replace(['/', ' '], "_"));
+                let path = folder.join(name_of).join(name.replace(['/', ' '], "_"));
                 std::fs::create_dir_all(path.parent().unwrap()).unwrap();
                 std::fs::write(path, found).unwrap();
             }

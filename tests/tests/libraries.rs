@@ -13,20 +13,20 @@ use tensorc::ir::interp::eval_graph;
 use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::runtime::gpu::Driver;
 use tensorc::runtime::{Device, TensorMut, TensorRef};
-use tensorc::{Compiler, DType, GpuLibraries, Options};
+use tensorc::{Compiler, DType, Options, VendorLibraries};
 use tensorc_ir::TensorData;
 
 use tensorc_tests::corpus;
 use tensorc_tests::corpus::libraries::PROGRAMS;
 
 const GPU: Device = Device::accelerator(0);
-const ALL: GpuLibraries = GpuLibraries { products: true, convolutions: true };
+const ALL: VendorLibraries = VendorLibraries { products: true, convolutions: true };
 
 fn graph(compiler: &Compiler, inputs: &str, body: &str, dtype: DType) -> Graph {
     corpus::graph(compiler.registry(), inputs, body, dtype)
 }
 
-fn compiler(gpu: Arc<dyn Driver>, gpu_libraries: GpuLibraries, tf32: bool) -> Compiler {
+fn compiler(gpu: Arc<dyn Driver>, gpu_libraries: VendorLibraries, tf32: bool) -> Compiler {
     let mut options = Options { gpus: vec![gpu], gpu_libraries, threads: Some(1), ..Options::default() };
     options.passes.tf32 = tf32;
     Compiler::new(options).unwrap()
@@ -104,11 +104,11 @@ fn libraries_are_chosen() {
     let body = "%c = conv(%x, %f) %n = const i64[2] [2, 180] %r = reshape(%c, %n) %y = matmul(%r, %w)";
     let inputs = "%x: T[2, 4, 7, 8], %f: T[6, 4, 3, 3], %w: T[180, 10]";
     for (name, expected) in [("none", [0, 0]), ("cublaslt", [1, 0]), ("cudnn", [0, 1]), ("all", [1, 1])] {
-        let libraries = GpuLibraries::from_name(name).unwrap();
+        let libraries = VendorLibraries::from_name(name).unwrap();
         let gpu = compiler(tensorc::gpu::interpreted(GPU), libraries, false);
         agrees(&gpu, name, &graph(&gpu, inputs, body, DType::F32), expected, 2e-6);
     }
-    assert_eq!(GpuLibraries::from_name("mkl"), None);
+    assert_eq!(VendorLibraries::from_name("mkl"), None);
 }
 
 /// Arrays on the device go through the engine, and so do library calls in their operations.

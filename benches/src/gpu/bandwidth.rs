@@ -6,7 +6,7 @@
 use tensorc::ndarray::{NDArray, Runtime};
 use tensorc::runtime::Device;
 use tensorc::runtime::gpu::{Copies, Way};
-use tensorc::{DType, Error, GpuLibraries};
+use tensorc::{DType, Error, VendorLibraries};
 
 use super::clock::{Clock, Work};
 use super::{Case, Failure, Precision, Setup, Size};
@@ -68,7 +68,7 @@ fn arrays(rt: &Runtime, [rows, columns]: [u64; 2], dtype: DType) -> Result<Array
 }
 
 fn measure(setup: &Setup, precision: Precision, (moved, call): (f64, Call)) -> Result<Report, Failure> {
-    let rt = setup.runtime(precision, GpuLibraries::default())?;
+    let rt = setup.runtime(precision, VendorLibraries::default())?;
     let (dims, calls) = extent(setup.size);
     let arrays = arrays(&rt, dims, precision.dtype())?;
     let run = |call: Call| {
@@ -94,7 +94,7 @@ fn across(setup: &Setup, way: Way) -> Result<Report, Failure> {
     };
     let (times, bytes) = (2, elements * 4);
     let copies = Copies::new(&*setup.driver, bytes)?;
-    let rt = setup.runtime(Precision::F32, GpuLibraries::default())?;
+    let rt = setup.runtime(Precision::F32, VendorLibraries::default())?;
     let (here, there) = (Device::cpu(0), setup.driver.device());
     let (from, to) = match way {
         Way::ToDevice => (here, there),

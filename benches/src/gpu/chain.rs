@@ -7,7 +7,7 @@ use tensorc::ir::DenseType;
 use tensorc::ir::build::Builder;
 use tensorc::ir::graph::{Graph, Value};
 use tensorc::ndarray::{Function, NDArray, Runtime};
-use tensorc::{DType, Error, GpuLibraries};
+use tensorc::{DType, Error, VendorLibraries};
 
 use super::clock::{Clock, Work};
 use super::{Failure, Peer, Precision, Setup, Size};
@@ -103,7 +103,7 @@ impl Chain {
         Ok(graph)
     }
 
-    fn ready(&self, setup: &Setup, libraries: GpuLibraries) -> Result<Ready, Failure> {
+    fn ready(&self, setup: &Setup, libraries: VendorLibraries) -> Result<Ready, Failure> {
         let rt = setup.runtime(self.precision, libraries)?;
         let (layers, sets, _) = self.counts(setup.size);
         let graph = self.graph(&rt, (layers, sets))?;
@@ -132,7 +132,7 @@ impl Chain {
     /// Measures and reports the time of a layer, its operations and bytes in a second, and the ratio of times, own by library's:
     /// below 1 ours is faster. A library that is not installed is a note, one that refuses a call a failure beside own figures.
     pub fn report(&self, setup: &Setup, peer: Option<Peer>) -> Result<Report, Failure> {
-        let mut contenders = vec![self.ready(setup, GpuLibraries::default())?];
+        let mut contenders = vec![self.ready(setup, VendorLibraries::default())?];
         let mut report = Report::default();
         match peer {
             None => {}

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use tensorc::ir::DenseType;
 use tensorc::runtime::gpu::{CodeForm, CountingDriver, Counts};
-use tensorc::{Compiler, GpuLibraries, Model, Options};
+use tensorc::{Compiler, Model, Options, VendorLibraries};
 
 use super::models::{Spec, model, specs};
 use super::{Case, Failure, Precision, Setup, Size};
@@ -41,7 +41,7 @@ impl Source {
         let driver = CountingDriver::new(setup.driver.clone()).of_capability(number);
         let counts = driver.counts.clone();
         let setup = Setup { driver: Arc::new(driver), ..setup.clone() };
-        let options = Options { threads, ..setup.options(PRECISION, GpuLibraries::default()) };
+        let options = Options { threads, ..setup.options(PRECISION, VendorLibraries::default()) };
         let (model, inputs) = model(&Compiler::new(options)?, &(spec.make)(1)?, PRECISION.dtype())?;
         Ok(Source { model, types: inputs.iter().map(|input| input.ty.clone()).collect(), counts })
     }

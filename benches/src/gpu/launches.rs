@@ -10,7 +10,7 @@ use tensorc::ir::graph::{Graph, Value};
 use tensorc::ir::params::{ParamValue, Params};
 use tensorc::ndarray::{Function, Runtime};
 use tensorc::runtime::gpu::{CountingDriver, Counts};
-use tensorc::{DType, Error, GpuLibraries};
+use tensorc::{DType, Error, VendorLibraries};
 
 use super::clock::{Clock, Work};
 use super::models::{known, small_encoder};
@@ -41,7 +41,7 @@ fn counted(setup: &Setup, precision: Precision) -> Result<(Runtime, Arc<Counts>)
     let driver = CountingDriver::new(setup.driver.clone());
     let counts = driver.counts.clone();
     let setup = Setup { driver: Arc::new(driver), ..setup.clone() };
-    Ok((setup.runtime(precision, GpuLibraries::default())?, counts))
+    Ok((setup.runtime(precision, VendorLibraries::default())?, counts))
 }
 
 /// Softmax along rows and columns in turn: kernels that are not fused, since each waits for all of the other's result.
@@ -83,14 +83,14 @@ fn report([pushing, done]: [f64; 2]) -> Report {
 
 /// Operators on arrays.
 fn on_arrays(setup: &Setup) -> Result<Report, Failure> {
-    let rt = setup.runtime(Precision::F32, GpuLibraries::default())?;
+    let rt = setup.runtime(Precision::F32, VendorLibraries::default())?;
     let (x, y) = (rt.ones(&TINY, DType::F32)?, rt.zeros(&TINY, DType::F32)?);
     Ok(report(pushed(setup, &rt, launches(setup.size), || rt.op("add")?.arg(&x).arg(&x).into(&[&y]))?))
 }
 
 /// A plan of one kernel.
 fn of_plans(setup: &Setup) -> Result<Report, Failure> {
-    let rt = setup.runtime(Precision::F32, GpuLibraries::default())?;
+    let rt = setup.runtime(Precision::F32, VendorLibraries::default())?;
     let (x, y) = (rt.ones(&TINY, DType::F32)?, rt.zeros(&TINY, DType::F32)?);
     let function = folds(&rt, 1)?;
     Ok(report(pushed(setup, &rt, launches(setup.size), || function.call_into(&[&x], &[&y]))?))

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::runtime::gpu::Driver;
-use tensorc::{Compiler, GpuLibraries, Options};
+use tensorc::{Compiler, Options, VendorLibraries};
 
 use crate::figures::Report;
 use precision::Precision;
@@ -52,13 +52,13 @@ impl Setup {
         Setup { driver, size, time: Duration::from_millis(800) }
     }
 
-    fn options(&self, precision: Precision, gpu_libraries: GpuLibraries) -> Options {
+    fn options(&self, precision: Precision, gpu_libraries: VendorLibraries) -> Options {
         let mut options = Options { gpus: vec![self.driver.clone()], gpu_libraries, ..Options::default() };
         options.passes.tf32 = precision == Precision::Tf32;
         options
     }
 
-    fn runtime(&self, precision: Precision, libraries: GpuLibraries) -> Result<Runtime, Failure> {
+    fn runtime(&self, precision: Precision, libraries: VendorLibraries) -> Result<Runtime, Failure> {
         self.runtime_of(Compiler::new(self.options(precision, libraries))?)
     }
 
@@ -124,8 +124,8 @@ impl Peer {
         }
     }
 
-    fn libraries(self) -> GpuLibraries {
-        GpuLibraries { products: self == Peer::CuBlasLt, convolutions: self == Peer::CuDnn }
+    fn libraries(self) -> VendorLibraries {
+        VendorLibraries { products: self == Peer::CuBlasLt, convolutions: self == Peer::CuDnn }
     }
 
     fn is_installed(self, driver: &dyn Driver) -> bool {

@@ -13,7 +13,7 @@ use tensorc::ndarray::{Function, NDArray, Runtime};
 use tensorc::runtime::gpu::CountingDriver;
 use tensorc::runtime::{TensorMut, TensorRef};
 use tensorc::symbol::{Infer, Lowering, Random, SymbolGraph, name_scope};
-use tensorc::{Compiler, DType, GpuLibraries, Model, Session, Tensor};
+use tensorc::{Compiler, DType, Model, Session, Tensor, VendorLibraries};
 
 use super::clock::Clock;
 use super::{Case, Failure, Precision, Setup, Size};
@@ -225,7 +225,7 @@ fn measure(setup: &Setup, net: &Net, precision: Precision, batch: u64) -> Result
     let counting = CountingDriver::new(setup.driver.clone());
     let counts = counting.counts.clone();
     let setup = &Setup { driver: Arc::new(counting), ..setup.clone() };
-    let compiler = Compiler::new(setup.options(precision, GpuLibraries::default()))?;
+    let compiler = Compiler::new(setup.options(precision, VendorLibraries::default()))?;
     let (model, inputs) = model(&compiler, net, precision.dtype())?;
     let (mut served, compile) = seconds(|| Served::new(&model, &inputs))?;
     let ((), first) = seconds(|| served.run())?;

@@ -11,8 +11,8 @@ use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Prim, Reduction};
 use tensorc_ir::scalar::{MathFn, ScalarFn, ScalarNode, ScalarOp};
 
+use super::Math;
 use super::layout::{self, Layouts, Runs};
-use super::{Math, Style};
 
 /// The body of one cluster.
 pub struct Cluster<'a> {
@@ -25,8 +25,9 @@ pub struct Cluster<'a> {
     functions: BTreeMap<NodeId, Arc<ScalarFn>>,
     reductions: BTreeMap<NodeId, Arc<Reduction>>,
     layouts: &'a Layouts,
-    style: Style,
-    /// As [`Math::tf32`].
+    /// Whether vectors are as wide as the processor's.
+    wide: bool,
+    /// Whether matrix units may multiply f32, rounded to 10 bits of fraction.
     pub tf32: bool,
     /// Whether what is emitted is called on blocks by a library.
     pub on_blocks: bool,
@@ -66,8 +67,8 @@ impl<'a> Cluster<'a> {
             functions,
             reductions,
             layouts,
-            style: math.style,
-            tf32: math.tf32,
+            wide: !math.applies_strips(),
+            tf32: math.target.tf32,
             on_blocks: false,
             counted: None,
         })
@@ -158,7 +159,7 @@ impl<'a> Cluster<'a> {
     pub fn lanes(&self, extent: u64) -> u64 {
         let counted = self.counted.as_ref().map(|(ops, _)| *ops);
         let widest = match (counted, self.is_word_sized()) {
-            (None, words) if self.style == Style::Wide => [8, 16][usize::from(words)],
+            (None, words) if self.wide => [8, 16][usize::from(words)],
             (_, false) => 4,
             (counted, true) if counted.unwrap_or_else(|| self.ops()) <= 24 => 16,
             _ => 8,

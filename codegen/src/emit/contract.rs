@@ -15,11 +15,11 @@ use tensorc_ir::views::{identity_map, strides_in_result};
 use tensorc_schedule::recognise::attention::Attended;
 use tensorc_schedule::recognise::contract::{Gemm, as_convolution, as_gemm};
 
+use super::Math;
 use super::cluster::{Cluster, Uses, group_axes, internal};
 use super::inline::{Bound, Inliner};
 use super::layout::{Layouts, span};
 use super::strips::{self, Strips};
-use super::{Math, Style};
 
 /// The library call at the heart of a contract cluster. Operands are positions in the cluster's
 /// inputs; without one, the left operand is computed in the cluster.
@@ -218,7 +218,7 @@ fn emit_blocks(body: &Graph, f: &Blocks, name: &str, math: Math<'_>, layouts: &L
             after.insert(n);
         }
     }
-    if layout.cols >= strips::SHORTEST && math.style == Style::Narrow {
+    if layout.cols >= strips::SHORTEST && math.applies_strips() {
         cluster.apart = strips::choose(&cluster, &body.dense(result)?.dims, strips::STRIPS)?;
     }
     let mut e = Inliner::epilogue(&cluster, name, space, f.len, &inputs)?;

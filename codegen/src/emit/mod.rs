@@ -19,6 +19,8 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph};
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::scalar::MathLibrary;
+use tensorc_schedule::Target;
+use tensorc_schedule::target::{Cpu, Processor, Vectors};
 
 pub use contract::{Library, OnBlocks, emit_epilogue, emit_prologue, emit_scores, library_form};
 pub use copy::emit_concat_part;
@@ -26,34 +28,18 @@ pub use layout::{Layouts, Runs};
 
 use cluster::Cluster;
 
-/// How kernels are written for what compiles them. The results have the same bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Style {
-    /// For vectors of 128 bits: few lanes where much is computed; library functions on strips of memory, which
-    /// the library does at full width.
-    #[default]
-    Narrow,
-    /// For vectors as wide as the processor's: many lanes, library functions in the loops they belong to.
-    Wide,
-    /// For the threads of a GPU. Reductions add in another order than for processors.
-    Gpu,
-    /// For those of a GPU of compute capability 9.0a, of which groups of warps multiply what a copy engine fetches.
-    Hopper,
-}
-
-impl Style {
-    pub const fn is_gpu(self) -> bool {
-        matches!(self, Style::Gpu | Style::Hopper)
-    }
-}
-
-/// The library functions, and how kernels compute.
+/// The library functions, and what kernels are made for.
 #[derive(Clone, Copy)]
 pub struct Math<'a> {
     pub library: &'a dyn MathLibrary,
-    pub style: Style,
-    /// Whether matrix units may multiply f32, rounded to 10 bits of fraction.
-    pub tf32: bool,
+    pub target: &'a Target,
+}
+
+impl Math<'_> {
+    /// Whether library functions are applied to strips of memory.
+    fn applies_strips(&self) -> bool {
+        matches!(self.target.processor, Processor::Cpu(Cpu { vectors: Vectors::Narrow, .. }))
+    }
 }
 
 /// A kernel and what its launcher needs to know.
@@ -66,14 +52,14 @@ pub struct Emitted {
 /// Emits a cluster as one kernel. Its parameters are the cluster's inputs, then its outputs, laid out as
 /// `layouts` says.
 pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Emitted> {
-    if math.style.is_gpu() {
-        return gpu::emit(class, body, name, math, layouts);
+    if let Processor::Gpu(gpu) = &math.target.processor {
+        return gpu::emit(class, body, name, (math, gpu), layouts);
     }
     let body = strips::split_calls(body, math.library)?;
     let mut cluster = Cluster::new(&body, math, layouts)?;
     match class {
         FusionClass::Map => {
-            if math.style == Style::Narrow {
+            if math.applies_strips() {
                 cluster.apart = map::strips(&cluster)?;
             }
             map::emit(&cluster, name)
@@ -84,7 +70,7 @@ pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layout
                 true => {
                     cluster.apart = row::strips(&cluster, &space)?;
                     cluster.fix_lanes();
-                    if math.style == Style::Wide {
+                    if !math.applies_strips() {
                         cluster.apart.clear();
                     }
                     row::emit(&cluster, &space, name)

@@ -17,14 +17,15 @@ use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::{MathLibrary, Scalar, ScalarFn, Scaling};
 use tensorc_ir::views::{keeps_linear_order, run_offset};
 use tensorc_ir::{DenseType, TensorData};
+use tensorc_schedule::Target;
 use tensorc_schedule::cost::work::Work;
 use tensorc_schedule::lowered::{InPlace, Lowered};
+use tensorc_schedule::target::{Cpu, Processor};
 
-use crate::emit::{self, Emitted, Layouts, Math, Runs, Style, emit_concat_part, library_form};
+use crate::emit::{self, Emitted, Layouts, Math, Runs, emit_concat_part, library_form};
 
 use library::packs;
 use parts::{Place, Places, all_aligned, is_aligned, operands};
-pub use vendor::GpuLibraries;
 
 /// How operands get into concatenations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,17 +37,11 @@ pub enum Joins {
     Copied,
 }
 
-/// Choices of lowering. They change no bit of what a processor computes.
+/// What a graph is lowered for, and how.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Choices {
+    pub target: Target,
     pub joins: Joins,
-    pub style: Style,
-    /// Matrix units of a GPU may multiply f32, rounded to 10 bits of fraction.
-    pub tf32: bool,
-    /// On a GPU, what the libraries of its maker compute.
-    pub libraries: GpuLibraries,
-    /// The library functions use [`tensorc_ir::scalar::ScalarOp::Scale`].
-    pub scales: bool,
 }
 
 /// Lowers a graph of clusters, concatenations, kernels, views, constants and inputs.
@@ -57,15 +52,15 @@ pub fn lower(graph: &Graph, math: &dyn MathLibrary) -> Result<Lowered> {
 /// [`lower`] with choices.
 pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, choices: Choices) -> Result<Lowered> {
     let scaling = Scaling(math);
-    let library = if choices.scales { &scaling } else { math };
+    let scales = matches!(choices.target.processor, Processor::Cpu(Cpu { scale: true, .. }));
+    let library = if scales { &scaling } else { math };
     let mut lowering = Lowering {
         graph,
-        math: Math { library, style: choices.style, tf32: choices.tf32 },
+        math: Math { library, target: &choices.target },
         out: Lowered::default(),
         values: BTreeMap::new(),
         constants: BTreeMap::new(),
-        places: Places::choose(graph, choices.joins, choices.style.is_gpu())?,
-        libraries: choices.libraries,
+        places: Places::choose(graph, choices.joins, choices.target.is_gpu())?,
     };
     lowering.out.plan.name = graph.name.clone();
     let states: BTreeSet<NodeId> = graph.updates().iter().map(|(of, _)| *of).collect();
@@ -103,7 +98,6 @@ struct Lowering<'a> {
     /// Buffers of constants by node and the form they are stored in.
     constants: BTreeMap<(NodeId, Packing), BufferId>,
     places: Places,
-    libraries: GpuLibraries,
 }
 
 impl Lowering<'_> {
@@ -215,9 +209,9 @@ impl Lowering<'_> {
             NodeKind::Prim(Prim::Kernel(kernel)) => {
                 let inputs = self.operands(node)?;
                 let outputs = self.results(node)?;
-                let kernel = match self.math.style {
-                    Style::Gpu | Style::Hopper => emit::gpu::launched(kernel, self.math.library)?,
-                    Style::Narrow | Style::Wide => (**kernel).clone(),
+                let kernel = match self.math.target.processor {
+                    Processor::Gpu(_) => emit::gpu::launched(kernel, self.math.library)?,
+                    Processor::Cpu(_) => (**kernel).clone(),
                 };
                 self.launch(node, kernel, &inputs, &outputs, 0);
                 Ok(())
@@ -292,7 +286,7 @@ impl Lowering<'_> {
             }
             Some(_) => return Ok(false),
         };
-        if self.math.style.is_gpu() && !is_aligned(first, ty.dtype) {
+        if self.math.target.is_gpu() && !is_aligned(first, ty.dtype) {
             return Ok(false);
         }
         let part = Part { of, offset: first, run: ty.len(), stride: ty.len() };
@@ -315,17 +309,17 @@ impl Lowering<'_> {
             return Ok(());
         }
         let flops = flops(&fused.body)?;
-        if fused.class == FusionClass::Attention && !self.math.style.is_gpu() {
+        if fused.class == FusionClass::Attention && !self.math.target.is_gpu() {
             return self.attention(node, fused, flops);
         }
         if fused.class == FusionClass::Contract
-            && !self.math.style.is_gpu()
+            && !self.math.target.is_gpu()
             && let Some(library) = library_form(&fused.body)?
             && packs(self.graph, node, &library)
         {
             return self.library(node, fused, library, flops);
         }
-        if fused.class == FusionClass::Contract && self.math.style.is_gpu() && self.vendor(node, fused)? {
+        if fused.class == FusionClass::Contract && self.math.target.is_gpu() && self.vendor(node, fused)? {
             return Ok(());
         }
         if fused.class == FusionClass::Attention && self.attention_in_parts(node, fused, flops)? {
@@ -343,7 +337,10 @@ impl Lowering<'_> {
     fn attention_in_parts(&mut self, node: NodeId, fused: &Fused, flops: u64) -> Result<bool> {
         let name = self.graph.node(node).name.clone();
         let layouts = self.layouts(node)?;
-        let Some(parts) = emit::gpu::emit_in_parts(&fused.body, &name, self.math, &layouts)? else { return Ok(false) };
+        let Processor::Gpu(gpu) = &self.math.target.processor else { return Ok(false) };
+        let Some(parts) = emit::gpu::emit_in_parts(&fused.body, &name, (self.math, gpu), &layouts)? else {
+            return Ok(false);
+        };
         let operands = self.operands(node)?;
         let ty = DenseType::new(DType::F32, &[parts.between]);
         let between = self.buffer(&format!("{name} parts"), &ty, Home::Arena(0));
@@ -464,7 +461,7 @@ impl Lowering<'_> {
         let result = Value { node, port: 0 };
         let sources = self.operands(node)?;
         let (id, out) = (self.result(result)?, graph.dense(result)?);
-        if self.math.style.is_gpu() && !all_aligned(graph, node, axis)? {
+        if self.math.target.is_gpu() && !all_aligned(graph, node, axis)? {
             self.values.insert(result, id);
             let kernel = self.joined(node, axis)?;
             self.launch(node, kernel, &sources, &[id], 0);
@@ -487,11 +484,9 @@ impl Lowering<'_> {
             let (here, there) = (self.places.runs(graph, v)?, to.apart(ty.len()));
             let run = here.or(there).map_or(ty.len(), |runs| runs.run);
             let strides = [here, there].map(|runs| runs.map_or(run, |runs| runs.stride));
-            let kernel = match self.math.style {
-                Style::Gpu | Style::Hopper => {
-                    self.copy(name, &ty, Layouts { inputs: vec![here], outputs: vec![there] })?
-                }
-                Style::Narrow | Style::Wide => emit_concat_part(name, out.dtype, ty.len() / run, run, strides),
+            let kernel = match self.math.target.processor {
+                Processor::Gpu(_) => self.copy(name, &ty, Layouts { inputs: vec![here], outputs: vec![there] })?,
+                Processor::Cpu(_) => emit_concat_part(name, out.dtype, ty.len() / run, run, strides),
             };
             let to = self.part(name, &ty, to)?;
             self.launch(node, kernel, &[from], &[to], 0);

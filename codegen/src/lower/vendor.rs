@@ -14,34 +14,11 @@ use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::scalar::{ScalarFn, ScalarNode, ScalarOp};
 use tensorc_ir::views::strides_in_result;
 use tensorc_schedule::recognise::contract::{as_forward, as_product};
+use tensorc_schedule::target::{Gpu, Processor};
 
 use super::library::laid_out;
 use super::{Lowering, flops};
 use crate::emit::{self, Layouts, Library};
-
-/// What the libraries of a GPU's maker compute, where they can.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GpuLibraries {
-    /// Matrix products, by cuBLASLt.
-    pub products: bool,
-    /// Convolutions, by cuDNN.
-    pub convolutions: bool,
-}
-
-impl GpuLibraries {
-    pub const NAMES: [&str; 4] = ["none", "cublaslt", "cudnn", "all"];
-
-    pub fn from_name(name: &str) -> Option<GpuLibraries> {
-        let (products, convolutions) = match name {
-            "none" => (false, false),
-            "cublaslt" => (true, false),
-            "cudnn" => (false, true),
-            "all" => (true, true),
-            _ => return None,
-        };
-        Some(GpuLibraries { products, convolutions })
-    }
-}
 
 /// Most working memory of a call, what NVIDIA advises for GPUs of compute capability 9.0.
 const MOST_WORKSPACE: u64 = 32 << 20;
@@ -124,16 +101,17 @@ impl Lowering<'_> {
         if lhs.dtype != out.dtype || rhs.dtype != out.dtype || body.outputs().len() != 1 {
             return Ok(None);
         }
-        let tf32 = self.math.tf32 && out.dtype == DType::F32;
+        let tf32 = self.math.target.tf32 && out.dtype == DType::F32;
         let follows = Follows::of(body, node)?;
-        let library = if self.libraries.convolutions { as_forward(c, &lhs, &rhs) } else { None };
+        let Processor::Gpu(Gpu { libraries, .. }) = self.math.target.processor else { return Ok(None) };
+        let library = if libraries.convolutions { as_forward(c, &lhs, &rhs) } else { None };
         let convolution = library.map(|conv| Library::Conv { conv, a: Some(left), b: right });
         let product = |follows: &Follows| -> Option<Library> {
             let strides = match follows {
                 Follows::Moves(strides) => Some(&strides[..]),
                 _ => None,
             };
-            let gemm = as_product(c, &lhs, &rhs, strides).filter(|_| self.libraries.products)?;
+            let gemm = as_product(c, &lhs, &rhs, strides).filter(|_| libraries.products)?;
             let (a, b) = if gemm.swapped { (right, left) } else { (left, right) };
             Some(Library::Gemm { gemm, a: Some(a), b })
         };

@@ -91,7 +91,7 @@ fn rewrite(graph: &mut Graph, region: &Region, reassociate: bool, cx: &mut PassC
         return Ok(false);
     }
     let exports: Vec<Id> = region.exports.iter().filter_map(|v| built.classes.get(v).copied()).collect();
-    let forms = Forms::new(&built, &cx.options.machine);
+    let forms = Forms::new(&built, &cx.options.target.machine);
     let choose = |far: bool, inner: Inner| {
         extract(&built.space.egraph, &exports, |_, term| {
             let form = forms.of(term)?;
@@ -136,7 +136,7 @@ fn fused(mut graph: Graph, reassociate: bool, cx: &PassCx<'_>) -> Result<Cost> {
     tidy(reassociate).run(&mut graph, &mut inner)?;
     let nodes = graph.node_ids().len();
     Fuse { by: Some(By::Greedy) }.run(&mut graph, &mut inner)?;
-    Ok((Totals::of(&cost::kernels(&graph, &cx.options.machine)?).time, nodes))
+    Ok((Totals::of(&cost::kernels(&graph, &cx.options.target.machine)?).time, nodes))
 }
 
 /// What is known of an e-node of a region: where it comes from if a rule made it, and its prices.

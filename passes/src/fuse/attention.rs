@@ -6,7 +6,7 @@ use tensorc_ir::prim::Prim;
 use tensorc_schedule::recognise::attention::{Attended, attention_at};
 
 use super::plan::{FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
-use crate::manager::Device;
+use tensorc_schedule::target::{Processor, Target};
 
 /// Most terms of a score, and most columns of the values, that a kernel for a GPU has registers for.
 const WIDEST_ON_GPU: u64 = 256;
@@ -16,23 +16,23 @@ const WIDEST_ON_GPU: u64 = 256;
 ///
 /// The sums of an online softmax are rounded differently, so this is a reassociation. Weights that others read,
 /// as a backward pass does, are left where they are.
-pub fn form(plan: &mut FusionPlan<'_>, device: Device) {
+pub fn form(plan: &mut FusionPlan<'_>, target: &Target) {
     for node in plan.order.clone() {
         if let Some(Prim::Contract(_)) = plan.prim(node)
             && let Some(found) = attention_at(plan.graph, node)
-            && computes(device, &found)
+            && computes(target, &found)
         {
             take(plan, &found);
         }
     }
 }
 
-fn computes(device: Device, found: &Attended) -> bool {
+fn computes(target: &Target, found: &Attended) -> bool {
     let single = found.dtype == DType::F32;
-    match device {
-        Device::Cpu => single,
+    match target.processor {
+        Processor::Cpu(_) => single,
         // Weights that are not relative to the largest one may be too large for f16.
-        Device::Gpu => found.call.depth.max(found.call.size) <= WIDEST_ON_GPU && (single || found.call.shifted),
+        Processor::Gpu(_) => found.call.depth.max(found.call.size) <= WIDEST_ON_GPU && (single || found.call.shifted),
     }
 }
 

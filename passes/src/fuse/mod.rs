@@ -28,7 +28,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind};
 use tensorc_ir::prim::Prim;
 
-use crate::manager::{Device, Pass, PassCx};
+use crate::manager::{Pass, PassCx};
 use plan::FusionPlan;
 
 /// How primitives are put together into kernels.
@@ -82,15 +82,15 @@ impl Pass for Fuse {
         }
         let by = self.by.unwrap_or(cx.options.fuse);
         let enabled = by != By::Off;
-        let mut plan = FusionPlan::new(graph, cx.options.device == Device::Cpu)?;
+        let mut plan = FusionPlan::new(graph, !cx.options.target.is_gpu())?;
         if enabled && cx.options.reassociate {
-            attention::form(&mut plan, cx.options.device);
+            attention::form(&mut plan, &cx.options.target);
         }
         contract::form(&mut plan, enabled);
         reduce::form(&mut plan, enabled);
         absorb::form(&mut plan, enabled);
         if by == By::Alternatives {
-            choose::improve(&mut plan, &cx.options.machine, !cx.options.reassociate);
+            choose::improve(&mut plan, &cx.options.target.machine, !cx.options.reassociate);
         }
         let fused = emit::emit(&plan)?;
         *graph = fused;

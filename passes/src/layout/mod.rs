@@ -41,7 +41,7 @@ impl Pass for ChooseLayout {
             return Ok(false);
         }
         let methods = if cx.options.rewrite { &Method::ALL[..] } else { &[Method::Sum] };
-        let prices = Prices { machine: &cx.options.machine, methods };
+        let prices = Prices { machine: &cx.options.target.machine, methods };
         graph.remove_dead();
         let choices = choose::choices(graph, prices, self.everywhere)?;
         if choices.is_empty() {

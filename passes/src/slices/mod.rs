@@ -18,7 +18,7 @@ use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Prim, View};
 
 use crate::fuse::By;
-use crate::manager::{Device, Pass, PassCx};
+use crate::manager::{Pass, PassCx};
 use crate::recompute::estimate;
 use body::{batched, first, sliced};
 
@@ -57,7 +57,7 @@ impl Pass for SliceBatch {
     fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
         let trained = !graph.updates().is_empty() || graph.boundary().is_some();
         let least = self.least.unwrap_or(cx.options.slice_bytes).max(1);
-        let is_gpu = cx.options.device == Device::Gpu;
+        let is_gpu = cx.options.target.is_gpu();
         if trained || is_gpu || cx.options.fuse == By::Off || !has_links(graph, least)? {
             return Ok(false);
         }

@@ -588,7 +588,7 @@ fn requests_that_fit_no_gpu_are_errors() {
     };
     assert_eq!(fail(&model, gpu), "the compiler's passes are for processors, the target is a GPU");
     let mut options = Options::default();
-    options.passes.device = tensorc::passes::Device::Gpu;
+    options.passes.target = tensorc::schedule::Target::gpu(tensorc::schedule::target::Gpu::new(Capability::Sm80));
     let model = Compiler::new(options).unwrap().load(examples().join("digits/digits.onnx")).unwrap();
     assert_eq!(fail(&model, None), "the compiler's passes are for GPUs, the target is a processor");
     let assembler = Some("/nowhere/ptxas".into());

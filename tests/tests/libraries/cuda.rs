@@ -14,7 +14,7 @@ use tensorc::ir::kir::Kernel;
 use tensorc::ndarray::{Runtime, RuntimeOptions, Slice};
 use tensorc::passes::{PassCx, Phase, Pipeline};
 use tensorc::runtime::{Device, TensorMut, TensorRef};
-use tensorc::{Backend, Compiler, DType, GpuLibraries, Options};
+use tensorc::{Backend, Compiler, DType, Options, VendorLibraries};
 use tensorc_codegen::lower::lower_with;
 use tensorc_codegen::target::entry_names;
 use tensorc_tests::corpus::inputs;
@@ -175,7 +175,7 @@ fn slices_of_arrays_are_copies_of_rows() {
         return;
     }
     connect();
-    let gpu = compiler(tensorc::gpu::cuda(0).unwrap(), GpuLibraries::default(), false);
+    let gpu = compiler(tensorc::gpu::cuda(0).unwrap(), VendorLibraries::default(), false);
     let options = RuntimeOptions { device: Device::accelerator(0), ..RuntimeOptions::default() };
     let rt = Runtime::with_compiler(gpu, options).unwrap();
     let x = rt.array(&[4, 6], &(0..24).map(|i| i as f32).collect::<Vec<_>>()).unwrap();
@@ -223,7 +223,7 @@ fn a_run_that_fails_waits_for_what_it_began() {
     }
     connect();
     let hold = |on| call_driver("imaginary_hold", on);
-    let gpu = compiler(tensorc::gpu::cuda(0).unwrap(), GpuLibraries::default(), false);
+    let gpu = compiler(tensorc::gpu::cuda(0).unwrap(), VendorLibraries::default(), false);
     let graph = graph(&gpu, "%x: T[64, 64]", "%y = softmax(%x)", DType::F32);
     let values = inputs(&graph, 1);
     let mut session = gpu.model(graph).compile(&types(&values)).unwrap();

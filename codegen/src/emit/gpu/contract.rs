@@ -13,6 +13,7 @@ use tensorc_ir::kir::{Buf, LoopKind, Operand, Place, Space as Memory, Stmt};
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::scalar::{Scalar, ScalarOp};
 use tensorc_ir::views::strides_in_result;
+use tensorc_schedule::target::Gpu;
 
 use super::loops::{below, inside, launch, range, set_groups};
 use super::tiles::{self, PAD, SIDE, Side};
@@ -47,8 +48,8 @@ pub(super) fn total(groups: &[Group]) -> u64 {
     groups.iter().map(|g| g.extent).product()
 }
 
-/// A kernel for a contraction with what surrounds it, by groups of warps if `by_groups`; `None` if it is too small for tiles.
-pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str, by_groups: bool) -> Result<Option<Emitted>> {
+/// A kernel for a contraction with what surrounds it, by groups of warps where the GPU has them; `None` if it is too small for tiles.
+pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str, gpu: &Gpu) -> Result<Option<Emitted>> {
     let folds = Fold::all(cluster)?;
     let [fold @ Fold::Contract(node, c, _)] = &folds[..] else { return Ok(None) };
     let mut uses = Uses::default();
@@ -75,11 +76,11 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str, by_groups: bool) -
         stored,
     };
     let mut e = Inliner::new(cluster, name, &space.dims)?;
-    if by_groups {
+    if gpu.has_warp_groups() {
         let axes = groups::axes(&product.axes);
         let own = std::mem::replace(&mut product.axes, axes);
         if let Some(sources) = groups::sources(cluster, &product, &uses)? {
-            groups::emit(&mut e, &product, sources)?;
+            groups::emit(&mut e, &product, sources, gpu)?;
             return Ok(Some(Emitted { kernel: e.finish(), in_place: vec![] }));
         }
         product.axes = own;

@@ -18,6 +18,8 @@ use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 
 use super::contract::{Axes, Product, total};
 use super::loops::set_groups;
+use tensorc_schedule::target::Gpu;
+
 use crate::emit::cluster::{Cluster, Uses};
 use crate::emit::inline::Inliner;
 
@@ -31,8 +33,6 @@ const REGISTERS: (u32, u32) = (240, 24);
 const COMPUTING: (u32, u32) = (216, 72);
 /// Steps of which tiles are in shared memory.
 const STAGES: u64 = 4;
-/// Blocks that run at once: multiprocessors of an H100 or H200.
-const BLOCKS: u64 = 132;
 /// Columns of tiles of the result, the widest that leave no multiprocessor idle, or else the narrowest.
 const COLUMNS: [u64; 3] = [256, 128, 64];
 /// Rows of tiles that go together, so that what blocks read at a time stays near.
@@ -207,11 +207,11 @@ fn range(n: u64) -> (Index, Index, i64) {
 }
 
 /// Emits the loops of a product of [`axes`] and [`sources`].
-pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, sources: [Source; 2]) -> Result<()> {
+pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, sources: [Source; 2], gpu: &Gpu) -> Result<()> {
     let extents = [total(&product.axes.rows), total(&product.axes.columns)];
     let terms = total(&product.axes.terms);
     let (batch, down) = (total(&product.axes.batch), extents[0].div_ceil(ROWS));
-    let busy = |columns: &u64| batch * down * extents[1].div_ceil(*columns) >= BLOCKS;
+    let busy = |columns: &u64| batch * down * extents[1].div_ceil(*columns) >= gpu.multiprocessors();
     let columns = COLUMNS.into_iter().find(busy).unwrap_or(COLUMNS[2]);
     let across = extents[1].div_ceil(columns);
     let lengths = [ROWS, columns];
@@ -232,7 +232,7 @@ pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, sources: [Source; 2]) ->
     }
     let computes = from.iter().any(|from| matches!(from, From::Threads(_)));
     let registers = if computes { COMPUTING } else { REGISTERS };
-    let blocks = BLOCKS.min(batch * down * across);
+    let blocks = gpu.multiprocessors().min(batch * down * across);
     e.looped("b", range(blocks), LoopKind::Grid, |e, block| {
         let side = |e: &mut Inliner<'_>, i: usize| {
             let tiles = e.alloc("tiles", dtype, STAGES * lengths[i] * depth, Memory::Tile);

@@ -23,32 +23,36 @@ mod transpose;
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph};
+use tensorc_schedule::target::Gpu;
 
 use super::cluster::Cluster;
 use super::fold::Space;
 use super::inline::Inliner;
 use super::layout::Layouts;
-use super::{Emitted, Math, Style};
+use super::{Emitted, Math};
 
 pub use attention::InParts;
 pub use parallel::launched;
 
+/// What kernels are made for: library functions, and a GPU.
+type On<'a> = (Math<'a>, &'a Gpu);
+
 /// Emits a cluster as one kernel, with parameters as [`super::emit`] gives them.
-pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Emitted> {
-    let emitted = scheduled(class, body, name, math, layouts)?;
-    Ok(Emitted { kernel: functions::expanded(emitted.kernel, math.library), ..emitted })
+pub fn emit(class: FusionClass, body: &Graph, name: &str, on: On<'_>, layouts: &Layouts) -> Result<Emitted> {
+    let emitted = scheduled(class, body, name, on, layouts)?;
+    Ok(Emitted { kernel: functions::expanded(emitted.kernel, on.0.library), ..emitted })
 }
 
 /// Emits attention of few queries as two kernels; `None` where one is enough.
-pub fn emit_in_parts(body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Option<InParts>> {
-    let cluster = Cluster::new(body, Math { style: Style::Wide, ..math }, layouts)?;
-    let Some(parts) = attention::in_parts(&cluster, name, math)? else { return Ok(None) };
+pub fn emit_in_parts(body: &Graph, name: &str, (math, gpu): On<'_>, layouts: &Layouts) -> Result<Option<InParts>> {
+    let cluster = Cluster::new(body, math, layouts)?;
+    let Some(parts) = attention::in_parts(&cluster, name, math, gpu)? else { return Ok(None) };
     let first = functions::expanded(parts.first, math.library);
     Ok(Some(InParts { first, second: launched(&parts.second, math.library)?, ..parts }))
 }
 
-fn scheduled(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Emitted> {
-    let cluster = Cluster::new(body, Math { style: Style::Wide, ..math }, layouts)?;
+fn scheduled(class: FusionClass, body: &Graph, name: &str, (math, gpu): On<'_>, layouts: &Layouts) -> Result<Emitted> {
+    let cluster = Cluster::new(body, math, layouts)?;
     let space = match class {
         FusionClass::Map => return map::emit(&cluster, name),
         FusionClass::Attention => return attention::emit(&cluster, name, math),
@@ -58,7 +62,7 @@ fn scheduled(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layou
     match class {
         FusionClass::Reduce if row::fits(&cluster, &space)? => row::emit(&cluster, &space, name),
         FusionClass::Reduce => column::emit(&cluster, &space, name),
-        _ => match contract::emit(&cluster, &space, name, math.style == Style::Hopper)? {
+        _ => match contract::emit(&cluster, &space, name, gpu)? {
             Some(emitted) => Ok(emitted),
             None => column::emit(&cluster, &space, name),
         },

@@ -20,6 +20,7 @@ use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space as Me
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::views::identity_map;
 use tensorc_schedule::recognise::attention::{Attended, attention_at};
+use tensorc_schedule::target::Gpu;
 
 use super::loops::{below, launch, range, set_groups};
 use crate::emit::cluster::{Cluster, Group, internal};
@@ -28,8 +29,6 @@ use crate::emit::{Emitted, Math};
 
 /// Most terms of a score, and most columns of the values.
 const WIDEST: u64 = 256;
-/// Blocks that run at once: multiprocessors of an H100 or H200.
-const BUSY: u64 = 132;
 /// Fewest tiles of keys that are worth a block of their own.
 const FEWEST: u64 = 4;
 
@@ -151,10 +150,10 @@ impl Parts {
     }
 
     /// As many as keep a GPU busy, of [`FEWEST`] tiles or more.
-    fn busy(call: &Attention, shape: Shape) -> Parts {
+    fn busy(call: &Attention, shape: Shape, gpu: &Gpu) -> Parts {
         let Parts { tiles, .. } = Parts::one(call, shape);
         let blocks = call.batch.iter().product::<u64>() * call.queries.div_ceil(shape.queries);
-        let count = (BUSY / blocks.max(1)).min(tiles / FEWEST).max(1);
+        let count = (gpu.multiprocessors() / blocks.max(1)).min(tiles / FEWEST).max(1);
         Parts { tiles, each: tiles.div_ceil(count) }
     }
 
@@ -198,10 +197,10 @@ pub fn emit(cluster: &Cluster<'_>, name: &str, math: Math<'_>) -> Result<Emitted
 ///
 /// # Errors
 /// As [`emit`].
-pub fn in_parts(cluster: &Cluster<'_>, name: &str, math: Math<'_>) -> Result<Option<InParts>> {
+pub fn in_parts(cluster: &Cluster<'_>, name: &str, math: Math<'_>, gpu: &Gpu) -> Result<Option<InParts>> {
     let found = found(cluster)?;
     let core = core(&found, math);
-    let parts = Parts::busy(&found.call, core.shape());
+    let parts = Parts::busy(&found.call, core.shape(), gpu);
     if parts.count() == 1 {
         return Ok(None);
     }
@@ -215,7 +214,7 @@ pub fn in_parts(cluster: &Cluster<'_>, name: &str, math: Math<'_>) -> Result<Opt
 }
 
 fn core(found: &Attended, math: Math<'_>) -> Box<dyn Core> {
-    match found.dtype == DType::F32 && !math.tf32 {
+    match found.dtype == DType::F32 && !math.target.tf32 {
         true => Box::new(plain::Plain::new(&found.call)),
         false => Box::new(units::Units::new(&found.call, found.dtype)),
     }
