@@ -7,7 +7,7 @@ mod common;
 use std::process::Command;
 
 use tensorc_abi::DType;
-use tensorc_codegen::emit::{Layouts, Math, emit};
+use tensorc_codegen::emit::{Math, emit};
 use tensorc_codegen::jit::{Backend, KernelCache, compile_kernels};
 use tensorc_codegen::llvm::{assembly, emit_object, ir_text};
 use tensorc_codegen::target::Target as Isa;
@@ -17,6 +17,7 @@ use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, Operand, Space};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Ex, MathFn, Scalar, ScalarFn, ScalarOp};
+use tensorc_schedule::layout::Layouts;
 use tensorc_schedule::target::{Cpu, Target, Vectors};
 
 /// `y = x · x + 1` on `n` elements, in vectors of 16 lanes.
@@ -182,7 +183,7 @@ fn styles_and_back_ends_agree() {
         let run = |vectors, backend| {
             let target = Target::cpu(Cpu { vectors, scale: false });
             let math = Math { library: &*common::LIBRARY, target: &target };
-            let kernel = emit(FusionClass::Reduce, &g, "k", math, &Layouts::default()).unwrap().kernel;
+            let kernel = emit(FusionClass::Reduce, &g, "k", math, &Layouts::default()).unwrap();
             let range = [0, kernel.parallel_extent() as i64];
             let list = [kernel];
             let module = compile_kernels(&list, backend, 1, &KernelCache::verifying(), &common::library).unwrap();

@@ -3,8 +3,10 @@
 //! [`target`] says what kernels are made for. [`recognise`] finds the contractions and the attention that library kernels compute, [`cost`] says what kernels cost,
 //! [`order`] brings steps into an order that needs little memory, and [`memory`] gives buffers their places.
 
+pub mod access;
 pub mod cost;
 pub mod estimate;
+pub mod layout;
 pub mod lowered;
 pub mod memory;
 pub mod order;

@@ -2,15 +2,18 @@
 //! over outer axes, pooling windows, and contractions no library kernel covers.
 
 use tensorc_ir::diag::Result;
+use tensorc_ir::graph::FusionClass;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind};
+use tensorc_ir::kir::{Buf, Kernel, LoopKind};
 
-use super::Emitted;
-use super::cluster::{Cluster, Group, Uses};
-use super::fold::{Analysis, Fold, Space, bind_folded, in_place, levels, results};
+use super::cluster::Cluster;
+use super::fold::{Fold, bind_folded, levels, results};
 use super::inline::{Inliner, Lane};
 use super::nest::parallel;
 use super::windows::Windows;
+use tensorc_schedule::access::in_place::in_place;
+use tensorc_schedule::access::space::{Analysis, Space};
+use tensorc_schedule::access::{Group, Uses};
 
 /// Longest innermost extent one parallel iteration walks, and the longest if columns are [`TALL`].
 const BLOCK: u64 = 512;
@@ -22,12 +25,12 @@ const TALL_LANES: u64 = 32;
 /// Most operations of such a fold, whose lanes must stay in registers.
 const FEW_OPS: usize = 4;
 
-pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted> {
+pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Kernel> {
     let folds = Fold::all(cluster)?;
     let plan = Analysis::of(cluster, space)?;
     let windows = Windows::of(cluster, space, &plan, &folds)?;
     let Analysis { uses, mut kept, reduced } = plan;
-    let in_place = in_place(cluster, space, &uses)?;
+    let in_place = in_place(FusionClass::Reduce, cluster)?;
     let mut e = Inliner::new(cluster, name, &space.dims)?;
     let levels = levels(cluster, &folds);
     let column = Column { space, folds: &folds, levels, reduced, again: in_place.is_empty() };
@@ -42,7 +45,7 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted>
         }
         (None, Some(inner)) => column.nest(&mut e, &kept, &inner, &uses)?,
     }
-    Ok(Emitted { kernel: e.finish(), in_place })
+    Ok(e.finish())
 }
 
 /// Accumulators of every fold of every level, for vectors of positions and for single ones.

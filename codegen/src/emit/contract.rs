@@ -16,10 +16,11 @@ use tensorc_schedule::recognise::attention::Attended;
 use tensorc_schedule::recognise::contract::{Gemm, as_convolution, as_gemm};
 
 use super::Math;
-use super::cluster::{Cluster, Uses, group_axes, internal};
+use super::cluster::{Cluster, internal};
 use super::inline::{Bound, Inliner};
-use super::layout::{Layouts, span};
 use super::strips::{self, Strips};
+use tensorc_schedule::access::{Group, Uses, group_axes};
+use tensorc_schedule::layout::{Layouts, span};
 
 /// The library call at the heart of a contract cluster. Operands are positions in the cluster's
 /// inputs; without one, the left operand is computed in the cluster.
@@ -373,7 +374,7 @@ impl Block {
 }
 
 /// Sets the axes a counter walks: the innermost alone if it is the only one or all accesses walk them as one.
-fn place(e: &mut Inliner<'_>, merged: &[super::cluster::Group], dims: &[u64], axes: &[usize], at: &Index) {
+fn place(e: &mut Inliner<'_>, merged: &[Group], dims: &[u64], axes: &[usize], at: &Index) {
     let axes: Vec<usize> = axes.iter().copied().filter(|a| dims[*a] != 1).collect();
     let extent: u64 = axes.iter().map(|a| dims[*a]).product();
     let Some(&last) = axes.last() else { return };

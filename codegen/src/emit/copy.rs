@@ -4,7 +4,7 @@ use tensorc_ir::DType;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind};
 
-use super::layout::{Runs, span};
+use tensorc_schedule::layout::{Runs, span};
 
 /// Elements one parallel iteration copies at most.
 const BLOCK: u64 = 4096;

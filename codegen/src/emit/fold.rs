@@ -12,44 +12,9 @@ use tensorc_ir::kir::{Buf, Operand, Space as Memory};
 use tensorc_ir::prim::{Contraction, Prim, Reduction};
 use tensorc_ir::scalar::{Scalar, ScalarFn, ScalarOp};
 
-use super::cluster::{Cluster, Group, Uses, group_axes, internal};
+use super::cluster::Cluster;
 use super::inline::{Bound, Inliner};
-
-/// The iteration space of a cluster: every element value has these axes, every folded value the
-/// kept ones.
-pub struct Space {
-    pub dims: Vec<u64>,
-    /// Axes that are folded, ascending.
-    pub reduced: Vec<usize>,
-}
-
-/// What one iteration over the space of a folding cluster touches, and the axes that are walked as one.
-pub struct Analysis {
-    pub uses: Uses,
-    pub kept: Vec<Group>,
-    pub reduced: Vec<Group>,
-}
-
-impl Analysis {
-    pub fn of(cluster: &Cluster<'_>, space: &Space) -> Result<Analysis> {
-        let folds = Fold::all(cluster)?;
-        let mut uses = Uses::default();
-        let nodes: Vec<_> = folds.iter().map(Fold::node).collect();
-        let stop = |v: Value| nodes.contains(&v.node);
-        for f in &folds {
-            f.collect(cluster, space, &mut uses, &stop)?;
-        }
-        for (i, v) in cluster.outputs().into_iter().enumerate() {
-            let dims = cluster.ty(v)?.dims;
-            let coords = space.coords_of(&dims)?;
-            uses.collect(cluster, v, &coords, &space.dims, &stop)?;
-            uses.store(v, cluster.output_address(i, &dims, &coords));
-        }
-        let groups = group_axes(&space.dims, &uses, &|a, b| space.is_reduced(a) == space.is_reduced(b));
-        let (reduced, kept) = groups.into_iter().partition(|g| space.is_reduced(g.axis));
-        Ok(Analysis { uses, kept, reduced })
-    }
-}
+use tensorc_schedule::access::space::Space;
 
 /// Results of a cluster: position, value, extents and coordinates in the space of its folds.
 pub type Results = Vec<(usize, Value, Vec<u64>, Vec<Index>)>;
@@ -85,70 +50,6 @@ pub enum Fold {
     Contract(NodeId, Arc<Contraction>, DType),
 }
 
-impl Space {
-    pub fn of_reductions(cluster: &Cluster<'_>) -> Result<Space> {
-        let first = cluster.order.iter().find_map(|n| cluster.reduction(*n).map(|r| (*n, r)));
-        let (node, r) = first.ok_or_else(|| internal("a reduce cluster holds no reduction"))?;
-        let dims = cluster.ty(cluster.body.args(node)[0])?.dims;
-        Ok(Space { dims, reduced: r.axes.clone() })
-    }
-
-    pub fn of_contraction(cluster: &Cluster<'_>) -> Result<Space> {
-        let found = cluster.order.iter().find_map(|n| match cluster.prim(*n) {
-            Some(Prim::Contract(c)) => Some(c.clone()),
-            _ => None,
-        });
-        let c = found.ok_or_else(|| internal("a contract cluster holds no contraction"))?;
-        Ok(Space { dims: c.extents.clone(), reduced: (c.out_rank..c.extents.len()).collect() })
-    }
-
-    /// Elements that are folded into one.
-    pub fn length(&self) -> u64 {
-        self.reduced.iter().map(|a| self.dims[*a]).product()
-    }
-
-    pub fn is_reduced(&self, axis: usize) -> bool {
-        self.reduced.contains(&axis)
-    }
-
-    /// The coordinates of an element.
-    pub fn coords(&self) -> Vec<Index> {
-        // As everywhere, an axis of extent 1 has no part in a position.
-        let var = |a: usize| if self.dims[a] == 1 { Index::default() } else { Index::var(a as u32) };
-        (0..self.dims.len()).map(var).collect()
-    }
-
-    /// Whether a value has one element per element of the space.
-    pub fn is_full(&self, dims: &[u64]) -> bool {
-        dims == self.dims && !self.reduced.iter().all(|a| self.dims[*a] == 1)
-    }
-
-    /// The coordinates of a value of this cluster with shape `dims` at the current position.
-    pub fn coords_of(&self, dims: &[u64]) -> Result<Vec<Index>> {
-        let var = |a: usize| Index::var(a as u32);
-        if dims.len() == self.dims.len() {
-            let fits = (0..dims.len()).all(|a| dims[a] == self.dims[a] || dims[a] == 1);
-            if fits {
-                return Ok((0..dims.len()).map(|a| if dims[a] == 1 { Index::default() } else { var(a) }).collect());
-            }
-        }
-        // Drop reduced axes, and add or drop axes of extent 1, as the shape demands.
-        let mut kept = (0..self.dims.len()).filter(|a| !self.is_reduced(*a) && self.dims[*a] != 1);
-        let mut coords = vec![];
-        for &n in dims {
-            coords.push(match n {
-                1 => Index::default(),
-                _ => kept
-                    .next()
-                    .filter(|a| self.dims[*a] == n)
-                    .map(var)
-                    .ok_or_else(|| internal("a value of a fold cluster has a foreign shape"))?,
-            });
-        }
-        Ok(coords)
-    }
-}
-
 impl Fold {
     pub fn all(cluster: &Cluster<'_>) -> Result<Vec<Fold>> {
         let mut folds = vec![];
@@ -180,37 +81,6 @@ impl Fold {
     /// Types of the accumulators.
     pub fn accumulators(&self) -> Vec<DType> {
         self.init().iter().map(|s| s.dtype).collect()
-    }
-
-    /// Adds what one element reads to `uses`.
-    pub fn collect(
-        &self,
-        cluster: &Cluster<'_>,
-        space: &Space,
-        uses: &mut Uses,
-        stop: &dyn Fn(Value) -> bool,
-    ) -> Result<()> {
-        let args = cluster.body.args(self.node());
-        match self {
-            Fold::Reduce(_, r) => {
-                for node in &r.map.nodes {
-                    if let tensorc_ir::scalar::ScalarNode::Coord(a) = node {
-                        uses.exact.insert(*a);
-                    }
-                }
-                args.iter().try_for_each(|a| uses.collect(cluster, *a, &space.coords(), &space.dims, stop))
-            }
-            Fold::Contract(_, c, _) => {
-                for (index, n) in c.lhs.iter().zip(&cluster.ty(args[0])?.dims) {
-                    let (lo, hi) = index.interval(&space.dims[..]);
-                    if lo < 0 || hi >= *n as i64 {
-                        uses.guards.push((index.clone(), *n));
-                    }
-                }
-                uses.collect(cluster, args[0], &c.lhs, &space.dims, stop)?;
-                uses.collect(cluster, args[1], &c.rhs, &space.dims, stop)
-            }
-        }
     }
 
     /// Allocates one register array of `len` elements per accumulator.
@@ -344,25 +214,4 @@ pub fn bind_folded(e: &mut Inliner<'_>, space: &Space, folds: &[Fold]) -> Result
 /// A function's cost in scalar operations.
 pub fn cost(f: &ScalarFn) -> usize {
     f.nodes.iter().filter(|n| matches!(n, tensorc_ir::scalar::ScalarNode::Op(..))).count()
-}
-
-/// Inputs with the layout of a full-shape output that are read nowhere else than at the element
-/// written: the two may share memory.
-pub fn in_place(cluster: &Cluster<'_>, space: &Space, uses: &Uses) -> Result<Vec<(usize, usize)>> {
-    let flat = tensorc_ir::index::linearize(&space.coords(), &space.dims);
-    let mut pairs = vec![];
-    for (o, out) in cluster.outputs().into_iter().enumerate() {
-        let ty = cluster.ty(out)?;
-        if cluster.output_runs(o).is_some() {
-            continue;
-        }
-        for (i, &node) in cluster.body.inputs().iter().enumerate() {
-            let input = Value { node, port: 0 };
-            let same = uses.flats.iter().filter(|(v, _)| *v == input).all(|(_, f)| *f == flat);
-            if same && space.is_full(&ty.dims) && cluster.ty(input)?.bytes() == ty.bytes() {
-                pairs.push((i, o));
-            }
-        }
-    }
-    Ok(pairs)
 }

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::NodeId;
-use tensorc_ir::index::{Index, linearize};
-use tensorc_ir::kir::LoopKind;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Kernel, LoopKind};
 use tensorc_ir::scalar::MathFn;
 
-use super::Emitted;
-use super::axes::Axes;
-use super::cluster::{Cluster, Group, Uses, group_axes};
+use super::cluster::Cluster;
 use super::inline::Inliner;
 use super::nest::parallel;
 use super::strips::{self, Strips};
+use tensorc_schedule::access::axes::Axes;
+use tensorc_schedule::access::{Group, Uses, group_axes};
 
 /// How the loops over one cluster are cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ const TILE: u64 = 32;
 /// Columns of a tile: one cache line of f32, so that power-of-two strides do not fill a cache set.
 const TILE_COLUMNS: u64 = 16;
 
-pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Emitted> {
+pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Kernel> {
     let outputs = cluster.outputs();
     let dims = cluster.ty(outputs[0])?.dims;
     let Axes { extents, coords, uses } = Axes::of(cluster, &outputs, &dims)?;
@@ -46,7 +46,7 @@ pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Emitted> {
         None => parallel(&mut e, &groups, 1, |e, _| store(e))?,
         Some(inner) => nest(&mut e, &groups, &inner, &schedule, &uses, &coords, &store)?,
     }
-    Ok(Emitted { kernel: e.finish(), in_place: in_place(cluster, &uses, &coords)? })
+    Ok(e.finish())
 }
 
 fn schedule(cluster: &Cluster<'_>, uses: &Uses, outer: &[Group], inner: Option<&Group>) -> Schedule {
@@ -117,24 +117,4 @@ fn nest(
             }
         }
     })
-}
-
-/// Inputs of which every element is read only by the iteration that writes the same position.
-pub fn in_place(cluster: &Cluster<'_>, uses: &Uses, coords: &[Index]) -> Result<Vec<(usize, usize)>> {
-    let mut pairs = vec![];
-    for (o, out) in cluster.outputs().into_iter().enumerate() {
-        let ty = cluster.ty(out)?;
-        let flat = linearize(coords, &ty.dims);
-        if cluster.output_runs(o).is_some() {
-            continue;
-        }
-        for (i, &node) in cluster.body.inputs().iter().enumerate() {
-            let input = tensorc_ir::graph::Value { node, port: 0 };
-            let same = uses.flats.iter().filter(|(v, _)| *v == input).all(|(_, f)| *f == flat);
-            if same && out != input && cluster.ty(input)?.bytes() == ty.bytes() {
-                pairs.push((i, o));
-            }
-        }
-    }
-    Ok(pairs)
 }

@@ -1,6 +1,5 @@
 //! Emitters: one per fusion class, from a cluster of primitives to a scheduled kernel.
 
-mod axes;
 mod cluster;
 mod column;
 mod contract;
@@ -8,7 +7,6 @@ mod copy;
 mod fold;
 pub mod gpu;
 mod inline;
-mod layout;
 mod map;
 mod nest;
 mod row;
@@ -20,11 +18,12 @@ use tensorc_ir::graph::{FusionClass, Graph};
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::scalar::MathLibrary;
 use tensorc_schedule::Target;
+use tensorc_schedule::access::space::Space;
+use tensorc_schedule::layout::Layouts;
 use tensorc_schedule::target::{Cpu, Processor, Vectors};
 
 pub use contract::{Library, OnBlocks, emit_epilogue, emit_prologue, emit_scores, library_form};
 pub use copy::emit_concat_part;
-pub use layout::{Layouts, Runs};
 
 use cluster::Cluster;
 
@@ -42,16 +41,9 @@ impl Math<'_> {
     }
 }
 
-/// A kernel and what its launcher needs to know.
-pub struct Emitted {
-    pub kernel: Kernel,
-    /// Pairs (input, output) of the cluster that may share memory.
-    pub in_place: Vec<(usize, usize)>,
-}
-
 /// Emits a cluster as one kernel. Its parameters are the cluster's inputs, then its outputs, laid out as
 /// `layouts` says.
-pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Emitted> {
+pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Kernel> {
     if let Processor::Gpu(gpu) = &math.target.processor {
         return gpu::emit(class, body, name, (math, gpu), layouts);
     }
@@ -65,7 +57,7 @@ pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layout
             map::emit(&cluster, name)
         }
         FusionClass::Reduce => {
-            let space = fold::Space::of_reductions(&cluster)?;
+            let space = Space::of(&cluster.body)?;
             match row::fits(&cluster, &space)? {
                 true => {
                     cluster.apart = row::strips(&cluster, &space)?;
@@ -79,6 +71,6 @@ pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layout
             }
         }
         FusionClass::Attention => Err(cluster::internal("attention is a library call")),
-        FusionClass::Contract => column::emit(&cluster, &fold::Space::of_contraction(&cluster)?, name),
+        FusionClass::Contract => column::emit(&cluster, &Space::of(&cluster.body)?, name),
     }
 }

@@ -4,18 +4,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::diag::Result;
-use tensorc_ir::graph::{NodeId, Value};
+use tensorc_ir::graph::{FusionClass, NodeId, Value};
 use tensorc_ir::index::{Index, linearize};
-use tensorc_ir::kir::{Buf, LoopKind, Space as Memory};
+use tensorc_ir::kir::{Buf, Kernel, LoopKind, Space as Memory};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::MathFn;
 
-use super::Emitted;
-use super::cluster::{Cluster, Group};
-use super::fold::{Analysis, Fold, Space, bind_folded, cost, fed_by_folds, in_place, levels, results};
+use super::cluster::Cluster;
+use super::fold::{Fold, bind_folded, cost, fed_by_folds, levels, results};
 use super::inline::{Bound, Inliner, Lane};
 use super::nest::parallel;
 use super::strips;
+use tensorc_schedule::access::Group;
+use tensorc_schedule::access::in_place::in_place;
+use tensorc_schedule::access::space::{Analysis, Space};
 
 /// Longest row kept in thread-private memory, in elements.
 const ROW_BUFFER: u64 = 8192;
@@ -41,20 +43,22 @@ pub fn fits(cluster: &Cluster<'_>, space: &Space) -> Result<bool> {
     Ok(plan.kept.is_empty() || innermost && contiguous && !windowed && inner.extent >= 8)
 }
 
-pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted> {
+pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Kernel> {
     let plan = Analysis::of(cluster, space)?;
     let folds = Fold::all(cluster)?;
     let levels = levels(cluster, &folds);
     let mut e = Inliner::new(cluster, name, &space.dims)?;
     let row = Row { space, plan: &plan, folds: &folds, keep: kept_values(cluster, space, &levels)? };
-    let early = row.early_output(cluster)?;
+    let places = in_place(FusionClass::Reduce, cluster)?;
+    let early = row.early_output(cluster)?.filter(|early| !taken(cluster, &folds, &places, early));
     parallel(&mut e, &plan.kept, 1, |e, _| row.emit(e, &levels, early.as_ref()))?;
-    let mut in_place = in_place(cluster, space, &plan.uses)?;
-    if let Some(early) = early {
-        let read = inputs_beside(cluster, &folds, early.value);
-        in_place.retain(|(i, o)| *o != early.output || !read.contains(&cluster.body.inputs()[*i]));
-    }
-    Ok(Emitted { kernel: e.finish(), in_place })
+    Ok(e.finish())
+}
+
+/// Whether an output may take the place of an input that is read after the output's memory is first written.
+fn taken(cluster: &Cluster<'_>, folds: &[Fold], places: &[(usize, usize)], early: &Early) -> bool {
+    let read = inputs_beside(cluster, folds, early.value);
+    places.iter().any(|(i, o)| *o == early.output && read.contains(&cluster.body.inputs()[*i]))
 }
 
 /// The calls of library functions a row emitter applies to whole rows.

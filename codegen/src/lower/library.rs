@@ -10,7 +10,8 @@ use tensorc_ir::graph::{Fused, Graph, NodeId, Value};
 use tensorc_schedule::recognise::attention::attention_at;
 
 use super::Lowering;
-use crate::emit::{Layouts, Library, OnBlocks, emit_epilogue, emit_prologue, emit_scores};
+use crate::emit::{Library, OnBlocks, emit_epilogue, emit_prologue, emit_scores};
+use tensorc_schedule::layout::Layouts;
 
 impl Lowering<'_> {
     pub(super) fn library(&mut self, node: NodeId, fused: &Fused, library: Library, flops: u64) -> Result<()> {

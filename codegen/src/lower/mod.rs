@@ -22,7 +22,10 @@ use tensorc_schedule::cost::work::Work;
 use tensorc_schedule::lowered::{InPlace, Lowered};
 use tensorc_schedule::target::{Cpu, Processor};
 
-use crate::emit::{self, Emitted, Layouts, Math, Runs, emit_concat_part, library_form};
+use crate::emit::{self, Math, emit_concat_part, library_form};
+use tensorc_schedule::access::Located;
+use tensorc_schedule::access::in_place::in_place;
+use tensorc_schedule::layout::{Layouts, Runs};
 
 use library::packs;
 use parts::{Place, Places, all_aligned, is_aligned, operands};
@@ -325,12 +328,9 @@ impl Lowering<'_> {
         if fused.class == FusionClass::Attention && self.attention_in_parts(node, fused, flops)? {
             return Ok(());
         }
-        let emitted =
-            emit::emit(fused.class, &fused.body, &self.graph.node(node).name, self.math, &self.layouts(node)?)?;
         let operands = self.operands(node)?;
         let results = self.results(node)?;
-        self.launch_emitted(node, emitted, &operands, &results, flops);
-        Ok(())
+        self.launch_cluster(node, fused, &self.layouts(node)?, [&operands, &results], flops)
     }
 
     /// Lowers attention of few queries for a GPU; false if there are enough for one kernel.
@@ -350,28 +350,35 @@ impl Lowering<'_> {
         Ok(true)
     }
 
-    /// Adds a launch of a kernel that may write some results over operands.
-    fn launch_emitted(
+    /// Adds a launch of a cluster's kernel, which may write some results over operands.
+    fn launch_cluster(
         &mut self,
         node: NodeId,
-        Emitted { kernel, in_place }: Emitted,
-        operands: &[BufferId],
-        results: &[BufferId],
+        fused: &Fused,
+        layouts: &Layouts,
+        [operands, results]: [&[BufferId]; 2],
         flops: u64,
-    ) {
+    ) -> Result<()> {
+        let kernel = emit::emit(fused.class, &fused.body, &self.graph.node(node).name, self.math, layouts)?;
         let step = self.out.plan.steps.len();
-        if self.launch(node, kernel, operands, results, flops) {
-            // Memory that is read twice may be read elsewhere than where it is written.
-            let plan = &self.out.plan;
-            let once =
-                |i: &usize| operands.iter().filter(|id| plan.whole(**id) == plan.whole(operands[*i])).count() == 1;
-            // A part lives as long as its whole.
-            let own = |id: BufferId| plan.buffer(id).part.is_none();
-            let in_place = in_place.into_iter().filter(|(i, o)| once(i) && own(operands[*i]) && own(results[*o]));
-            let pairs: Vec<InPlace> =
-                in_place.map(|(i, o)| InPlace { step, input: operands[i], output: results[o] }).collect();
-            self.out.in_place.extend(pairs);
+        if !self.launch(node, kernel, operands, results, flops) {
+            return Ok(());
         }
+        // Tiles of a contraction are written while others are computed.
+        if self.math.target.is_gpu() && fused.class == FusionClass::Contract {
+            return Ok(());
+        }
+        // Memory that is read twice may be read elsewhere than where it is written.
+        let plan = &self.out.plan;
+        let once = |i: &usize| operands.iter().filter(|id| plan.whole(**id) == plan.whole(operands[*i])).count() == 1;
+        // A part lives as long as its whole.
+        let own = |id: BufferId| plan.buffer(id).part.is_none();
+        let pairs = in_place(fused.class, &Located { body: &fused.body, layouts })?;
+        let pairs = pairs.into_iter().filter(|(i, o)| once(i) && own(operands[*i]) && own(results[*o]));
+        let pairs: Vec<InPlace> =
+            pairs.map(|(i, o)| InPlace { step, input: operands[i], output: results[o] }).collect();
+        self.out.in_place.extend(pairs);
+        Ok(())
     }
 
     fn add_kernel(&mut self, kernel: Kernel) -> KernelId {
@@ -417,7 +424,7 @@ impl Lowering<'_> {
         let input = body.add_input("in", ty.clone().into());
         let result = body.add_prim("copy", Prim::Map(identity.into()), &[input], std::slice::from_ref(ty));
         body.add_output("out", Value { node: result, port: 0 });
-        Ok(emit::emit(FusionClass::Map, &body, name, self.math, &layouts)?.kernel)
+        Ok(emit::emit(FusionClass::Map, &body, name, self.math, &layouts)?)
     }
 
     /// A kernel that writes all of a concatenation, each element from the operand that has it.
@@ -452,7 +459,7 @@ impl Lowering<'_> {
         for v in args {
             layouts.inputs.push(self.places.runs(self.graph, v)?);
         }
-        Ok(emit::emit(FusionClass::Map, &body, &self.graph.node(node).name, self.math, &layouts)?.kernel)
+        Ok(emit::emit(FusionClass::Map, &body, &self.graph.node(node).name, self.math, &layouts)?)
     }
 
     /// One strided copy for every operand that was not computed in its place.

@@ -16,7 +16,8 @@ use tensorc_ir::views::keeps_linear_order;
 use tensorc_schedule::estimate::{self, Wholes};
 
 use super::{Joins, packs};
-use crate::emit::{Library, Runs, library_form};
+use crate::emit::{Library, library_form};
+use tensorc_schedule::layout::Runs;
 
 /// Where a value lies in another one, in elements, as [`tensorc_abi::Part`].
 #[derive(Clone, Copy, Debug)]

@@ -18,7 +18,8 @@ use tensorc_schedule::target::{Gpu, Processor};
 
 use super::library::laid_out;
 use super::{Lowering, flops};
-use crate::emit::{self, Layouts, Library};
+use crate::emit::Library;
+use tensorc_schedule::layout::Layouts;
 
 /// Most working memory of a call, what NVIDIA advises for GPUs of compute capability 9.0.
 const MOST_WORKSPACE: u64 = 32 << 20;
@@ -64,10 +65,9 @@ impl Lowering<'_> {
             }
             let from = used.iter().map(|i| layouts.input(*i));
             let layouts = Layouts { inputs: std::iter::once(None).chain(from).collect(), outputs: layouts.outputs };
-            let name = self.graph.node(node).name.clone();
-            let emitted = emit::emit(FusionClass::Map, &body, &name, self.math, &layouts)?;
             let results = self.results(node)?;
-            self.launch_emitted(node, emitted, &buffers, &results, rest_flops);
+            let rest = Fused { class: FusionClass::Map, body: Box::new(body) };
+            self.launch_cluster(node, &rest, &layouts, [&buffers, &results], rest_flops)?;
         }
         Ok(true)
     }

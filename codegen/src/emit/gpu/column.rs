@@ -4,13 +4,14 @@
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind, WARP};
+use tensorc_ir::kir::{Buf, Kernel, LoopKind, WARP};
 
 use super::loops::{below, launch, set_groups};
-use crate::emit::Emitted;
-use crate::emit::cluster::{Cluster, Group};
-use crate::emit::fold::{Analysis, Fold, Space, bind_folded, in_place, levels, results};
+use crate::emit::cluster::Cluster;
+use crate::emit::fold::{Fold, bind_folded, levels, results};
 use crate::emit::inline::Inliner;
+use tensorc_schedule::access::Group;
+use tensorc_schedule::access::space::{Analysis, Space};
 
 /// Threads of a block that does not cut columns.
 const THREADS: u64 = 128;
@@ -28,9 +29,9 @@ struct Column<'a> {
     length: u64,
 }
 
-pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted> {
+pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Kernel> {
     let folds = Fold::all(cluster)?;
-    let Analysis { uses, kept, reduced } = Analysis::of(cluster, space)?;
+    let Analysis { kept, reduced, .. } = Analysis::of(cluster, space)?;
     let full = !results(cluster, space)?.0.is_empty();
     let columns: u64 = kept.iter().map(|g| g.extent).product();
     let levels = levels(cluster, &folds);
@@ -43,7 +44,7 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted>
         true => column.shared(&mut e, &kept, columns)?,
         false => column.alone(&mut e, &kept, columns, &levels)?,
     }
-    Ok(Emitted { kernel: e.finish(), in_place: in_place(cluster, space, &uses)? })
+    Ok(e.finish())
 }
 
 impl Column<'_> {

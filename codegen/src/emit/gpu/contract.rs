@@ -9,7 +9,7 @@ use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind, Operand, Place, Space as Memory, Stmt};
+use tensorc_ir::kir::{Buf, Kernel, LoopKind, Operand, Place, Space as Memory, Stmt};
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::scalar::{Scalar, ScalarOp};
 use tensorc_ir::views::strides_in_result;
@@ -18,10 +18,11 @@ use tensorc_schedule::target::Gpu;
 use super::loops::{below, inside, launch, range, set_groups};
 use super::tiles::{self, PAD, SIDE, Side};
 use super::{groups, matrix};
-use crate::emit::Emitted;
-use crate::emit::cluster::{Cluster, Group, Uses, group_axes};
-use crate::emit::fold::{Fold, Space, accumulator};
+use crate::emit::cluster::Cluster;
+use crate::emit::fold::{Fold, accumulator};
 use crate::emit::inline::{Bound, Inliner};
+use tensorc_schedule::access::space::Space;
+use tensorc_schedule::access::{Group, Uses, group_axes};
 
 const THREADS: u64 = SIDE * SIDE;
 /// Results for each batch from which on tiles are worth their loads.
@@ -49,11 +50,11 @@ pub(super) fn total(groups: &[Group]) -> u64 {
 }
 
 /// A kernel for a contraction with what surrounds it, by groups of warps where the GPU has them; `None` if it is too small for tiles.
-pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str, gpu: &Gpu) -> Result<Option<Emitted>> {
+pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str, gpu: &Gpu) -> Result<Option<Kernel>> {
     let folds = Fold::all(cluster)?;
-    let [fold @ Fold::Contract(node, c, _)] = &folds[..] else { return Ok(None) };
+    let [Fold::Contract(node, c, _)] = &folds[..] else { return Ok(None) };
     let mut uses = Uses::default();
-    fold.collect(cluster, space, &mut uses, &|_| false)?;
+    uses.collect_fold(cluster, *node, space, &|_| false)?;
     let stored = stored(cluster, space, c)?;
     for s in &stored {
         uses.collect(cluster, s.value, &s.coords, &space.dims, &|v| v.node == *node)?;
@@ -81,7 +82,7 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str, gpu: &Gpu) -> Resu
         let own = std::mem::replace(&mut product.axes, axes);
         if let Some(sources) = groups::sources(cluster, &product, &uses)? {
             groups::emit(&mut e, &product, sources, gpu)?;
-            return Ok(Some(Emitted { kernel: e.finish(), in_place: vec![] }));
+            return Ok(Some(e.finish()));
         }
         product.axes = own;
     }
@@ -89,7 +90,7 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str, gpu: &Gpu) -> Resu
         true => matrix::emit(&mut e, &product, &uses)?,
         false => product.emit(&mut e, &uses)?,
     }
-    Ok(Some(Emitted { kernel: e.finish(), in_place: vec![] }))
+    Ok(Some(e.finish()))
 }
 
 /// A value that is stored at every element of the contraction.

@@ -20,8 +20,9 @@ use super::contract::{Axes, Product, total};
 use super::loops::set_groups;
 use tensorc_schedule::target::Gpu;
 
-use crate::emit::cluster::{Cluster, Uses};
+use crate::emit::cluster::Cluster;
 use crate::emit::inline::Inliner;
+use tensorc_schedule::access::Uses;
 
 /// Groups that multiply, and rows of a tile of the result.
 const GROUPS: u64 = 2;

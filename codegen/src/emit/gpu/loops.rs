@@ -6,8 +6,8 @@ use tensorc_ir::index::{Index, Interval};
 use tensorc_ir::kir::{Buf, LoopKind, LoopRange, Operand, Space};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 
-use crate::emit::cluster::Group;
 use crate::emit::inline::Inliner;
+use tensorc_schedule::access::Group;
 
 /// `0..n` by 1.
 pub fn range(n: u64) -> LoopRange {

@@ -2,16 +2,15 @@
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::LoopKind;
+use tensorc_ir::kir::{Kernel, LoopKind};
 
 use super::loops::{below, launch, set_groups};
 use super::transpose::Transposed;
 use super::vector_width;
-use crate::emit::Emitted;
-use crate::emit::axes::Axes;
-use crate::emit::cluster::{Cluster, Group, group_axes};
+use crate::emit::cluster::Cluster;
 use crate::emit::inline::Inliner;
-use crate::emit::map::in_place;
+use tensorc_schedule::access::axes::Axes;
+use tensorc_schedule::access::{Group, group_axes};
 
 /// Threads of a block.
 const THREADS: u64 = 256;
@@ -37,7 +36,7 @@ impl Schedule {
     }
 }
 
-pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Emitted> {
+pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Kernel> {
     let outputs = cluster.outputs();
     let dims = cluster.ty(outputs[0])?.dims;
     let Axes { extents, coords, uses } = Axes::of(cluster, &outputs, &dims)?;
@@ -48,7 +47,7 @@ pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Emitted> {
     let stored: Vec<_> = outputs.iter().enumerate().map(|(i, v)| (i, *v, dims.clone(), coords.clone())).collect();
     if let Some(transposed) = Transposed::of(cluster, &uses, &groups, &inner)? {
         transposed.emit(&mut e, &groups, &inner, &stored)?;
-        return Ok(Emitted { kernel: e.finish(), in_place: in_place(cluster, &uses, &coords)? });
+        return Ok(e.finish());
     }
     let vector = if elements == 1 { 1 } else { vector_width(&e, inner.extent)? };
     let units = elements / vector;
@@ -83,5 +82,5 @@ pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Emitted> {
             })
         })
     })?;
-    Ok(Emitted { kernel: e.finish(), in_place: in_place(cluster, &uses, &coords)? })
+    Ok(e.finish())
 }

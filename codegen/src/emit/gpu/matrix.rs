@@ -14,8 +14,9 @@ use tensorc_ir::scalar::Scalar;
 use super::contract::{Product, total};
 use super::fragments::{COLUMNS, ROWS, Role, Tile, multiply, piece, terms};
 use super::loops::{below, inside, launch, range, set_groups};
-use crate::emit::cluster::{Cluster, Group, Uses};
+use crate::emit::cluster::Cluster;
 use crate::emit::inline::Inliner;
+use tensorc_schedule::access::{Group, Uses};
 
 /// Warps down and across a block.
 const WARPS: [u64; 2] = [2, 4];

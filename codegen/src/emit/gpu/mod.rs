@@ -25,11 +25,12 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph};
 use tensorc_schedule::target::Gpu;
 
+use super::Math;
 use super::cluster::Cluster;
-use super::fold::Space;
 use super::inline::Inliner;
-use super::layout::Layouts;
-use super::{Emitted, Math};
+use tensorc_ir::kir::Kernel;
+use tensorc_schedule::access::space::Space;
+use tensorc_schedule::layout::Layouts;
 
 pub use attention::InParts;
 pub use parallel::launched;
@@ -38,9 +39,8 @@ pub use parallel::launched;
 type On<'a> = (Math<'a>, &'a Gpu);
 
 /// Emits a cluster as one kernel, with parameters as [`super::emit`] gives them.
-pub fn emit(class: FusionClass, body: &Graph, name: &str, on: On<'_>, layouts: &Layouts) -> Result<Emitted> {
-    let emitted = scheduled(class, body, name, on, layouts)?;
-    Ok(Emitted { kernel: functions::expanded(emitted.kernel, on.0.library), ..emitted })
+pub fn emit(class: FusionClass, body: &Graph, name: &str, on: On<'_>, layouts: &Layouts) -> Result<Kernel> {
+    Ok(functions::expanded(scheduled(class, body, name, on, layouts)?, on.0.library))
 }
 
 /// Emits attention of few queries as two kernels; `None` where one is enough.
@@ -51,19 +51,19 @@ pub fn emit_in_parts(body: &Graph, name: &str, (math, gpu): On<'_>, layouts: &La
     Ok(Some(InParts { first, second: launched(&parts.second, math.library)?, ..parts }))
 }
 
-fn scheduled(class: FusionClass, body: &Graph, name: &str, (math, gpu): On<'_>, layouts: &Layouts) -> Result<Emitted> {
+fn scheduled(class: FusionClass, body: &Graph, name: &str, (math, gpu): On<'_>, layouts: &Layouts) -> Result<Kernel> {
     let cluster = Cluster::new(body, math, layouts)?;
     let space = match class {
         FusionClass::Map => return map::emit(&cluster, name),
         FusionClass::Attention => return attention::emit(&cluster, name, math),
-        FusionClass::Reduce => Space::of_reductions(&cluster)?,
-        FusionClass::Contract => Space::of_contraction(&cluster)?,
+        FusionClass::Reduce => Space::of(&cluster.body)?,
+        FusionClass::Contract => Space::of(&cluster.body)?,
     };
     match class {
         FusionClass::Reduce if row::fits(&cluster, &space)? => row::emit(&cluster, &space, name),
         FusionClass::Reduce => column::emit(&cluster, &space, name),
         _ => match contract::emit(&cluster, &space, name, gpu)? {
-            Some(emitted) => Ok(emitted),
+            Some(kernel) => Ok(kernel),
             None => column::emit(&cluster, &space, name),
         },
     }

@@ -9,16 +9,17 @@ use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{NodeKind, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind, Operand, Space as Memory, Stmt, WARP};
+use tensorc_ir::kir::{Buf, Kernel, LoopKind, Operand, Space as Memory, Stmt, WARP};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 
 use super::loops::{below, launch, set_groups};
 use super::vector_width;
-use crate::emit::Emitted;
-use crate::emit::cluster::{Cluster, Uses};
-use crate::emit::fold::{Analysis, Fold, Space, bind_folded, fed_by_folds, in_place, levels, results};
+use crate::emit::cluster::Cluster;
+use crate::emit::fold::{Fold, bind_folded, fed_by_folds, levels, results};
 use crate::emit::inline::{Bound, Inliner};
+use tensorc_schedule::access::Uses;
+use tensorc_schedule::access::space::{Analysis, Space};
 
 const LANES: u64 = WARP as u64;
 /// Rows up to this many elements are folded by a warp.
@@ -75,7 +76,7 @@ struct Row<'a> {
     held: BTreeMap<usize, Vec<Value>>,
 }
 
-pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted> {
+pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Kernel> {
     let plan = Analysis::of(cluster, space)?;
     let folds = Fold::all(cluster)?;
     let levels = levels(cluster, &folds);
@@ -85,7 +86,7 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Emitted>
     let held = held_values(cluster, space, &levels, &plan.uses, schedule)?;
     let row = Row { space, plan: &plan, folds: &folds, schedule, held };
     row.emit(&mut e, &levels)?;
-    Ok(Emitted { kernel: e.finish(), in_place: in_place(cluster, space, &plan.uses)? })
+    Ok(e.finish())
 }
 
 /// Inputs and maps of elements that several passes need, if registers hold them.

@@ -23,9 +23,10 @@ use tensorc_schedule::recognise::attention::{Attended, attention_at};
 use tensorc_schedule::target::Gpu;
 
 use super::loops::{below, launch, range, set_groups};
-use crate::emit::cluster::{Cluster, Group, internal};
+use crate::emit::Math;
+use crate::emit::cluster::{Cluster, internal};
 use crate::emit::inline::{Bound, Inliner};
-use crate::emit::{Emitted, Math};
+use tensorc_schedule::access::Group;
 
 /// Most terms of a score, and most columns of the values.
 const WIDEST: u64 = 256;
@@ -184,13 +185,13 @@ pub struct InParts {
 ///
 /// # Errors
 /// The cluster is no attention, or one with more than [`WIDEST`] terms or columns.
-pub fn emit(cluster: &Cluster<'_>, name: &str, math: Math<'_>) -> Result<Emitted> {
+pub fn emit(cluster: &Cluster<'_>, name: &str, math: Math<'_>) -> Result<Kernel> {
     let found = found(cluster)?;
     let core = core(&found, math);
     let flash = Flash::new(cluster, &found, (core.shape(), Parts::one(&found.call, core.shape())), math)?;
     let mut e = Inliner::new(cluster, name, &found.space)?;
     flash.emit(&mut e, &*core)?;
-    Ok(Emitted { kernel: e.finish(), in_place: vec![] })
+    Ok(e.finish())
 }
 
 /// Two kernels, if there are too few queries for one.

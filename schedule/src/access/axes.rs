@@ -7,7 +7,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::{Atom, Index};
 
-use super::cluster::{Cluster, Uses};
+use super::{Located, Uses};
 
 /// Shorter rows are not worth a loop of their own.
 const SHORTEST: i64 = 8;
@@ -21,7 +21,7 @@ pub struct Axes {
 
 impl Axes {
     /// The axes of elements of shape `dims` computed for all of `outputs`.
-    pub fn of(cluster: &Cluster<'_>, outputs: &[Value], dims: &[u64]) -> Result<Axes> {
+    pub fn of(cluster: &Located<'_>, outputs: &[Value], dims: &[u64]) -> Result<Axes> {
         let mut extents = dims.to_vec();
         let mut coords: Vec<Index> = (0..dims.len() as u32).map(Index::var).collect();
         loop {

@@ -1,0 +1,201 @@
+//! What a cluster reads and writes: the memory accesses of one iteration, found before any statement is written.
+//!
+//! Axes of an iteration space are walked as one where all accesses allow it ([`group_axes`]). [`axes`] divides the space of
+//! element-wise clusters, [`space`] is that of folds. [`in_place`] follows from the accesses: the one rule of which results may
+//! take the place of operands.
+
+pub mod axes;
+pub mod in_place;
+pub mod space;
+
+use std::collections::BTreeSet;
+
+use tensorc_ir::DenseType;
+use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::index::Index;
+use tensorc_ir::prim::Prim;
+use tensorc_ir::scalar::ScalarNode;
+
+use crate::layout::{self, Layouts, Runs};
+
+fn internal(why: impl Into<String>) -> Diagnostic {
+    Diagnostic::new(Code::Internal, why)
+}
+
+/// The body of a cluster, and where its operands and results lie.
+#[derive(Clone, Copy)]
+pub struct Located<'a> {
+    pub body: &'a Graph,
+    pub layouts: &'a Layouts,
+}
+
+impl Located<'_> {
+    pub fn ty(&self, v: Value) -> Result<DenseType> {
+        self.body.dense(v)
+    }
+
+    pub fn outputs(&self) -> Vec<Value> {
+        self.body.outputs().iter().map(|(_, v)| *v).collect()
+    }
+
+    /// The layout of a cluster input.
+    pub fn input_runs(&self, node: NodeId) -> Option<Runs> {
+        let position = self.body.inputs().iter().position(|n| *n == node)?;
+        self.layouts.input(position)
+    }
+
+    /// The layout of a result, by position.
+    pub fn output_runs(&self, output: usize) -> Option<Runs> {
+        self.layouts.output(output)
+    }
+
+    /// The position in memory of an element of a cluster input.
+    pub fn input_address(&self, v: Value, coords: &[Index]) -> Result<Index> {
+        Ok(layout::address(coords, &self.ty(v)?.dims, self.input_runs(v.node)))
+    }
+
+    /// The position in memory of an element of a result, seen with extents `dims`.
+    pub fn output_address(&self, output: usize, dims: &[u64], coords: &[Index]) -> Index {
+        layout::address(coords, dims, self.output_runs(output))
+    }
+
+    pub fn prim(&self, node: NodeId) -> Option<&Prim> {
+        match &self.body.node(node).kind {
+            NodeKind::Prim(p) => Some(p),
+            _ => None,
+        }
+    }
+}
+
+/// Coordinates of an operand of shape `dims` read by an element at `coords` (numpy broadcasting).
+pub fn broadcast_coords(dims: &[u64], coords: &[Index]) -> Vec<Index> {
+    let pad = coords.len() - dims.len();
+    let pick = |(i, n): (usize, &u64)| if *n == 1 { Index::default() } else { coords[pad + i].clone() };
+    dims.iter().enumerate().map(pick).collect()
+}
+
+/// Every access of one iteration over a space of axes, in variables that count the axes.
+#[derive(Default)]
+pub struct Uses {
+    /// Flat position read of an operand or written of a result.
+    pub flats: Vec<(Value, Index)>,
+    /// Coordinates that may leave `0..n` and then read a fill value.
+    pub guards: Vec<(Index, u64)>,
+    /// Axes whose coordinate itself is a value.
+    pub exact: BTreeSet<u32>,
+    /// Values computed without a guard, operands first, and where.
+    pub sites: Vec<(Value, Vec<Index>)>,
+    seen: BTreeSet<(Value, Vec<Index>, bool)>,
+}
+
+impl Uses {
+    /// Adds what computing `v` at `coords` touches. Values in `stop` are available already.
+    pub fn collect(
+        &mut self,
+        cluster: &Located<'_>,
+        v: Value,
+        coords: &[Index],
+        space: &[u64],
+        stop: &dyn Fn(Value) -> bool,
+    ) -> Result<()> {
+        self.visit(cluster, v, coords, space, stop, false)
+    }
+
+    /// Adds the store of a result.
+    pub fn store(&mut self, v: Value, address: Index) {
+        self.flats.push((v, address));
+    }
+
+    fn visit(
+        &mut self,
+        cluster: &Located<'_>,
+        v: Value,
+        coords: &[Index],
+        space: &[u64],
+        stop: &dyn Fn(Value) -> bool,
+        guarded: bool,
+    ) -> Result<()> {
+        if stop(v) || !self.seen.insert((v, coords.to_vec(), guarded)) {
+            return Ok(());
+        }
+        let args = cluster.body.args(v.node);
+        match &cluster.body.node(v.node).kind {
+            NodeKind::Input => self.flats.push((v, cluster.input_address(v, coords)?)),
+            NodeKind::Const(_) => return Ok(()),
+            NodeKind::Prim(Prim::Map(f)) => {
+                for node in &f.nodes {
+                    if let ScalarNode::Coord(a) = node {
+                        coords[*a as usize].visit_vars(&mut |x| self.exact.extend([x]));
+                    }
+                }
+                for arg in args {
+                    let at = broadcast_coords(&cluster.ty(arg)?.dims, coords);
+                    self.visit(cluster, arg, &at, space, stop, guarded)?;
+                }
+            }
+            NodeKind::Prim(Prim::View(view)) => {
+                let at: Vec<Index> =
+                    view.map.iter().map(|m| m.substitute(&|d| coords[d as usize].clone(), space)).collect();
+                let mut inside = true;
+                for (index, n) in at.iter().zip(&cluster.ty(args[0])?.dims) {
+                    let (lo, hi) = index.interval(space);
+                    if view.fill.is_some() && (lo < 0 || hi >= *n as i64) {
+                        self.guards.push((index.clone(), *n));
+                        inside = false;
+                    }
+                }
+                self.visit(cluster, args[0], &at, space, stop, guarded || !inside)?;
+            }
+            NodeKind::Prim(Prim::Gather(g)) => {
+                let rank = cluster.ty(args[1])?.rank();
+                self.visit(cluster, args[1], &coords[g.axis..g.axis + rank], space, stop, guarded)?;
+                let mut at = coords[..g.axis].to_vec();
+                at.push(Index::default());
+                at.extend_from_slice(&coords[g.axis + rank..]);
+                self.flats.push((args[0], cluster.input_address(args[0], &at)?));
+            }
+            _ => {
+                return Err(
+                    internal("a cluster holds a node its emitter does not know").at(&cluster.body.node(v.node).name)
+                );
+            }
+        }
+        if !guarded {
+            self.sites.push((v, coords.to_vec()));
+        }
+        Ok(())
+    }
+}
+
+/// Neighbouring axes that all accesses walk as one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The innermost axis, which stands for the whole group.
+    pub axis: usize,
+    pub extent: u64,
+}
+
+/// Merges the axes for which `mergeable(outer, inner)` holds and all uses agree; axes of extent 1
+/// vanish.
+pub fn group_axes(space: &[u64], uses: &Uses, mergeable: &dyn Fn(usize, usize) -> bool) -> Vec<Group> {
+    let agree = |outer: usize, inner: usize| {
+        let free =
+            |a: usize| !uses.exact.contains(&(a as u32)) && !uses.guards.iter().any(|(g, _)| g.mentions(a as u32));
+        let strided = |flat: &Index| match (flat.coefficient(outer as u32), flat.coefficient(inner as u32)) {
+            (Some(o), Some(i)) => o == i * space[inner] as i64,
+            _ => false,
+        };
+        free(outer) && free(inner) && uses.flats.iter().all(|(_, f)| strided(f))
+    };
+    let mut groups: Vec<Group> = vec![];
+    for axis in (0..space.len()).filter(|&a| space[a] != 1) {
+        match groups.last_mut() {
+            Some(g) if mergeable(g.axis, axis) && agree(g.axis, axis) => {
+                *g = Group { axis, extent: g.extent * space[axis] };
+            }
+            _ => groups.push(Group { axis, extent: space[axis] }),
+        }
+    }
+    groups
+}

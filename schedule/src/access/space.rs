@@ -1,0 +1,153 @@
+//! The iteration space of clusters that fold elements into fewer: reductions and contractions.
+
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::index::Index;
+use tensorc_ir::prim::Prim;
+use tensorc_ir::scalar::ScalarNode;
+
+use super::{Group, Located, Uses, group_axes, internal};
+
+/// The iteration space of a cluster: every element value has these axes, every folded value the
+/// kept ones.
+pub struct Space {
+    pub dims: Vec<u64>,
+    /// Axes that are folded, ascending.
+    pub reduced: Vec<usize>,
+}
+
+/// The nodes of a body that fold, in order.
+pub fn folds(body: &Graph) -> Vec<NodeId> {
+    let fold = |n: &NodeId| matches!(&body.node(*n).kind, NodeKind::Prim(Prim::Reduce(_) | Prim::Contract(_)));
+    body.order().into_iter().filter(fold).collect()
+}
+
+/// What one iteration over the space of a folding cluster touches, and the axes that are walked as one.
+pub struct Analysis {
+    pub uses: Uses,
+    pub kept: Vec<Group>,
+    pub reduced: Vec<Group>,
+}
+
+impl Analysis {
+    pub fn of(cluster: &Located<'_>, space: &Space) -> Result<Analysis> {
+        let mut uses = Uses::default();
+        let folds = folds(cluster.body);
+        let stop = |v: Value| folds.contains(&v.node);
+        for fold in &folds {
+            uses.collect_fold(cluster, *fold, space, &stop)?;
+        }
+        for (i, v) in cluster.outputs().into_iter().enumerate() {
+            let dims = cluster.ty(v)?.dims;
+            let coords = space.coords_of(&dims)?;
+            uses.collect(cluster, v, &coords, &space.dims, &stop)?;
+            uses.store(v, cluster.output_address(i, &dims, &coords));
+        }
+        let groups = group_axes(&space.dims, &uses, &|a, b| space.is_reduced(a) == space.is_reduced(b));
+        let (reduced, kept) = groups.into_iter().partition(|g| space.is_reduced(g.axis));
+        Ok(Analysis { uses, kept, reduced })
+    }
+}
+
+impl Space {
+    /// The space of a cluster's folds: of its first reduction, or of its contraction.
+    ///
+    /// # Errors
+    /// The cluster folds nothing.
+    pub fn of(body: &Graph) -> Result<Space> {
+        let none = || internal("a cluster of folds holds none");
+        let node = folds(body).first().copied().ok_or_else(none)?;
+        match &body.node(node).kind {
+            NodeKind::Prim(Prim::Reduce(r)) => {
+                Ok(Space { dims: body.dense(body.args(node)[0])?.dims, reduced: r.axes.clone() })
+            }
+            NodeKind::Prim(Prim::Contract(c)) => {
+                Ok(Space { dims: c.extents.clone(), reduced: (c.out_rank..c.extents.len()).collect() })
+            }
+            _ => Err(none()),
+        }
+    }
+
+    /// Elements that are folded into one.
+    pub fn length(&self) -> u64 {
+        self.reduced.iter().map(|a| self.dims[*a]).product()
+    }
+
+    pub fn is_reduced(&self, axis: usize) -> bool {
+        self.reduced.contains(&axis)
+    }
+
+    /// The coordinates of an element.
+    pub fn coords(&self) -> Vec<Index> {
+        // As everywhere, an axis of extent 1 has no part in a position.
+        let var = |a: usize| if self.dims[a] == 1 { Index::default() } else { Index::var(a as u32) };
+        (0..self.dims.len()).map(var).collect()
+    }
+
+    /// Whether a value has one element per element of the space.
+    pub fn is_full(&self, dims: &[u64]) -> bool {
+        dims == self.dims && !self.reduced.iter().all(|a| self.dims[*a] == 1)
+    }
+
+    /// The coordinates of a value of this cluster with shape `dims` at the current position.
+    pub fn coords_of(&self, dims: &[u64]) -> Result<Vec<Index>> {
+        let var = |a: usize| Index::var(a as u32);
+        if dims.len() == self.dims.len() {
+            let fits = (0..dims.len()).all(|a| dims[a] == self.dims[a] || dims[a] == 1);
+            if fits {
+                return Ok((0..dims.len()).map(|a| if dims[a] == 1 { Index::default() } else { var(a) }).collect());
+            }
+        }
+        // Drop reduced axes, and add or drop axes of extent 1, as the shape demands.
+        let mut kept = (0..self.dims.len()).filter(|a| !self.is_reduced(*a) && self.dims[*a] != 1);
+        let mut coords = vec![];
+        for &n in dims {
+            coords.push(match n {
+                1 => Index::default(),
+                _ => kept
+                    .next()
+                    .filter(|a| self.dims[*a] == n)
+                    .map(var)
+                    .ok_or_else(|| internal("a value of a fold cluster has a foreign shape"))?,
+            });
+        }
+        Ok(coords)
+    }
+}
+
+impl Uses {
+    /// Adds what one element of a fold reads. Values in `stop` are available already.
+    ///
+    /// # Errors
+    /// The node is no fold, or a value of the cluster has a shape that is not of its space.
+    pub fn collect_fold(
+        &mut self,
+        cluster: &Located<'_>,
+        fold: NodeId,
+        space: &Space,
+        stop: &dyn Fn(Value) -> bool,
+    ) -> Result<()> {
+        let args = cluster.body.args(fold);
+        match cluster.prim(fold) {
+            Some(Prim::Reduce(r)) => {
+                for node in &r.map.nodes {
+                    if let ScalarNode::Coord(a) = node {
+                        self.exact.insert(*a);
+                    }
+                }
+                args.iter().try_for_each(|a| self.collect(cluster, *a, &space.coords(), &space.dims, stop))
+            }
+            Some(Prim::Contract(c)) => {
+                for (index, n) in c.lhs.iter().zip(&cluster.ty(args[0])?.dims) {
+                    let (lo, hi) = index.interval(&space.dims[..]);
+                    if lo < 0 || hi >= *n as i64 {
+                        self.guards.push((index.clone(), *n));
+                    }
+                }
+                self.collect(cluster, args[0], &c.lhs, &space.dims, stop)?;
+                self.collect(cluster, args[1], &c.rhs, &space.dims, stop)
+            }
+            _ => Err(internal("a node that folds nothing")),
+        }
+    }
+}
