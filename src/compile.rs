@@ -92,7 +92,8 @@ pub(crate) fn plan(
 ) -> Result<Lowered, Error> {
     compiler.progress("lower");
     let math = compiler.registry().math();
-    let mut lowered = report.timed(compiler, "lower", || Ok(lower_with(graph, math, choices)?))?;
+    let mut lowered =
+        report.timed(compiler, "lower", || Ok(lower_with(graph, math, choices, compiler.pool().threads())?))?;
     report.timed(compiler, "plan-memory", || Ok(plan_memory(&mut lowered)?))?;
     Ok(lowered)
 }

@@ -70,6 +70,15 @@ impl Plan {
         }
     }
 
+    /// Gives every launch the extent of its kernel's parallel loop.
+    pub fn set_extents(&mut self, of: impl Fn(KernelId) -> u64) {
+        for step in &mut self.steps {
+            if let StepOp::Launch { kernel, extent, .. } = &mut step.op {
+                *extent = of(*kernel);
+            }
+        }
+    }
+
     /// Bytes from the start of the whole to the first element.
     pub fn byte_offset(&self, id: BufferId) -> u64 {
         let buffer = self.buffer(id);

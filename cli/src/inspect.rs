@@ -93,7 +93,7 @@ fn plan(compiler: &Compiler, mut graph: Graph) -> Result<(Plan, Totals, bool), F
     let mut graph = divided.map_or(graph, |s| s.first);
     run(&mut graph, Phase::Fuse)?;
     let totals = Totals::of(&cost::kernels(&graph, &compiler.options().passes.target.machine)?);
-    let mut lowered = lower_with(&graph, compiler.registry().math(), compiler.choices())?;
+    let mut lowered = lower_with(&graph, compiler.registry().math(), compiler.choices(), compiler.pool().threads())?;
     plan_memory(&mut lowered)?;
     Ok((lowered.plan, totals, staged))
 }

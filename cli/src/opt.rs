@@ -358,7 +358,9 @@ impl Job<'_> {
     fn lower(&mut self, graph: &Graph, plan: bool) -> Result<Lowered, Diagnostic> {
         // The name of a GPU is none of a processor, which its kernels do not run on.
         let choices = self.compiler.choices_for(self.args.target.parse().ok());
-        let mut lowered = self.timed(LOWER, |job| lower_with(graph, job.compiler.registry().math(), choices))?;
+        let mut lowered = self.timed(LOWER, |job| {
+            lower_with(graph, job.compiler.registry().math(), choices, job.compiler.pool().threads())
+        })?;
         if self.args.verify_each {
             lowered.kernels.iter().try_for_each(verify_kernel)?;
             verify_plan(&lowered.plan, Some(&lowered.kernels))?;

@@ -17,7 +17,6 @@ use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, Operand, Space};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Ex, MathFn, Scalar, ScalarFn, ScalarOp};
-use tensorc_schedule::layout::Layouts;
 use tensorc_schedule::target::{Cpu, Target, Vectors};
 
 /// `y = x · x + 1` on `n` elements, in vectors of 16 lanes.
@@ -183,7 +182,7 @@ fn styles_and_back_ends_agree() {
         let run = |vectors, backend| {
             let target = Target::cpu(Cpu { vectors, scale: false });
             let math = Math { library: &*common::LIBRARY, target: &target };
-            let kernel = emit(FusionClass::Reduce, &g, "k", math, &Layouts::default()).unwrap();
+            let kernel = emit(&common::spec(FusionClass::Reduce, &g), math).unwrap();
             let range = [0, kernel.parallel_extent() as i64];
             let list = [kernel];
             let module = compile_kernels(&list, backend, 1, &KernelCache::verifying(), &common::library).unwrap();

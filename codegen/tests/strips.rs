@@ -12,7 +12,6 @@ use tensorc_ir::prim::{Prim, Reduction};
 use tensorc_ir::scalar::{Ex, MathFn, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::{DType, DenseType, TensorData};
 use tensorc_schedule::Target;
-use tensorc_schedule::layout::Layouts;
 
 fn f32s(dims: &[u64]) -> DenseType {
     DenseType::new(DType::F32, dims)
@@ -60,7 +59,7 @@ fn bytes(values: impl Iterator<Item = f32>) -> Vec<u8> {
 fn check(g: &Graph, class: FusionClass, expected_strips: usize) -> f64 {
     let registry = tensorc_ops::registry().unwrap();
     let math = Math { library: &*common::LIBRARY, target: &Target::default() };
-    let kernel: Kernel = emit(class, g, "k", math, &Layouts::default()).unwrap();
+    let kernel: Kernel = emit(&common::spec(class, g), math).unwrap();
     tensorc_ir::verify::verify_kernel(&kernel).unwrap();
     assert_eq!(strips(&kernel.body), expected_strips);
     let inputs: Vec<TensorData> = g

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::Plan;
 
-use crate::order::{Task, Tasks};
+use crate::tasks::{Task, Tasks};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;

@@ -6,12 +6,16 @@
 pub mod access;
 pub mod cost;
 pub mod estimate;
+pub mod flash;
+pub mod kernel;
 pub mod layout;
 pub mod lowered;
 pub mod memory;
-pub mod order;
+pub mod plan;
+pub mod recipe;
 pub mod recognise;
 pub mod target;
+pub mod tasks;
 pub mod verify;
 
 pub use memory::plan_memory;

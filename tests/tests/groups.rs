@@ -97,7 +97,8 @@ fn operands_are_computed_for_tiles() {
              return %p\n  }} : f16[70, 72]\n  return %y\n}}\n"
         );
         let graph = parse_module(&text, compiler.registry()).unwrap_or_else(|e| panic!("{e}")).graphs.swap_remove(0);
-        let kernel = lower_with(&graph, compiler.registry().math(), compiler.choices()).unwrap().kernels.swap_remove(0);
+        let kernel =
+            lower_with(&graph, compiler.registry().math(), compiler.choices(), 1).unwrap().kernels.swap_remove(0);
         verify_kernel(&kernel).unwrap();
         assert_eq!(kernel.tensor_maps().len(), 1, "one operand comes by the copy engine");
         let mut rng = Rng::new(4);

@@ -142,7 +142,7 @@ fn differentiated(registry: &Registry, mut graph: Graph) -> Result<Graph, Diagno
 fn text(registry: &Registry, mut graph: Graph, target: Target) -> Result<String, Diagnostic> {
     let mut cx = PassCx::new(registry).with_options(tensorc::passes::Options { target, ..Default::default() });
     Pipeline::to(Phase::Fuse).run(&mut graph, &mut cx)?;
-    let mut lowered = lower_with(&graph, registry.math(), Choices { target, ..Choices::default() })?;
+    let mut lowered = lower_with(&graph, registry.math(), Choices { target, ..Choices::default() }, 1)?;
     plan_memory(&mut lowered)?;
     let mut text = print_plan(&lowered.plan);
     lowered.kernels.iter().for_each(|kernel| text += &print_kernel(kernel));

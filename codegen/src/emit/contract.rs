@@ -4,108 +4,37 @@
 use std::collections::BTreeSet;
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
-use tensorc_abi::{Attention, Conv2d, ConvPass, ImageLayout};
-use tensorc_ir::DType;
+use tensorc_abi::{Attention, ConvPass, ImageLayout};
 use tensorc_ir::diag::Result;
-use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::kir::{Kernel, LoopKind};
-use tensorc_ir::prim::{Contraction, Prim, View};
-use tensorc_ir::views::{identity_map, strides_in_result};
+use tensorc_ir::views::identity_map;
+use tensorc_schedule::recipe::{Library, contraction, split_final_view};
 use tensorc_schedule::recognise::attention::Attended;
-use tensorc_schedule::recognise::contract::{Gemm, as_convolution, as_gemm};
+use tensorc_schedule::recognise::contract::Gemm;
 
 use super::Math;
-use super::cluster::{Cluster, internal};
+use super::cluster::Cluster;
 use super::inline::{Bound, Inliner};
 use super::strips::{self, Strips};
 use tensorc_schedule::access::{Group, Uses, group_axes};
 use tensorc_schedule::layout::{Layouts, span};
 
-/// The library call at the heart of a contract cluster. Operands are positions in the cluster's
-/// inputs; without one, the left operand is computed in the cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Library {
-    Gemm { gemm: Gemm, a: Option<usize>, b: usize },
-    Conv { conv: Conv2d, a: Option<usize>, b: usize },
-}
-
-/// A generated kernel that a library calls on blocks: its parameters are the memory that blocks are part of, then
-/// these cluster inputs.
-pub struct OnBlocks {
-    pub kernel: Kernel,
-    pub inputs: Vec<usize>,
-}
-
-/// How a library computes the cluster's contraction, if one can: operands must be cluster inputs, but for a left one
-/// that the library takes computed, and everything after the contraction element-wise on its shape.
-pub fn library_form(body: &Graph) -> Result<Option<Library>> {
-    let (node, c) = contraction(body)?;
-    let [(_, output)] = body.outputs() else { return Ok(None) };
-    let (result, moved) = split_final_view(body, *output)?;
-    let out = body.dense(Value { node, port: 0 })?;
-    let element_wise = body.dense(result)?.dims == out.dims && body.dense(result)?.dtype == DType::F32;
-    let strides = match moved {
-        None => None,
-        Some(view) => match strides_in_result(view, &out.dims, &body.dense(*output)?.dims) {
-            Some(strides) => Some(strides),
-            None => return Ok(None),
-        },
-    };
-    let position = |v: Value| body.inputs().iter().position(|n| *n == v.node);
-    let args = body.args(node);
-    if !element_wise {
-        return Ok(None);
-    }
-    let (l, r) = (position(args[0]), position(args[1]));
-    let (lhs, rhs) = (body.dense(args[0])?, body.dense(args[1])?);
-    if strides.is_none()
-        && let Some(conv) = as_convolution(&c, &lhs, &rhs)
-    {
-        let b = r.filter(|_| l.is_some() || conv.takes_computed());
-        return Ok(b.map(|b| Library::Conv { conv, a: l, b }));
-    }
-    Ok(as_gemm(&c, &lhs, &rhs, strides.as_deref()).and_then(|gemm| {
-        let (a, b) = if gemm.swapped { (r, l) } else { (l, r) };
-        Some(Library::Gemm { gemm, a, b: b? })
-    }))
-}
-
-/// The value before a last view, and that view.
-fn split_final_view(body: &Graph, output: Value) -> Result<(Value, Option<&View>)> {
-    match &body.node(output.node).kind {
-        NodeKind::Prim(Prim::View(view)) => Ok((body.args(output.node)[0], Some(view))),
-        _ => Ok((output, None)),
-    }
-}
-
-fn contraction(body: &Graph) -> Result<(NodeId, std::sync::Arc<Contraction>)> {
-    let found = body.order().into_iter().find_map(|n| match &body.node(n).kind {
-        NodeKind::Prim(Prim::Contract(c)) => Some((n, c.clone())),
-        _ => None,
-    });
-    found.ok_or_else(|| internal("a contract cluster holds no contraction"))
-}
-
-/// The kernel that finishes each block of the library's result in place; `None` if the cluster is
-/// the contraction alone. `library` has the strides of the result; `layouts` are those of the cluster.
+/// The kernel that finishes each block of the library's result in place. `library` has the strides of the result; `layouts` are those of the cluster.
 pub fn emit_epilogue(
     body: &Graph,
     library: &Library,
     name: &str,
-    math: Math<'_>,
-    layouts: &Layouts,
-) -> Result<Option<OnBlocks>> {
+    (math, layouts): (Math<'_>, &Layouts),
+    inputs: &[usize],
+) -> Result<Kernel> {
     let (node, c) = contraction(body)?;
     let accumulated = Value { node, port: 0 };
-    let (result, _) = split_final_view(body, body.outputs()[0].1)?;
-    if result == accumulated {
-        return Ok(None);
-    }
     let mut after = body.clone();
     if let Library::Gemm { a: None, .. } | Library::Conv { a: None, .. } = library {
         // What computes the operand is another kernel.
-        let (side, _) = left(&c, library);
+        let side = library.left_side();
         let given = after.add_input("operand", body.dense(body.args(node)[side])?.into());
         after.set_arg(node, side as u16, given);
     }
@@ -116,25 +45,27 @@ pub fn emit_epilogue(
     let len = span(body.dense(body.outputs()[0].1)?.len(), layouts.output(0));
     let layout = Block::new(library, &dims);
     let blocks = Blocks { accumulated: Some(accumulated), result, space: dims, coords, len, layout };
-    emit_blocks(body, &blocks, name, math, layouts).map(Some)
+    emit_blocks(body, &blocks, name, (math, layouts), inputs)
 }
 
-/// The kernel that computes blocks of the left operand of a library call; `None` if that is an input of the cluster.
-pub fn emit_prologue(body: &Graph, library: &Library, math: Math<'_>, layouts: &Layouts) -> Result<Option<OnBlocks>> {
-    if matches!(library, Library::Gemm { a: Some(_), .. } | Library::Conv { a: Some(_), .. }) {
-        return Ok(None);
-    }
+/// The kernel that computes blocks of the left operand of a library call.
+pub fn emit_prologue(
+    body: &Graph,
+    library: &Library,
+    name: &str,
+    (math, layouts): (Math<'_>, &Layouts),
+    inputs: &[usize],
+) -> Result<Kernel> {
     let (node, c) = contraction(body)?;
-    let (side, map) = left(&c, library);
+    let side = library.left_side();
     let operand = body.args(node)[side];
     let mut alone = body.clone();
     alone.set_outputs([("operand".into(), operand)]);
-    let name = &body.node(operand.node).name;
     let body = &strips::split_calls(&alone, math.library)?;
     let operand = body.outputs()[0].1;
     let dims = body.dense(operand)?.dims;
     let (space, coords) = match library {
-        Library::Gemm { .. } => (c.extents.clone(), map),
+        Library::Gemm { .. } => (c.extents.clone(), [&c.lhs, &c.rhs][side].clone()),
         Library::Conv { .. } => (dims.clone(), identity_map(dims.len())),
     };
     let layout = Block::of_left(library, &dims);
@@ -143,29 +74,18 @@ pub fn emit_prologue(body: &Graph, library: &Library, math: Math<'_>, layouts: &
         Library::Conv { .. } => layout.row_axes.iter().map(|a| dims[*a]).product(),
     };
     let len = rows * layout.cols;
-    emit_blocks(body, &Blocks { accumulated: None, result: operand, space, coords, len, layout }, name, math, layouts)
-        .map(Some)
+    let blocks = Blocks { accumulated: None, result: operand, space, coords, len, layout };
+    emit_blocks(body, &blocks, name, (math, layouts), inputs)
 }
 
-/// Which operand of the contraction is the left one of a library call, and where it is read.
-fn left(c: &Contraction, library: &Library) -> (usize, Vec<Index>) {
-    match library {
-        Library::Gemm { gemm, .. } if gemm.swapped => (1, c.rhs.clone()),
-        _ => (0, c.lhs.clone()),
-    }
-}
-
-/// The kernel that makes scores of each tile of products of queries and keys; `None` if they are the same.
+/// The kernel that makes scores of each tile of products of queries and keys.
 pub fn emit_scores(
     body: &Graph,
     found: &Attended,
     name: &str,
-    math: Math<'_>,
-    layouts: &Layouts,
-) -> Result<Option<OnBlocks>> {
-    if found.accumulated == found.scores {
-        return Ok(None);
-    }
+    (math, layouts): (Math<'_>, &Layouts),
+    inputs: &[usize],
+) -> Result<Kernel> {
     let mut scores = body.clone();
     scores.set_outputs([("scores".into(), found.scores)]);
     let body = &strips::split_calls(&scores, math.library)?;
@@ -184,7 +104,7 @@ pub fn emit_scores(
         is_tile: true,
     };
     let (accumulated, len) = (Some(found.accumulated), Attention::TILE);
-    emit_blocks(body, &Blocks { accumulated, result, space, coords, len, layout }, name, math, layouts).map(Some)
+    emit_blocks(body, &Blocks { accumulated, result, space, coords, len, layout }, name, (math, layouts), inputs)
 }
 
 /// What is computed block by block, and where.
@@ -201,7 +121,13 @@ struct Blocks {
     layout: Block,
 }
 
-fn emit_blocks(body: &Graph, f: &Blocks, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<OnBlocks> {
+fn emit_blocks(
+    body: &Graph,
+    f: &Blocks,
+    name: &str,
+    (math, layouts): (Math<'_>, &Layouts),
+    inputs: &[usize],
+) -> Result<Kernel> {
     let Blocks { accumulated, result, space, coords, layout, .. } = f;
     let (accumulated, result) = (*accumulated, *result);
     let mut cluster = Cluster::new(body, math, layouts)?;
@@ -211,8 +137,6 @@ fn emit_blocks(body: &Graph, f: &Blocks, name: &str, math: Math<'_>, layouts: &L
     if !layout.is_tile && accumulated.is_some() {
         uses.store(result, linearize(coords, space));
     }
-    let inputs: Vec<usize> =
-        (0..body.inputs().len()).filter(|i| uses.flats.iter().any(|(v, _)| v.node == body.inputs()[*i])).collect();
     let mut after: BTreeSet<_> = accumulated.iter().map(|v| v.node).collect();
     for &n in &cluster.order {
         if cluster.body.args(n).iter().any(|a| after.contains(&a.node)) {
@@ -222,7 +146,7 @@ fn emit_blocks(body: &Graph, f: &Blocks, name: &str, math: Math<'_>, layouts: &L
     if layout.cols >= strips::SHORTEST && math.applies_strips() {
         cluster.apart = strips::choose(&cluster, &body.dense(result)?.dims, strips::STRIPS)?;
     }
-    let mut e = Inliner::epilogue(&cluster, name, space, f.len, &inputs)?;
+    let mut e = Inliner::epilogue(&cluster, name, space, f.len, inputs)?;
     let scalars: Vec<Index> = ["b0", "b1", "b2", "m0", "m1", "n0", "n1"].iter().map(|n| e.b.scalar_index(n)).collect();
     let merged = group_axes(space, &uses, &|_, _| true);
     for (axes, at) in layout.batch_axes.iter().zip(&scalars) {
@@ -264,7 +188,7 @@ fn emit_blocks(body: &Graph, f: &Blocks, name: &str, math: Math<'_>, layouts: &L
             Ok(())
         })
     })?;
-    Ok(OnBlocks { kernel: e.finish(), inputs })
+    Ok(e.finish())
 }
 
 /// Which axes of the result or of an operand a block's batch, row and column counters walk, and its strides.

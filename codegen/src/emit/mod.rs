@@ -5,7 +5,7 @@ mod column;
 mod contract;
 mod copy;
 mod fold;
-pub mod gpu;
+mod gpu;
 mod inline;
 mod map;
 mod nest;
@@ -19,11 +19,9 @@ use tensorc_ir::kir::Kernel;
 use tensorc_ir::scalar::MathLibrary;
 use tensorc_schedule::Target;
 use tensorc_schedule::access::space::Space;
+use tensorc_schedule::kernel::{Computes, KernelSpec};
 use tensorc_schedule::layout::Layouts;
 use tensorc_schedule::target::{Cpu, Processor, Vectors};
-
-pub use contract::{Library, OnBlocks, emit_epilogue, emit_prologue, emit_scores, library_form};
-pub use copy::emit_concat_part;
 
 use cluster::Cluster;
 
@@ -41,12 +39,35 @@ impl Math<'_> {
     }
 }
 
-/// Emits a cluster as one kernel. Its parameters are the cluster's inputs, then its outputs, laid out as
-/// `layouts` says.
-pub fn emit(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Kernel> {
-    if let Processor::Gpu(gpu) = &math.target.processor {
-        return gpu::emit(class, body, name, (math, gpu), layouts);
+/// Writes a kernel.
+///
+/// # Errors
+/// [`tensorc_ir::diag::Code::Unsupported`] where the target has no kernel of that kind.
+pub fn emit(spec: &KernelSpec<'_>, math: Math<'_>) -> Result<Kernel> {
+    let KernelSpec { name, computes, layouts, .. } = spec;
+    let at = (math, layouts);
+    match (computes, &math.target.processor) {
+        (Computes::Cluster { class, body }, Processor::Cpu(_)) => emit_cluster(*class, body, name, math, layouts),
+        (Computes::Cluster { class, body }, Processor::Gpu(gpu)) => gpu::emit(*class, body, name, (math, gpu), layouts),
+        (Computes::Epilogue { body, library, inputs }, _) => contract::emit_epilogue(body, library, name, at, inputs),
+        (Computes::Prologue { body, library, inputs }, _) => contract::emit_prologue(body, library, name, at, inputs),
+        (Computes::Scores { body, found, inputs }, _) => contract::emit_scores(body, found, name, at, inputs),
+        (Computes::AttentionParts { body }, Processor::Gpu(gpu)) => gpu::emit_parts(body, name, (math, gpu), layouts),
+        (Computes::AttentionJoin { body }, Processor::Gpu(gpu)) => gpu::emit_join(body, name, (math, gpu), layouts),
+        (Computes::AttentionParts { .. } | Computes::AttentionJoin { .. }, Processor::Cpu(_)) => {
+            Err(cluster::internal("attention in parts is for GPUs"))
+        }
+        (Computes::Copy { dtype, outer, run, strides }, _) => {
+            Ok(copy::emit_concat_part(name, *dtype, *outer, *run, *strides))
+        }
+        (Computes::Own(kernel), Processor::Cpu(_)) => Ok((*kernel).clone()),
+        (Computes::Own(kernel), Processor::Gpu(_)) => gpu::launched(kernel, math.library),
     }
+}
+
+/// Writes a cluster for a processor as one kernel. Its parameters are the cluster's inputs, then its outputs, laid out as
+/// `layouts` says.
+fn emit_cluster(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, layouts: &Layouts) -> Result<Kernel> {
     let body = strips::split_calls(body, math.library)?;
     let mut cluster = Cluster::new(&body, math, layouts)?;
     match class {

@@ -5,14 +5,18 @@ pub mod operations;
 pub mod random;
 pub mod records;
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use tensorc_abi::DType;
 use tensorc_codegen::jit::{Backend, JitModule, KernelCache, compile_kernels};
+use tensorc_ir::graph::{FusionClass, Graph};
 use tensorc_ir::interp::run_kernel;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::scalar::Scalar;
 use tensorc_ops::math::Library;
+use tensorc_schedule::kernel::{Computes, KernelSpec};
+use tensorc_schedule::layout::Layouts;
 
 macro_rules! unary {
     ($($f:ident)*) => {
@@ -117,4 +121,11 @@ pub fn compare(kernel: &Kernel, expected: &[Vec<u8>], actual: &[Vec<u8>]) -> Res
         }
     }
     Ok(())
+}
+
+/// A cluster as a kernel to be written, with dense operands.
+pub fn spec(class: FusionClass, body: &Graph) -> KernelSpec<'_> {
+    let node = body.outputs()[0].1.node;
+    let computes = Computes::Cluster { class, body: Cow::Borrowed(body) };
+    KernelSpec { name: "k".into(), node, computes, layouts: Layouts::default() }
 }

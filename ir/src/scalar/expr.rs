@@ -35,7 +35,7 @@ pub struct ScalarFn {
 }
 
 /// Bodies for the mathematical functions.
-pub trait MathLibrary {
+pub trait MathLibrary: Sync {
     /// The f32 expression of `f`, using no [`ScalarOp::Math`] itself.
     fn body(&self, f: MathFn) -> &ScalarFn;
 

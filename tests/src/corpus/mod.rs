@@ -88,7 +88,7 @@ pub fn kernels(compiler: &Compiler, graph: &Graph) -> Result<Vec<Kernel>, Error>
     let mut graph = graph.clone();
     let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
     Pipeline::to(Phase::Fuse).run(&mut graph, &mut cx)?;
-    let lowered = lower_with(&graph, compiler.registry().math(), compiler.choices())?;
+    let lowered = lower_with(&graph, compiler.registry().math(), compiler.choices(), 1)?;
     lowered.kernels.iter().try_for_each(verify_kernel)?;
     Ok(lowered.kernels)
 }

@@ -101,7 +101,7 @@ fn announce(compiler: &Compiler, graph: &Graph) {
     let mut graph = graph.clone();
     let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
     Pipeline::to(Phase::Fuse).run(&mut graph, &mut cx).unwrap();
-    let kernels = lower_with(&graph, compiler.registry().math(), compiler.choices()).unwrap().kernels;
+    let kernels = lower_with(&graph, compiler.registry().math(), compiler.choices(), 1).unwrap().kernels;
     let mut known = KERNELS.lock().unwrap_or_else(PoisonError::into_inner);
     known.clear();
     known.extend(entry_names(&kernels).into_iter().zip(kernels));

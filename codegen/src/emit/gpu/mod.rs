@@ -32,7 +32,6 @@ use tensorc_ir::kir::Kernel;
 use tensorc_schedule::access::space::Space;
 use tensorc_schedule::layout::Layouts;
 
-pub use attention::InParts;
 pub use parallel::launched;
 
 /// What kernels are made for: library functions, and a GPU.
@@ -43,12 +42,15 @@ pub fn emit(class: FusionClass, body: &Graph, name: &str, on: On<'_>, layouts: &
     Ok(functions::expanded(scheduled(class, body, name, on, layouts)?, on.0.library))
 }
 
-/// Emits attention of few queries as two kernels; `None` where one is enough.
-pub fn emit_in_parts(body: &Graph, name: &str, (math, gpu): On<'_>, layouts: &Layouts) -> Result<Option<InParts>> {
-    let cluster = Cluster::new(body, math, layouts)?;
-    let Some(parts) = attention::in_parts(&cluster, name, math, gpu)? else { return Ok(None) };
-    let first = functions::expanded(parts.first, math.library);
-    Ok(Some(InParts { first, second: launched(&parts.second, math.library)?, ..parts }))
+/// Writes the kernel of attention that leaves what parts of the keys come to.
+pub fn emit_parts(body: &Graph, name: &str, (math, gpu): On<'_>, layouts: &Layouts) -> Result<Kernel> {
+    let kernel = attention::emit_parts(&Cluster::new(body, math, layouts)?, name, math, gpu)?;
+    Ok(functions::expanded(kernel, math.library))
+}
+
+/// Writes the kernel that puts together what parts left.
+pub fn emit_join(body: &Graph, name: &str, (math, gpu): On<'_>, layouts: &Layouts) -> Result<Kernel> {
+    launched(&attention::emit_join(&Cluster::new(body, math, layouts)?, name, math, gpu)?, math.library)
 }
 
 fn scheduled(class: FusionClass, body: &Graph, name: &str, (math, gpu): On<'_>, layouts: &Layouts) -> Result<Kernel> {

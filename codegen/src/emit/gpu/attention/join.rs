@@ -1,59 +1,15 @@
 //! What blocks leave that share the keys of some queries, and the kernel that puts it together: a thread for each element
 //! of the result.
 
-use tensorc_abi::Attention;
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, LoopRange, Operand, Space as Memory};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
+use tensorc_schedule::flash::Left;
 use tensorc_schedule::recognise::attention::Attended;
 
 use super::{base, divided};
-
-/// Where parts are left: for each query of each batch and each part the sums of weighted values, then for all the
-/// maxima of scores, then for all the sums of weights.
-#[derive(Clone, Copy)]
-pub struct Place<'a> {
-    pub call: &'a Attention,
-    pub parts: u64,
-}
-
-impl Place<'_> {
-    /// Queries of all batches.
-    fn queries(&self) -> u64 {
-        self.call.batch.iter().product::<u64>() * self.call.queries
-    }
-
-    /// Rows of all parts.
-    fn rows(&self) -> i64 {
-        (self.queries() * self.parts) as i64
-    }
-
-    /// Elements of f32 that parts take.
-    pub fn elements(&self) -> u64 {
-        self.rows() as u64 * (self.call.size + 2)
-    }
-
-    /// The row of a part of a query of a batch, which is given by its digits.
-    pub fn row(&self, batch: &[Index], query: &Index, part: &Index) -> Index {
-        let digits = batch.iter().zip(self.call.batch);
-        let item = digits.fold(Index::default(), |item, (digit, extent)| item.scale(extent as i64).add(digit));
-        item.scale(self.call.queries as i64).add(query).scale(self.parts as i64).add(part)
-    }
-
-    pub fn sum(&self, row: &Index, column: &Index) -> Index {
-        row.scale(self.call.size as i64).add(column)
-    }
-
-    pub fn maximum(&self, row: &Index) -> Index {
-        row.offset(self.rows() * self.call.size as i64)
-    }
-
-    pub fn total(&self, row: &Index) -> Index {
-        self.maximum(row).offset(self.rows())
-    }
-}
 
 fn single(x: f32) -> Operand {
     Operand::Const(Scalar::f32(x))
@@ -61,7 +17,7 @@ fn single(x: f32) -> Operand {
 
 /// The kernel that puts parts together, with an output of `len` elements; written for a processor, as one parallel loop.
 pub fn emit(found: &Attended, parts: u64, name: &str, exp: &ScalarFn, len: u64) -> Result<Kernel> {
-    let place = Place { call: &found.call, parts };
+    let place = Left { call: &found.call, parts };
     let mut b = KernelBuilder::new(name);
     let left = b.param("parts", DType::F32, place.elements(), false);
     let out = b.param("out0", found.dtype, len, true);
@@ -85,7 +41,7 @@ pub fn emit(found: &Attended, parts: u64, name: &str, exp: &ScalarFn, len: u64) 
 /// An element of the result.
 struct Joined<'a> {
     found: &'a Attended,
-    place: Place<'a>,
+    place: Left<'a>,
     exp: &'a ScalarFn,
     left: Buf,
     first: Index,

@@ -11,7 +11,7 @@ mod join;
 mod plain;
 mod units;
 
-use tensorc_abi::{Attention, MatrixLayout};
+use tensorc_abi::MatrixLayout;
 use tensorc_ir::DType;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::graph::Value;
@@ -19,6 +19,7 @@ use tensorc_ir::index::{Index, delinearize, linearize, unbounded};
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space as Memory};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::views::identity_map;
+use tensorc_schedule::flash::{Left, Parts, Shape, uses_matrix_units};
 use tensorc_schedule::recognise::attention::{Attended, attention_at};
 use tensorc_schedule::target::Gpu;
 
@@ -30,16 +31,6 @@ use tensorc_schedule::access::Group;
 
 /// Most terms of a score, and most columns of the values.
 const WIDEST: u64 = 256;
-/// Fewest tiles of keys that are worth a block of their own.
-const FEWEST: u64 = 4;
-
-/// How many queries and keys a block works on at a time, and by how many threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
-    queries: u64,
-    keys: u64,
-    threads: u64,
-}
 
 /// A part of a matrix in the registers of a thread: in each of its rows, pieces of neighbours.
 #[derive(Clone, Debug)]
@@ -135,34 +126,6 @@ impl Block<'_> {
     }
 }
 
-/// How keys are divided among blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Parts {
-    /// Tiles of all keys, and of a part; the last may have fewer.
-    tiles: u64,
-    each: u64,
-}
-
-impl Parts {
-    /// All keys in one.
-    fn one(call: &Attention, shape: Shape) -> Parts {
-        let tiles = call.keys.div_ceil(shape.keys);
-        Parts { tiles, each: tiles }
-    }
-
-    /// As many as keep a GPU busy, of [`FEWEST`] tiles or more.
-    fn busy(call: &Attention, shape: Shape, gpu: &Gpu) -> Parts {
-        let Parts { tiles, .. } = Parts::one(call, shape);
-        let blocks = call.batch.iter().product::<u64>() * call.queries.div_ceil(shape.queries);
-        let count = (gpu.multiprocessors() / blocks.max(1)).min(tiles / FEWEST).max(1);
-        Parts { tiles, each: tiles.div_ceil(count) }
-    }
-
-    fn count(self) -> u64 {
-        self.tiles.div_ceil(self.each)
-    }
-}
-
 struct Flash<'a> {
     found: &'a Attended,
     exp: ScalarFn,
@@ -170,15 +133,6 @@ struct Flash<'a> {
     parts: Parts,
     /// Coordinates of the scores in the axes of queries and keys.
     coords: Vec<Index>,
-}
-
-/// Attention as two kernels: the first leaves what the parts of the keys come to, the second puts that together.
-pub struct InParts {
-    /// Its parameters are the cluster's inputs, then memory for `between` elements of f32.
-    pub first: Kernel,
-    pub between: u64,
-    /// Reads that memory and writes the cluster's output.
-    pub second: Kernel,
 }
 
 /// One kernel, each block of which goes through all keys of its queries.
@@ -194,30 +148,43 @@ pub fn emit(cluster: &Cluster<'_>, name: &str, math: Math<'_>) -> Result<Kernel>
     Ok(e.finish())
 }
 
-/// Two kernels, if there are too few queries for one.
+/// The first of two kernels, which leaves what the parts of the keys come to.
 ///
 /// # Errors
 /// As [`emit`].
-pub fn in_parts(cluster: &Cluster<'_>, name: &str, math: Math<'_>, gpu: &Gpu) -> Result<Option<InParts>> {
+pub fn emit_parts(cluster: &Cluster<'_>, name: &str, math: Math<'_>, gpu: &Gpu) -> Result<Kernel> {
     let found = found(cluster)?;
     let core = core(&found, math);
     let parts = Parts::busy(&found.call, core.shape(), gpu);
-    if parts.count() == 1 {
-        return Ok(None);
-    }
     let flash = Flash::new(cluster, &found, (core.shape(), parts), math)?;
-    let between = flash.left().elements();
-    let results = [(DType::F32, between)];
-    let mut e = Inliner::with_results(cluster, &format!("{name}_parts"), &found.space, &results)?;
+    let results = [(DType::F32, flash.left().elements())];
+    let mut e = Inliner::with_results(cluster, name, &found.space, &results)?;
     flash.emit(&mut e, &*core)?;
-    let second = join::emit(&found, parts.count(), name, &flash.exp, cluster.ty(found.result)?.len())?;
-    Ok(Some(InParts { first: e.finish(), between, second }))
+    Ok(e.finish())
+}
+
+/// The second, which puts that together.
+///
+/// # Errors
+/// As [`emit`].
+pub fn emit_join(cluster: &Cluster<'_>, name: &str, math: Math<'_>, gpu: &Gpu) -> Result<Kernel> {
+    let found = found(cluster)?;
+    let parts = Parts::busy(&found.call, core(&found, math).shape(), gpu);
+    let exp = exp(math)?;
+    join::emit(&found, parts.count(), name, &exp, cluster.ty(found.result)?.len())
+}
+
+/// The expansion of the exponential.
+fn exp(math: Math<'_>) -> Result<ScalarFn> {
+    let exp = ScalarFn::build(&[DType::F32], |_, a| vec![a[0].exp()]).map_err(internal)?;
+    exp.expand_math(math.library).map_err(internal)
 }
 
 fn core(found: &Attended, math: Math<'_>) -> Box<dyn Core> {
-    match found.dtype == DType::F32 && !math.target.tf32 {
-        true => Box::new(plain::Plain::new(&found.call)),
-        false => Box::new(units::Units::new(&found.call, found.dtype)),
+    let shape = Shape::of(found, math.target);
+    match uses_matrix_units(found, math.target) {
+        false => Box::new(plain::Plain::new(&found.call, shape)),
+        true => Box::new(units::Units::new(&found.call, found.dtype, shape)),
     }
 }
 
@@ -237,9 +204,7 @@ impl<'a> Flash<'a> {
         (shape, parts): (Shape, Parts),
         math: Math<'_>,
     ) -> Result<Flash<'a>> {
-        let fail = |why: String| internal(why);
-        let exp = ScalarFn::build(&[DType::F32], |_, a| vec![a[0].exp()]).map_err(fail)?;
-        let exp = exp.expand_math(math.library).map_err(fail)?;
+        let exp = exp(math)?;
         let position = linearize(&identity_map(found.space.len()), &found.space);
         let coords = delinearize(&position, &cluster.ty(found.scores)?.dims, &found.space[..]);
         Ok(Flash { found, exp, shape, parts, coords })
@@ -285,8 +250,8 @@ impl<'a> Flash<'a> {
     }
 
     /// Where parts are left.
-    fn left(&self) -> join::Place<'_> {
-        join::Place { call: &self.found.call, parts: self.parts.count() }
+    fn left(&self) -> Left<'_> {
+        Left { call: &self.found.call, parts: self.parts.count() }
     }
 
     /// The digits of a number of a product, and the axes they stand for.

@@ -20,6 +20,7 @@ const KEYS: u64 = 4 * SIDE;
 const TERMS: u64 = 8;
 
 pub struct Plain {
+    shape: Shape,
     queries: Side,
     keys: Side,
     values: Side,
@@ -28,10 +29,10 @@ pub struct Plain {
 }
 
 impl Plain {
-    pub fn new(call: &Attention) -> Plain {
-        let queries = [1, 2].into_iter().find(|n| n * SIDE >= call.queries).unwrap_or(4);
+    pub fn new(call: &Attention, shape: Shape) -> Plain {
         Plain {
-            queries: Side::of(queries * SIDE),
+            shape,
+            queries: Side::of(shape.queries),
             keys: Side::of(KEYS),
             values: Side::of(call.size.next_multiple_of(SIDE)),
             depth: call.depth.next_multiple_of(TERMS),
@@ -82,7 +83,7 @@ fn numbers(e: &mut Inliner<'_>, thread: &Index) -> [Index; 2] {
 
 impl Core for Plain {
     fn shape(&self) -> Shape {
-        Shape { queries: self.queries.own() * SIDE, keys: KEYS, threads: SIDE * SIDE }
+        self.shape
     }
 
     /// Queries; keys, then values; weights.

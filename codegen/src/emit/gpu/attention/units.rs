@@ -13,10 +13,6 @@ use super::fetch::{Into, Matrix, fetch};
 use super::{Block, Core, Held, Own, Shape};
 use crate::emit::inline::Inliner;
 
-/// Most warps of a block.
-const MOST_WARPS: u64 = 4;
-/// Columns of values from which on a tile has fewer keys, for want of registers.
-const WIDE: u64 = 128;
 /// Right operands that are in registers at a time.
 const AT_ONCE: u64 = 16;
 
@@ -29,12 +25,10 @@ pub struct Units {
 }
 
 impl Units {
-    pub fn new(call: &Attention, dtype: DType) -> Units {
-        let warps = call.queries.div_ceil(ROWS).clamp(1, MOST_WARPS);
-        let keys = if dtype.size() == 2 && call.size <= WIDE { 64 } else { 32 };
+    pub fn new(call: &Attention, dtype: DType, shape: Shape) -> Units {
         Units {
             dtype,
-            shape: Shape { queries: warps * ROWS, keys, threads: warps * WARP as u64 },
+            shape,
             depth: call.depth.next_multiple_of(terms(dtype)),
             // Right operands are loaded two at a time.
             size: call.size.next_multiple_of(2 * COLUMNS),

@@ -5,21 +5,22 @@
 //! its gelu nothing of how it is computed. A contraction whose operands are computed in its cluster, or lie as the library does
 //! not take them, stays a kernel.
 
+use std::borrow::Cow;
+
+use crate::recognise::contract::{as_forward, as_product};
+use crate::target::VendorLibraries;
 use tensorc_abi::vendor::{VendorCall, VendorContraction};
 use tensorc_abi::{Arg, BufferId, DType, Home, StepOp};
 use tensorc_ir::DenseType;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
-use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
+use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::scalar::{ScalarFn, ScalarNode, ScalarOp};
 use tensorc_ir::views::strides_in_result;
-use tensorc_schedule::recognise::contract::{as_forward, as_product};
-use tensorc_schedule::target::{Gpu, Processor};
 
-use super::library::laid_out;
 use super::{Lowering, flops};
-use crate::emit::Library;
-use tensorc_schedule::layout::Layouts;
+use crate::layout::Layouts;
+use crate::recipe::{Library, contraction, laid_out};
 
 /// Most working memory of a call, what NVIDIA advises for GPUs of compute capability 9.0.
 const MOST_WORKSPACE: u64 = 32 << 20;
@@ -38,18 +39,18 @@ struct Form {
 
 impl Lowering<'_> {
     /// Lowers a cluster to a call of a library and a kernel for what follows; false if no library computes it.
-    pub(super) fn vendor(&mut self, node: NodeId, fused: &Fused) -> Result<bool> {
+    pub(super) fn vendor(&mut self, node: NodeId, body: &Graph, libraries: VendorLibraries) -> Result<bool> {
         let layouts = self.layouts(node)?;
-        let Some(form) = self.form(&fused.body, &layouts)? else { return Ok(false) };
+        let Some(form) = self.form(body, &layouts, libraries)? else { return Ok(false) };
         let inputs = self.graph.args(node);
-        let contraction = contraction(&fused.body)?;
-        let total = flops(&fused.body)?;
+        let (contraction, _) = contraction(body)?;
+        let total = flops(body)?;
         let (result, rest) = match form.whole {
             true => (self.results(node)?[0], None),
             false => {
-                let ty = fused.body.dense(Value { node: contraction, port: 0 })?;
-                let name = fused.body.node(contraction).name.to_string();
-                (self.buffer(&name, &ty, Home::Arena(0)), Some(rest(&fused.body, contraction)?))
+                let ty = body.dense(Value { node: contraction, port: 0 })?;
+                let name = body.node(contraction).name.to_string();
+                (self.buffer(&name, &ty, Home::Arena(0)), Some(rest(body, contraction)?))
             }
         };
         let mut operands = vec![];
@@ -66,8 +67,8 @@ impl Lowering<'_> {
             let from = used.iter().map(|i| layouts.input(*i));
             let layouts = Layouts { inputs: std::iter::once(None).chain(from).collect(), outputs: layouts.outputs };
             let results = self.results(node)?;
-            let rest = Fused { class: FusionClass::Map, body: Box::new(body) };
-            self.launch_cluster(node, &rest, &layouts, [&buffers, &results], rest_flops)?;
+            let rest = (FusionClass::Map, Cow::Owned(body));
+            self.launch_cluster(node, rest, &layouts, [&buffers, &results], rest_flops)?;
         }
         Ok(true)
     }
@@ -91,9 +92,8 @@ impl Lowering<'_> {
     }
 
     /// How a library computes the contraction of a cluster.
-    fn form(&self, body: &Graph, layouts: &Layouts) -> Result<Option<Form>> {
-        let node = contraction(body)?;
-        let NodeKind::Prim(Prim::Contract(c)) = &body.node(node).kind else { return Ok(None) };
+    fn form(&self, body: &Graph, layouts: &Layouts, libraries: VendorLibraries) -> Result<Option<Form>> {
+        let (node, c) = contraction(body)?;
         let args = body.args(node);
         let position = |v: Value| body.inputs().iter().position(|n| *n == v.node);
         let (Some(left), Some(right)) = (position(args[0]), position(args[1])) else { return Ok(None) };
@@ -101,17 +101,16 @@ impl Lowering<'_> {
         if lhs.dtype != out.dtype || rhs.dtype != out.dtype || body.outputs().len() != 1 {
             return Ok(None);
         }
-        let tf32 = self.math.target.tf32 && out.dtype == DType::F32;
+        let tf32 = self.target.tf32 && out.dtype == DType::F32;
         let follows = Follows::of(body, node)?;
-        let Processor::Gpu(Gpu { libraries, .. }) = self.math.target.processor else { return Ok(None) };
-        let library = if libraries.convolutions { as_forward(c, &lhs, &rhs) } else { None };
+        let library = if libraries.convolutions { as_forward(&c, &lhs, &rhs) } else { None };
         let convolution = library.map(|conv| Library::Conv { conv, a: Some(left), b: right });
         let product = |follows: &Follows| -> Option<Library> {
             let strides = match follows {
                 Follows::Moves(strides) => Some(&strides[..]),
                 _ => None,
             };
-            let gemm = as_product(c, &lhs, &rhs, strides).filter(|_| libraries.products)?;
+            let gemm = as_product(&c, &lhs, &rhs, strides).filter(|_| libraries.products)?;
             let (a, b) = if gemm.swapped { (right, left) } else { (left, right) };
             Some(Library::Gemm { gemm, a: Some(a), b })
         };
@@ -131,7 +130,7 @@ impl Lowering<'_> {
             let (contraction, operands, bias) = match library {
                 Library::Conv { conv, .. } => (VendorContraction::Convolution(conv), [a, b], None),
                 Library::Gemm { gemm, .. } => {
-                    let bias = follows.bias(body, gemm.call.n, &gemm.col_axes, c);
+                    let bias = follows.bias(body, gemm.call.n, &gemm.col_axes, &c);
                     let bias = bias.filter(|i| whole && layouts.input(*i).is_none());
                     if matches!(follows, Follows::Adds(_)) && whole && bias.is_none() {
                         continue;
@@ -218,12 +217,6 @@ fn adds(f: &ScalarFn) -> bool {
         }
         _ => false,
     }
-}
-
-fn contraction(body: &Graph) -> Result<NodeId> {
-    let is = |n: &NodeId| matches!(body.node(*n).kind, NodeKind::Prim(Prim::Contract(_)));
-    let internal = || Diagnostic::new(Code::Internal, "a contract cluster holds no contraction");
-    body.order().into_iter().find(is).ok_or_else(internal)
 }
 
 /// What follows a contraction, as a graph of the contraction's result and some of the cluster's inputs, whose positions are

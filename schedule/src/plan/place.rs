@@ -8,16 +8,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tensorc_abi::{ConvPass, DType};
+use crate::estimate::{self, Wholes};
+use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
-use tensorc_schedule::estimate::{self, Wholes};
 
-use super::{Joins, packs};
-use crate::emit::{Library, library_form};
-use tensorc_schedule::layout::Runs;
+use super::Joins;
+use crate::layout::Runs;
+use crate::recipe::{library_form, packs};
 
 /// Where a value lies in another one, in elements, as [`tensorc_abi::Part`].
 #[derive(Clone, Copy, Debug)]
@@ -312,68 +312,4 @@ fn addresses(graph: &Graph, node: NodeId, v: Value, writes: bool, runs: Runs) ->
         NodeKind::Prim(Prim::Kernel(_)) => !apart,
         _ => false,
     })
-}
-
-impl Library {
-    /// The positions of the operands.
-    pub(super) fn operands(&self) -> Vec<usize> {
-        match self {
-            Library::Gemm { a, b, .. } | Library::Conv { a, b, .. } => a.iter().chain([b]).copied().collect(),
-        }
-    }
-
-    /// The call with an operand in runs; `None` if the library cannot read it so.
-    pub(super) fn laid_out(&self, operand: usize, runs: Runs) -> Option<Library> {
-        let mut call = self.clone();
-        match &mut call {
-            Library::Gemm { gemm, a, b } => {
-                let c = &mut gemm.call;
-                if *a == Some(operand) {
-                    c.a = runs.matrix(&c.a, &c.batch, [c.m, c.k])?;
-                }
-                if *b == operand {
-                    c.b = runs.matrix(&c.b, &c.batch, [c.k, c.n])?;
-                }
-            }
-            Library::Conv { conv, a, b } => {
-                let sides = match conv.pass {
-                    ConvPass::DataGradient => [(*a, Some(1)), (Some(*b), None)],
-                    ConvPass::FilterGradient => [(*a, Some(0)), (Some(*b), Some(1))],
-                    _ => [(*a, Some(0)), (Some(*b), None)],
-                };
-                for (_, side) in sides.into_iter().filter(|(position, _)| *position == Some(operand)) {
-                    let side = side?;
-                    conv.images[side] = images(conv.image_sizes()[side], runs)?;
-                }
-            }
-        }
-        Some(call)
-    }
-
-    /// The call with its result in runs; `None` if the library cannot write it so.
-    pub(super) fn result_laid_out(&self, runs: Runs) -> Option<Library> {
-        let mut call = self.clone();
-        match &mut call {
-            Library::Gemm { gemm, .. } => {
-                let c = &mut gemm.call;
-                c.c = runs.matrix(&c.c, &c.batch, [c.m, c.n])?;
-                // Rows stay contiguous.
-                (c.c.col_stride == 1).then_some(())?;
-            }
-            Library::Conv { conv, .. } => {
-                let side = match conv.pass {
-                    ConvPass::DataGradient => 0,
-                    ConvPass::FilterGradient => return None,
-                    _ => 1,
-                };
-                conv.images[side] = images(conv.image_sizes()[side], runs)?;
-            }
-        }
-        Some(call)
-    }
-}
-
-/// The distance of images of that many elements, if a run is one.
-fn images(size: u64, runs: Runs) -> Option<u64> {
-    (runs.run == size).then_some(runs.stride)
 }

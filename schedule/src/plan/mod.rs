@@ -1,34 +1,36 @@
-//! Lowering: every cluster of a fused graph becomes a kernel launch or a library call.
+//! Plans: every cluster of a fused graph becomes a launch of a kernel or a call of a library, in an order that needs little
+//! memory, with its operands where they lie. What a kernel computes is listed; code generation writes it.
 
 mod deliver;
 mod library;
 mod order;
-mod parts;
+mod place;
 mod vendor;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::Target;
+use crate::access::Located;
+use crate::access::in_place::in_place;
+use crate::cost::work::Work;
+use crate::flash::{Left, Parts, Shape};
+use crate::kernel::{Computes, KernelSpec};
+use crate::layout::{Layouts, Runs};
+use crate::lowered::InPlace;
+use crate::recipe::{library_form, packs};
+use crate::recognise::attention::{Attended, attention_at};
+use crate::target::Processor;
 use tensorc_abi::{Arg, Buffer, BufferId, DType, ExternFn, Home, KernelId, Packing, Part, Plan, Step, StepOp, Weight};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
-use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
+use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::Kernel;
 use tensorc_ir::prim::{Prim, View};
-use tensorc_ir::scalar::{MathLibrary, Scalar, ScalarFn, Scaling};
+use tensorc_ir::scalar::{Scalar, ScalarFn};
 use tensorc_ir::views::{keeps_linear_order, run_offset};
 use tensorc_ir::{DenseType, TensorData};
-use tensorc_schedule::Target;
-use tensorc_schedule::cost::work::Work;
-use tensorc_schedule::lowered::{InPlace, Lowered};
-use tensorc_schedule::target::{Cpu, Processor};
 
-use crate::emit::{self, Math, emit_concat_part, library_form};
-use tensorc_schedule::access::Located;
-use tensorc_schedule::access::in_place::in_place;
-use tensorc_schedule::layout::{Layouts, Runs};
-
-use library::packs;
-use parts::{Place, Places, all_aligned, is_aligned, operands};
+use place::{Place, Places, all_aligned, is_aligned, operands};
 
 /// How operands get into concatenations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,20 +49,30 @@ pub struct Choices {
     pub joins: Joins,
 }
 
-/// Lowers a graph of clusters, concatenations, kernels, views, constants and inputs.
-pub fn lower(graph: &Graph, math: &dyn MathLibrary) -> Result<Lowered> {
-    lower_with(graph, math, Choices::default())
+/// What is to run: a plan whose memory is not placed yet, and the kernels it launches, to be written.
+#[derive(Clone, Debug, Default)]
+pub struct Schedule<'g> {
+    pub target: Target,
+    /// Extents of launches are 0 until their kernels are written.
+    pub plan: Plan,
+    /// By [`KernelId`].
+    pub kernels: Vec<KernelSpec<'g>>,
+    /// By [`Weight::constant`].
+    pub constants: Vec<TensorData>,
+    pub in_place: Vec<InPlace>,
+    /// By position in [`StepOp::Extern`].
+    pub externs: Vec<ExternFn>,
 }
 
-/// [`lower`] with choices.
-pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, choices: Choices) -> Result<Lowered> {
-    let scaling = Scaling(math);
-    let scales = matches!(choices.target.processor, Processor::Cpu(Cpu { scale: true, .. }));
-    let library = if scales { &scaling } else { math };
+/// Schedules a graph of clusters, concatenations, kernels, views, constants and inputs.
+///
+/// # Errors
+/// [`Code::Unsupported`] if an operator is left in the graph; types that are not known.
+pub fn plan(graph: &Graph, choices: Choices) -> Result<Schedule<'_>> {
     let mut lowering = Lowering {
         graph,
-        math: Math { library, target: &choices.target },
-        out: Lowered::default(),
+        target: choices.target,
+        out: Schedule { target: choices.target, ..Schedule::default() },
         values: BTreeMap::new(),
         constants: BTreeMap::new(),
         places: Places::choose(graph, choices.joins, choices.target.is_gpu())?,
@@ -95,15 +107,15 @@ pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, choices: Choices) -> Re
 
 struct Lowering<'a> {
     graph: &'a Graph,
-    math: Math<'a>,
-    out: Lowered,
+    target: Target,
+    out: Schedule<'a>,
     values: BTreeMap<Value, BufferId>,
     /// Buffers of constants by node and the form they are stored in.
     constants: BTreeMap<(NodeId, Packing), BufferId>,
     places: Places,
 }
 
-impl Lowering<'_> {
+impl<'a> Lowering<'a> {
     fn plan(&mut self) -> &mut Plan {
         &mut self.out.plan
     }
@@ -200,7 +212,7 @@ impl Lowering<'_> {
             NodeKind::Input | NodeKind::Const(_) => Ok(()),
             NodeKind::Fused(f) => {
                 let before = self.out.plan.steps.len();
-                self.fused(node, f)?;
+                self.fused(node, f.class, Cow::Borrowed(&f.body))?;
                 // A cluster may read only part of a buffer.
                 if let [step] = &mut self.out.plan.steps[before..] {
                     step.bytes = Work::of_body(&f.body)?.moved();
@@ -212,11 +224,10 @@ impl Lowering<'_> {
             NodeKind::Prim(Prim::Kernel(kernel)) => {
                 let inputs = self.operands(node)?;
                 let outputs = self.results(node)?;
-                let kernel = match self.math.target.processor {
-                    Processor::Gpu(_) => emit::gpu::launched(kernel, self.math.library)?,
-                    Processor::Cpu(_) => (**kernel).clone(),
-                };
-                self.launch(node, kernel, &inputs, &outputs, 0);
+                if kernel.parallel_extent() > 0 {
+                    let spec = self.spec(&kernel.name, node, Computes::Own(kernel), Layouts::default());
+                    self.launch(node, spec, &inputs, &outputs, 0);
+                }
                 Ok(())
             }
             NodeKind::Prim(Prim::Extern(function)) => self.external(node, function),
@@ -266,7 +277,7 @@ impl Lowering<'_> {
         let input = body.add_input("in", graph.dense(arg)?.into());
         let result = body.add_prim("view", Prim::View(view.clone().into()), &[input], &[graph.dense(v)?]);
         body.add_output("out", Value { node: result, port: 0 });
-        self.fused(node, &Fused { class: FusionClass::Map, body: Box::new(body) })
+        self.fused(node, FusionClass::Map, Cow::Owned(body))
     }
 
     /// A slice of consecutive elements lies in its operand's memory, if nothing says where it must be.
@@ -289,7 +300,7 @@ impl Lowering<'_> {
             }
             Some(_) => return Ok(false),
         };
-        if self.math.target.is_gpu() && !is_aligned(first, ty.dtype) {
+        if self.target.is_gpu() && !is_aligned(first, ty.dtype) {
             return Ok(false);
         }
         let part = Part { of, offset: first, run: ty.len(), stride: ty.len() };
@@ -300,8 +311,8 @@ impl Lowering<'_> {
         Ok(true)
     }
 
-    fn fused(&mut self, node: NodeId, fused: &Fused) -> Result<()> {
-        if let Some(view) = lone_view(fused)
+    fn fused(&mut self, node: NodeId, class: FusionClass, body: Cow<'a, Graph>) -> Result<()> {
+        if let Some(view) = lone_view(&body)
             && self.slice(Value { node, port: 0 }, self.graph.args(node)[0], view)?
         {
             return Ok(());
@@ -311,61 +322,80 @@ impl Lowering<'_> {
             self.results(node)?;
             return Ok(());
         }
-        let flops = flops(&fused.body)?;
-        if fused.class == FusionClass::Attention && !self.math.target.is_gpu() {
-            return self.attention(node, fused, flops);
-        }
-        if fused.class == FusionClass::Contract
-            && !self.math.target.is_gpu()
-            && let Some(library) = library_form(&fused.body)?
-            && packs(self.graph, node, &library)
+        let flops = flops(&body)?;
+        if let Cow::Borrowed(body) = body
+            && self.called(node, class, body, flops)?
         {
-            return self.library(node, fused, library, flops);
-        }
-        if fused.class == FusionClass::Contract && self.math.target.is_gpu() && self.vendor(node, fused)? {
-            return Ok(());
-        }
-        if fused.class == FusionClass::Attention && self.attention_in_parts(node, fused, flops)? {
             return Ok(());
         }
         let operands = self.operands(node)?;
         let results = self.results(node)?;
-        self.launch_cluster(node, fused, &self.layouts(node)?, [&operands, &results], flops)
+        self.launch_cluster(node, (class, body), &self.layouts(node)?, [&operands, &results], flops)
     }
 
-    /// Lowers attention of few queries for a GPU; false if there are enough for one kernel.
-    fn attention_in_parts(&mut self, node: NodeId, fused: &Fused, flops: u64) -> Result<bool> {
+    /// Schedules a cluster that a library computes, or several kernels; false if it is one kernel of its own.
+    fn called(&mut self, node: NodeId, class: FusionClass, body: &'a Graph, flops: u64) -> Result<bool> {
+        match (class, self.target.processor) {
+            (FusionClass::Attention, Processor::Cpu(_)) => self.attention(node, body, flops).map(|()| true),
+            (FusionClass::Attention, Processor::Gpu(gpu)) => {
+                let found = attended(body)?;
+                let parts = Parts::busy(&found.call, Shape::of(&found, &self.target), &gpu);
+                if parts.count() > 1 {
+                    self.attention_in_parts(node, body, (&found, parts), flops)?;
+                }
+                Ok(parts.count() > 1)
+            }
+            (FusionClass::Contract, Processor::Cpu(_)) => {
+                let library = library_form(body)?.filter(|library| packs(self.graph, node, library));
+                let found = library.is_some();
+                library.map_or(Ok(()), |library| self.library(node, body, library, flops))?;
+                Ok(found)
+            }
+            (FusionClass::Contract, Processor::Gpu(gpu)) => self.vendor(node, body, gpu.libraries),
+            (FusionClass::Map | FusionClass::Reduce, _) => Ok(false),
+        }
+    }
+
+    /// Schedules attention of few queries on a GPU: a kernel that computes parts of it, and one that joins them.
+    fn attention_in_parts(
+        &mut self,
+        node: NodeId,
+        body: &'a Graph,
+        (found, parts): (&Attended, Parts),
+        flops: u64,
+    ) -> Result<()> {
         let name = self.graph.node(node).name.clone();
         let layouts = self.layouts(node)?;
-        let Processor::Gpu(gpu) = &self.math.target.processor else { return Ok(false) };
-        let Some(parts) = emit::gpu::emit_in_parts(&fused.body, &name, (self.math, gpu), &layouts)? else {
-            return Ok(false);
-        };
         let operands = self.operands(node)?;
-        let ty = DenseType::new(DType::F32, &[parts.between]);
+        let left = Left { call: &found.call, parts: parts.count() };
+        let ty = DenseType::new(DType::F32, &[left.elements()]);
         let between = self.buffer(&format!("{name} parts"), &ty, Home::Arena(0));
         let results = self.results(node)?;
-        self.launch(node, parts.first, &operands, &[between], flops);
-        self.launch(node, parts.second, &[between], &results, 0);
-        Ok(true)
+        let first = self.spec(&format!("{name}_parts"), node, Computes::AttentionParts { body }, layouts.clone());
+        self.launch(node, first, &operands, &[between], flops);
+        let second = self.spec(&name, node, Computes::AttentionJoin { body }, layouts);
+        self.launch(node, second, &[between], &results, 0);
+        Ok(())
     }
 
     /// Adds a launch of a cluster's kernel, which may write some results over operands.
     fn launch_cluster(
         &mut self,
         node: NodeId,
-        fused: &Fused,
+        (class, body): (FusionClass, Cow<'a, Graph>),
         layouts: &Layouts,
         [operands, results]: [&[BufferId]; 2],
         flops: u64,
     ) -> Result<()> {
-        let kernel = emit::emit(fused.class, &fused.body, &self.graph.node(node).name, self.math, layouts)?;
+        // Tiles of a contraction on a GPU are written while others are computed.
+        let pairs = match self.target.is_gpu() && class == FusionClass::Contract {
+            true => vec![],
+            false => in_place(class, &Located { body: &body, layouts })?,
+        };
         let step = self.out.plan.steps.len();
-        if !self.launch(node, kernel, operands, results, flops) {
-            return Ok(());
-        }
-        // Tiles of a contraction are written while others are computed.
-        if self.math.target.is_gpu() && fused.class == FusionClass::Contract {
+        let computes = Computes::Cluster { class, body };
+        let spec = self.spec(&self.graph.node(node).name, node, computes, layouts.clone());
+        if !self.launch(node, spec, operands, results, flops) {
             return Ok(());
         }
         // Memory that is read twice may be read elsewhere than where it is written.
@@ -373,7 +403,6 @@ impl Lowering<'_> {
         let once = |i: &usize| operands.iter().filter(|id| plan.whole(**id) == plan.whole(operands[*i])).count() == 1;
         // A part lives as long as its whole.
         let own = |id: BufferId| plan.buffer(id).part.is_none();
-        let pairs = in_place(fused.class, &Located { body: &fused.body, layouts })?;
         let pairs = pairs.into_iter().filter(|(i, o)| once(i) && own(operands[*i]) && own(results[*o]));
         let pairs: Vec<InPlace> =
             pairs.map(|(i, o)| InPlace { step, input: operands[i], output: results[o] }).collect();
@@ -381,23 +410,33 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    fn add_kernel(&mut self, kernel: Kernel) -> KernelId {
-        self.plan().kernels.push(kernel.name.clone());
+    fn spec(&self, name: &str, node: NodeId, computes: Computes<'a>, layouts: Layouts) -> KernelSpec<'a> {
+        KernelSpec { name: name.into(), node, computes, layouts }
+    }
+
+    fn add_kernel(&mut self, kernel: KernelSpec<'a>) -> KernelId {
+        self.plan().kernels.push(kernel.name.to_string());
         self.out.kernels.push(kernel);
         KernelId(self.out.kernels.len() as u32 - 1)
     }
 
     /// Adds a launch, unless there is nothing to write.
-    fn launch(&mut self, node: NodeId, kernel: Kernel, inputs: &[BufferId], outputs: &[BufferId], flops: u64) -> bool {
-        let extent = kernel.parallel_extent();
-        if extent == 0 || outputs.iter().all(|o| self.out.plan.buffer(*o).is_empty()) {
+    fn launch(
+        &mut self,
+        node: NodeId,
+        kernel: KernelSpec<'a>,
+        inputs: &[BufferId],
+        outputs: &[BufferId],
+        flops: u64,
+    ) -> bool {
+        if outputs.iter().all(|o| self.out.plan.buffer(*o).is_empty()) {
             return false;
         }
         let read = inputs.iter().map(|b| Arg { buffer: *b, writes: false });
         let write = outputs.iter().map(|b| Arg { buffer: *b, writes: true });
         let args: Vec<Arg> = read.chain(write).collect();
         let kernel = self.add_kernel(kernel);
-        self.step(node, StepOp::Launch { kernel, args, extent }, flops);
+        self.step(node, StepOp::Launch { kernel, args, extent: 0 }, flops);
         true
     }
 
@@ -416,19 +455,19 @@ impl Lowering<'_> {
         Step { name, op, flops, bytes }
     }
 
-    /// A kernel that copies a tensor to where it belongs.
-    fn copy(&self, name: &str, ty: &DenseType, layouts: Layouts) -> Result<Kernel> {
+    /// A cluster that copies a tensor to where it belongs.
+    fn copy(ty: &DenseType) -> Result<Graph> {
         let identity = ScalarFn::build(&[ty.dtype], |_, args| args.to_vec());
         let identity = identity.map_err(|why| Diagnostic::new(Code::Internal, why))?;
         let mut body = Graph::new("");
         let input = body.add_input("in", ty.clone().into());
         let result = body.add_prim("copy", Prim::Map(identity.into()), &[input], std::slice::from_ref(ty));
         body.add_output("out", Value { node: result, port: 0 });
-        Ok(emit::emit(FusionClass::Map, &body, name, self.math, &layouts)?)
+        Ok(body)
     }
 
-    /// A kernel that writes all of a concatenation, each element from the operand that has it.
-    fn joined(&self, node: NodeId, axis: usize) -> Result<Kernel> {
+    /// A cluster that writes all of a concatenation, each element from the operand that has it, and its layouts.
+    fn joined(&self, node: NodeId, axis: usize) -> Result<(Graph, Layouts)> {
         let out = self.graph.dense(Value { node, port: 0 })?;
         let args = self.graph.args(node);
         let mut body = Graph::new("");
@@ -459,7 +498,7 @@ impl Lowering<'_> {
         for v in args {
             layouts.inputs.push(self.places.runs(self.graph, v)?);
         }
-        Ok(emit::emit(FusionClass::Map, &body, &self.graph.node(node).name, self.math, &layouts)?)
+        Ok((body, layouts))
     }
 
     /// One strided copy for every operand that was not computed in its place.
@@ -468,10 +507,12 @@ impl Lowering<'_> {
         let result = Value { node, port: 0 };
         let sources = self.operands(node)?;
         let (id, out) = (self.result(result)?, graph.dense(result)?);
-        if self.math.target.is_gpu() && !all_aligned(graph, node, axis)? {
+        if self.target.is_gpu() && !all_aligned(graph, node, axis)? {
             self.values.insert(result, id);
-            let kernel = self.joined(node, axis)?;
-            self.launch(node, kernel, &sources, &[id], 0);
+            let (body, layouts) = self.joined(node, axis)?;
+            let computes = Computes::Cluster { class: FusionClass::Map, body: Cow::Owned(body) };
+            let spec = self.spec(&graph.node(node).name, node, computes, layouts);
+            self.launch(node, spec, &sources, &[id], 0);
             return Ok(());
         }
         for ((v, from), (offset, runs)) in graph.args(node).into_iter().zip(sources).zip(operands(graph, node, axis)?) {
@@ -491,12 +532,15 @@ impl Lowering<'_> {
             let (here, there) = (self.places.runs(graph, v)?, to.apart(ty.len()));
             let run = here.or(there).map_or(ty.len(), |runs| runs.run);
             let strides = [here, there].map(|runs| runs.map_or(run, |runs| runs.stride));
-            let kernel = match self.math.target.processor {
-                Processor::Gpu(_) => self.copy(name, &ty, Layouts { inputs: vec![here], outputs: vec![there] })?,
-                Processor::Cpu(_) => emit_concat_part(name, out.dtype, ty.len() / run, run, strides),
+            let computes = match self.target.processor {
+                Processor::Gpu(_) => {
+                    Computes::Cluster { class: FusionClass::Map, body: Cow::Owned(Lowering::copy(&ty)?) }
+                }
+                Processor::Cpu(_) => Computes::Copy { dtype: out.dtype, outer: ty.len() / run, run, strides },
             };
+            let spec = self.spec(name, node, computes, Layouts { inputs: vec![here], outputs: vec![there] });
             let to = self.part(name, &ty, to)?;
-            self.launch(node, kernel, &[from], &[to], 0);
+            self.launch(node, spec, &[from], &[to], 0);
         }
         self.values.insert(result, id);
         Ok(())
@@ -504,17 +548,23 @@ impl Lowering<'_> {
 }
 
 /// The view, if a cluster is that and nothing else.
-fn lone_view(fused: &Fused) -> Option<&View> {
-    let [(_, output)] = fused.body.outputs() else { return None };
-    match &fused.body.node(output.node).kind {
+fn lone_view(body: &Graph) -> Option<&View> {
+    let [(_, output)] = body.outputs() else { return None };
+    match &body.node(output.node).kind {
         NodeKind::Prim(Prim::View(view))
-            if fused.body.args(output.node)[..]
-                == fused.body.inputs().iter().map(|n| Value { node: *n, port: 0 }).collect::<Vec<_>>()[..] =>
+            if body.args(output.node)[..]
+                == body.inputs().iter().map(|n| Value { node: *n, port: 0 }).collect::<Vec<_>>()[..] =>
         {
             Some(view)
         }
         _ => None,
     }
+}
+
+/// The attention of an attention cluster.
+fn attended(body: &Graph) -> Result<Attended> {
+    let found = body.order().into_iter().find_map(|n| attention_at(body, n));
+    found.ok_or_else(|| Diagnostic::new(Code::Internal, "an attention cluster is none"))
 }
 
 /// Floating-point operations of a body.

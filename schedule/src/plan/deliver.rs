@@ -4,10 +4,10 @@
 //! uses, a state whose old value is read by earlier steps only, or by the very step in place.
 //! Whatever else is delivered is copied as soon as it may be.
 
+use crate::lowered::InPlace;
 use tensorc_abi::{BufferId, Home, Step, StepOp};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
-use tensorc_schedule::lowered::InPlace;
 
 use super::Lowering;
 

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::lowered::InPlace;
+use crate::tasks::{Task, Tasks};
 use tensorc_abi::{BufferId, Home, Plan};
 use tensorc_ir::diag::Result;
-use tensorc_schedule::lowered::{InPlace, Lowered};
-use tensorc_schedule::order::{Task, Tasks};
 
-use super::Lowering;
+use super::{Lowering, Schedule};
 
 impl Lowering<'_> {
     /// Delivers results, after the steps were brought into an order that needs less memory than the
@@ -155,8 +155,8 @@ fn tasks_of(plan: &Plan, in_place: &[InPlace], boundary: usize) -> Tasks {
 }
 
 /// The most bytes of the arena that are live at once.
-fn peak_of(lowered: &Lowered) -> u64 {
-    let steps = lowered.plan.steps.len();
+fn peak_of(out: &Schedule<'_>) -> u64 {
+    let steps = out.plan.steps.len();
     let order: Vec<usize> = (0..steps).collect();
-    tasks_of(&lowered.plan, &lowered.in_place, steps).peak(&order)
+    tasks_of(&out.plan, &out.in_place, steps).peak(&order)
 }

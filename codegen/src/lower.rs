@@ -1,0 +1,38 @@
+//! From a graph to a plan with its kernels: what is scheduled is written.
+
+use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::graph::Graph;
+use tensorc_ir::kir::Kernel;
+use tensorc_ir::parallel::try_map;
+use tensorc_ir::scalar::{MathLibrary, Scaling};
+use tensorc_schedule::lowered::Lowered;
+use tensorc_schedule::plan::{Schedule, plan};
+use tensorc_schedule::target::{Cpu, Processor};
+
+use crate::emit::{Math, emit};
+
+pub use tensorc_schedule::plan::{Choices, Joins};
+
+/// Schedules a fused graph by default choices and writes its kernels.
+///
+/// # Errors
+/// As [`lower_with`].
+pub fn lower(graph: &Graph, math: &dyn MathLibrary) -> Result<Lowered> {
+    lower_with(graph, math, Choices::default(), 1)
+}
+
+/// Schedules a fused graph and writes its kernels on some threads. Its memory is still to be planned.
+///
+/// # Errors
+/// An operator is left in the graph, a type is not known, or a kernel cannot be written for the target.
+pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, choices: Choices, threads: usize) -> Result<Lowered> {
+    let Schedule { target, mut plan, kernels, constants, in_place, externs } = plan(graph, choices)?;
+    let scaling = Scaling(math);
+    let scales = matches!(target.processor, Processor::Cpu(Cpu { scale: true, .. }));
+    let math = Math { library: if scales { &scaling } else { math }, target: &target };
+    let write = |spec| -> Result<Kernel> { emit(spec, math).map_err(|d| d.at(&graph.node(spec.node).name)) };
+    let panicked = |_| Diagnostic::new(Code::Internal, "writing a kernel panicked");
+    let kernels: Vec<Kernel> = try_map(kernels.iter().collect(), threads, write, panicked)?;
+    plan.set_extents(|kernel| kernels[kernel.0 as usize].parallel_extent());
+    Ok(Lowered { plan, kernels, constants, in_place, externs })
+}

@@ -1,0 +1,119 @@
+//! Attention on a GPU: how queries and keys are divided among blocks of threads, and where parts of the keys leave what
+//! they come to.
+
+use tensorc_abi::{Attention, DType};
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::WARP;
+
+use crate::recognise::attention::Attended;
+use crate::target::{Gpu, Target};
+
+/// Threads along each side of a block that multiplies without matrix units.
+const SIDE: u64 = 16;
+/// Rows of a product of matrix units.
+const ROWS: u64 = 16;
+/// Most warps of a block that multiplies by matrix units.
+const MAX_WARPS: u64 = 4;
+/// Columns of values from which on a tile has fewer keys, for want of registers.
+const WIDE: u64 = 128;
+/// Fewest tiles of keys that are worth a block of their own.
+const MIN_TILES: u64 = 4;
+
+/// How many queries and keys a block works on at a time, and by how many threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub queries: u64,
+    pub keys: u64,
+    pub threads: u64,
+}
+
+/// Whether matrix units compute both products.
+pub fn uses_matrix_units(found: &Attended, target: &Target) -> bool {
+    found.dtype != DType::F32 || target.tf32
+}
+
+impl Shape {
+    /// That of attention on a target.
+    pub fn of(found: &Attended, target: &Target) -> Shape {
+        let call = &found.call;
+        if uses_matrix_units(found, target) {
+            let warps = call.queries.div_ceil(ROWS).clamp(1, MAX_WARPS);
+            let keys = if found.dtype.size() == 2 && call.size <= WIDE { 64 } else { 32 };
+            return Shape { queries: warps * ROWS, keys, threads: warps * WARP as u64 };
+        }
+        let queries = [1, 2].into_iter().find(|n| n * SIDE >= call.queries).unwrap_or(4);
+        Shape { queries: queries * SIDE, keys: 4 * SIDE, threads: SIDE * SIDE }
+    }
+}
+
+/// How keys are divided among blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Tiles of all keys, and of a part; the last may have fewer.
+    pub tiles: u64,
+    pub each: u64,
+}
+
+impl Parts {
+    /// All keys in one.
+    pub fn one(call: &Attention, shape: Shape) -> Parts {
+        let tiles = call.keys.div_ceil(shape.keys);
+        Parts { tiles, each: tiles }
+    }
+
+    /// As many as keep a GPU busy, of [`MIN_TILES`] tiles or more.
+    pub fn busy(call: &Attention, shape: Shape, gpu: &Gpu) -> Parts {
+        let Parts { tiles, .. } = Parts::one(call, shape);
+        let blocks = call.batch.iter().product::<u64>() * call.queries.div_ceil(shape.queries);
+        let count = (gpu.multiprocessors() / blocks.max(1)).min(tiles / MIN_TILES).max(1);
+        Parts { tiles, each: tiles.div_ceil(count) }
+    }
+
+    pub fn count(self) -> u64 {
+        self.tiles.div_ceil(self.each)
+    }
+}
+
+/// Where parts are left: for each query of each batch and each part the sums of weighted values, then for all the
+/// maxima of scores, then for all the sums of weights.
+#[derive(Clone, Copy)]
+pub struct Left<'a> {
+    pub call: &'a Attention,
+    pub parts: u64,
+}
+
+impl Left<'_> {
+    /// Queries of all batches.
+    pub fn queries(&self) -> u64 {
+        self.call.batch.iter().product::<u64>() * self.call.queries
+    }
+
+    /// Rows of all parts.
+    fn rows(&self) -> i64 {
+        (self.queries() * self.parts) as i64
+    }
+
+    /// Elements of f32 that parts take.
+    pub fn elements(&self) -> u64 {
+        self.rows() as u64 * (self.call.size + 2)
+    }
+
+    /// The row of a part of a query of a batch, which is given by its digits.
+    pub fn row(&self, batch: &[Index], query: &Index, part: &Index) -> Index {
+        let digits = batch.iter().zip(self.call.batch);
+        let item = digits.fold(Index::default(), |item, (digit, extent)| item.scale(extent as i64).add(digit));
+        item.scale(self.call.queries as i64).add(query).scale(self.parts as i64).add(part)
+    }
+
+    pub fn sum(&self, row: &Index, column: &Index) -> Index {
+        row.scale(self.call.size as i64).add(column)
+    }
+
+    pub fn maximum(&self, row: &Index) -> Index {
+        row.offset(self.rows() * self.call.size as i64)
+    }
+
+    pub fn total(&self, row: &Index) -> Index {
+        self.maximum(row).offset(self.rows())
+    }
+}

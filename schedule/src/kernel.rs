@@ -1,0 +1,59 @@
+//! Kernels that are to be written: what each computes, and where its operands lie.
+//!
+//! A schedule lists them by [`tensorc_abi::KernelId`]; code generation writes each by one emitter.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tensorc_abi::DType;
+use tensorc_ir::graph::{FusionClass, Graph, NodeId, Value};
+use tensorc_ir::kir::Kernel;
+
+use crate::layout::Layouts;
+use crate::recipe::Library;
+use crate::recognise::attention::Attended;
+
+/// A kernel that is to be written.
+#[derive(Clone, Debug)]
+pub struct KernelSpec<'g> {
+    pub name: Arc<str>,
+    /// The node of the graph that it belongs to.
+    pub node: NodeId,
+    pub computes: Computes<'g>,
+    /// Of the cluster's inputs and outputs.
+    pub layouts: Layouts,
+}
+
+/// What a kernel computes.
+#[derive(Clone, Debug)]
+pub enum Computes<'g> {
+    /// A cluster. Parameters: its inputs, then its outputs.
+    Cluster { class: FusionClass, body: Cow<'g, Graph> },
+    /// What follows a library's contraction, on a block of its result. Parameters: the result, then the given inputs.
+    Epilogue { body: &'g Graph, library: Library, inputs: Vec<usize> },
+    /// A block of the left operand of a library's contraction. Parameters: the block, then the given inputs.
+    Prologue { body: &'g Graph, library: Library, inputs: Vec<usize> },
+    /// Scores of attention, of a tile of products of queries and keys. Parameters: the tile, then the given inputs.
+    Scores { body: &'g Graph, found: Arc<Attended>, inputs: Vec<usize> },
+    /// Attention for a part of the keys. Parameters: the inputs, then memory for what the parts leave.
+    AttentionParts { body: &'g Graph },
+    /// The result of attention from what its parts left. Parameters: that memory, then the result.
+    AttentionJoin { body: &'g Graph },
+    /// A copy of `outer` runs of `run` elements, that far apart in the operand and in the result.
+    Copy { dtype: DType, outer: u64, run: u64, strides: [u64; 2] },
+    /// Loops that an operator wrote.
+    Own(&'g Kernel),
+}
+
+/// The positions of a body's inputs that a value is computed from, other than through `stop`.
+pub fn inputs_of(body: &Graph, value: Value, stop: Option<Value>) -> Vec<usize> {
+    let mut seen = BTreeSet::new();
+    let mut stack = vec![value];
+    while let Some(v) = stack.pop() {
+        if Some(v) != stop && seen.insert(v.node) {
+            stack.extend(body.args(v.node));
+        }
+    }
+    (0..body.inputs().len()).filter(|i| seen.contains(&body.inputs()[*i])).collect()
+}

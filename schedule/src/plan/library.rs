@@ -1,0 +1,112 @@
+//! Clusters that the kernels of the library for processors compute.
+
+use std::sync::Arc;
+
+use tensorc_abi::{Arg, BufferId, ConvPass, DType, Epilogue, LeftOperand, MatrixLayout, Packing, Prologue, StepOp};
+use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::graph::{Graph, NodeId, Value};
+
+use super::{Lowering, attended};
+use crate::kernel::{Computes, inputs_of};
+use crate::recipe::{Library, contraction, laid_out, split_final_view};
+
+impl<'a> Lowering<'a> {
+    pub(super) fn library(&mut self, node: NodeId, body: &'a Graph, library: Library, flops: u64) -> Result<()> {
+        let graph = self.graph;
+        let inputs = graph.args(node);
+        let layouts = self.layouts(node)?;
+        let library = laid_out(library, &layouts)?;
+        let (contracted, _) = contraction(body)?;
+        let accumulated = Value { node: contracted, port: 0 };
+        let (Library::Gemm { a, .. } | Library::Conv { a, .. }) = &library;
+        let left: LeftOperand = match a {
+            Some(a) => self.operand(inputs[*a])?.into(),
+            None => {
+                let operand = body.args(contracted)[library.left_side()];
+                let read = inputs_of(body, operand, None);
+                let args = self.read_args(&read, &inputs)?;
+                let computes = Computes::Prologue { body, library: library.clone(), inputs: read };
+                let spec = self.spec(&body.node(operand.node).name, node, computes, layouts.clone());
+                LeftOperand::Computed(Prologue { kernel: self.add_kernel(spec), args })
+            }
+        };
+        let (finished, _) = split_final_view(body, body.outputs()[0].1)?;
+        let follows =
+            (finished != accumulated).then(|| (library.clone(), inputs_of(body, finished, Some(accumulated))));
+        let constant = |i: usize| graph.constant(inputs[i]);
+        let step: Box<dyn FnOnce(BufferId, Option<Epilogue>) -> StepOp> = match library {
+            Library::Conv { conv: mut call, b, .. } => {
+                let b = match constant(b) {
+                    Some(data) if call.pass == ConvPass::Forward || call.pass.is_packed() => {
+                        if call.pass == ConvPass::Forward {
+                            call.pass = ConvPass::Packed;
+                        }
+                        self.weight(inputs[b].node, data, Packing::Conv(call.contiguous()), &data.ty)?
+                    }
+                    _ => self.operand(inputs[b])?,
+                };
+                Box::new(move |c, epilogue| StepOp::Conv { call, a: left, b, c, epilogue })
+            }
+            Library::Gemm { gemm, b, .. } => {
+                let mut call = gemm.call;
+                let shared = call.b.batch_strides == [0; 3];
+                let b = match constant(b) {
+                    Some(data) if shared => {
+                        call.b_packed = true;
+                        let MatrixLayout { offset, row_stride, col_stride, .. } = call.b;
+                        let packing = Packing::GemmB { k: call.k, n: call.n, offset, row_stride, col_stride };
+                        self.weight(inputs[b].node, data, packing, &data.ty)?
+                    }
+                    _ => self.operand(inputs[b])?,
+                };
+                Box::new(move |c, epilogue| StepOp::Gemm { call, a: left, b, c, epilogue })
+            }
+        };
+        let reads = follows.as_ref().map_or(Ok(vec![]), |(_, read)| self.read_args(read, &inputs))?;
+        let epilogue = follows.map(|(library, inputs)| {
+            let computes = Computes::Epilogue { body, library, inputs };
+            let spec = self.spec(&graph.node(node).name, node, computes, layouts);
+            self.add_kernel(spec)
+        });
+        let result = self.results(node)?[0];
+        let epilogue = epilogue.map(|kernel| {
+            let own = Arg { buffer: result, writes: true };
+            Epilogue { kernel, args: std::iter::once(own).chain(reads).collect() }
+        });
+        self.step(node, step(result, epilogue), flops);
+        Ok(())
+    }
+
+    /// The operands at some positions of a cluster's, as arguments that are read.
+    fn read_args(&mut self, positions: &[usize], inputs: &[Value]) -> Result<Vec<Arg>> {
+        positions.iter().map(|i| Ok(Arg { buffer: self.operand(inputs[*i])?, writes: false })).collect()
+    }
+
+    pub(super) fn attention(&mut self, node: NodeId, body: &'a Graph, flops: u64) -> Result<()> {
+        let internal = || Diagnostic::new(Code::Internal, "an attention cluster is not what the library computes");
+        let found = attended(body)?;
+        if found.dtype != DType::F32 {
+            return Err(internal());
+        }
+        let inputs = self.graph.args(node);
+        let mut operand = |v: Value| {
+            let position = body.inputs().iter().position(|n| *n == v.node).ok_or_else(internal)?;
+            self.operand(inputs[position])
+        };
+        let (q, k, v) = (operand(found.q)?, operand(found.k)?, operand(found.v)?);
+        let call = found.call;
+        let epilogue = match found.accumulated == found.scores {
+            true => None,
+            false => {
+                let read = inputs_of(body, found.scores, Some(found.accumulated));
+                let args = self.read_args(&read, &inputs)?;
+                let computes = Computes::Scores { body, found: Arc::new(found), inputs: read };
+                let spec = self.spec(&self.graph.node(node).name, node, computes, self.layouts(node)?);
+                Some(Epilogue { kernel: self.add_kernel(spec), args })
+            }
+        };
+        let out = self.results(node)?[0];
+        self.step(node, StepOp::Attention { call, q, k, v, out, epilogue }, flops);
+        Ok(())
+    }
+}

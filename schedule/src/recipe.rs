@@ -1,0 +1,168 @@
+//! How a cluster is computed: by which library kernel, with its operands where they lie.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tensorc_abi::{Conv2d, ConvPass, DType};
+use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::prim::{Contraction, Prim, View};
+use tensorc_ir::views::strides_in_result;
+
+use crate::layout::{Layouts, Runs};
+use crate::recognise::contract::{Gemm, as_convolution, as_gemm};
+
+/// The library call at the heart of a contract cluster. Operands are positions in the cluster's
+/// inputs; without one, the left operand is computed in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Library {
+    Gemm { gemm: Gemm, a: Option<usize>, b: usize },
+    Conv { conv: Conv2d, a: Option<usize>, b: usize },
+}
+
+/// How a library computes the cluster's contraction, if one can: operands must be cluster inputs, but for a left one
+/// that the library takes computed, and everything after the contraction element-wise on its shape.
+pub fn library_form(body: &Graph) -> Result<Option<Library>> {
+    let (node, c) = contraction(body)?;
+    let [(_, output)] = body.outputs() else { return Ok(None) };
+    let (result, moved) = split_final_view(body, *output)?;
+    let out = body.dense(Value { node, port: 0 })?;
+    let element_wise = body.dense(result)?.dims == out.dims && body.dense(result)?.dtype == DType::F32;
+    let strides = match moved {
+        None => None,
+        Some(view) => match strides_in_result(view, &out.dims, &body.dense(*output)?.dims) {
+            Some(strides) => Some(strides),
+            None => return Ok(None),
+        },
+    };
+    let position = |v: Value| body.inputs().iter().position(|n| *n == v.node);
+    let args = body.args(node);
+    if !element_wise {
+        return Ok(None);
+    }
+    let (l, r) = (position(args[0]), position(args[1]));
+    let (lhs, rhs) = (body.dense(args[0])?, body.dense(args[1])?);
+    if strides.is_none()
+        && let Some(conv) = as_convolution(&c, &lhs, &rhs)
+    {
+        let b = r.filter(|_| l.is_some() || conv.takes_computed());
+        return Ok(b.map(|b| Library::Conv { conv, a: l, b }));
+    }
+    Ok(as_gemm(&c, &lhs, &rhs, strides.as_deref()).and_then(|gemm| {
+        let (a, b) = if gemm.swapped { (r, l) } else { (l, r) };
+        Some(Library::Gemm { gemm, a, b: b? })
+    }))
+}
+
+/// The value before a last view, and that view.
+pub fn split_final_view(body: &Graph, output: Value) -> Result<(Value, Option<&View>)> {
+    match &body.node(output.node).kind {
+        NodeKind::Prim(Prim::View(view)) => Ok((body.args(output.node)[0], Some(view))),
+        _ => Ok((output, None)),
+    }
+}
+
+/// The contraction of a cluster.
+///
+/// # Errors
+/// There is none.
+pub fn contraction(body: &Graph) -> Result<(NodeId, Arc<Contraction>)> {
+    let found = body.order().into_iter().find_map(|n| match &body.node(n).kind {
+        NodeKind::Prim(Prim::Contract(c)) => Some((n, c.clone())),
+        _ => None,
+    });
+    found.ok_or_else(|| Diagnostic::new(Code::Internal, "a contract cluster holds no contraction"))
+}
+
+impl Library {
+    /// Which operand of the contraction is the left one of the call.
+    pub fn left_side(&self) -> usize {
+        usize::from(matches!(self, Library::Gemm { gemm, .. } if gemm.swapped))
+    }
+
+    /// The positions of the operands.
+    pub fn operands(&self) -> Vec<usize> {
+        match self {
+            Library::Gemm { a, b, .. } | Library::Conv { a, b, .. } => a.iter().chain([b]).copied().collect(),
+        }
+    }
+
+    /// The call with an operand in runs; `None` if the library cannot read it so.
+    pub fn laid_out(&self, operand: usize, runs: Runs) -> Option<Library> {
+        let mut call = self.clone();
+        match &mut call {
+            Library::Gemm { gemm, a, b } => {
+                let c = &mut gemm.call;
+                if *a == Some(operand) {
+                    c.a = runs.matrix(&c.a, &c.batch, [c.m, c.k])?;
+                }
+                if *b == operand {
+                    c.b = runs.matrix(&c.b, &c.batch, [c.k, c.n])?;
+                }
+            }
+            Library::Conv { conv, a, b } => {
+                let sides = match conv.pass {
+                    ConvPass::DataGradient => [(*a, Some(1)), (Some(*b), None)],
+                    ConvPass::FilterGradient => [(*a, Some(0)), (Some(*b), Some(1))],
+                    _ => [(*a, Some(0)), (Some(*b), None)],
+                };
+                for (_, side) in sides.into_iter().filter(|(position, _)| *position == Some(operand)) {
+                    let side = side?;
+                    conv.images[side] = images(conv.image_sizes()[side], runs)?;
+                }
+            }
+        }
+        Some(call)
+    }
+
+    /// The call with its result in runs; `None` if the library cannot write it so.
+    pub fn result_laid_out(&self, runs: Runs) -> Option<Library> {
+        let mut call = self.clone();
+        match &mut call {
+            Library::Gemm { gemm, .. } => {
+                let c = &mut gemm.call;
+                c.c = runs.matrix(&c.c, &c.batch, [c.m, c.n])?;
+                // Rows stay contiguous.
+                (c.c.col_stride == 1).then_some(())?;
+            }
+            Library::Conv { conv, .. } => {
+                let side = match conv.pass {
+                    ConvPass::DataGradient => 0,
+                    ConvPass::FilterGradient => return None,
+                    _ => 1,
+                };
+                conv.images[side] = images(conv.image_sizes()[side], runs)?;
+            }
+        }
+        Some(call)
+    }
+}
+
+/// The distance of images of that many elements, if a run is one.
+fn images(size: u64, runs: Runs) -> Option<u64> {
+    (runs.run == size).then_some(runs.stride)
+}
+
+/// Whether a call finds its filters as it needs them: those of blocked channels must be packed.
+pub fn packs(graph: &Graph, node: NodeId, library: &Library) -> bool {
+    match library {
+        Library::Conv { conv, b, .. } if !conv.in_planes() || conv.pass.is_packed() => {
+            graph.constant(graph.args(node)[*b]).is_some()
+        }
+        _ => true,
+    }
+}
+
+/// A library call with its operands and result where they lie.
+pub fn laid_out(mut library: Library, layouts: &Layouts) -> Result<Library> {
+    let refused = || Diagnostic::new(Code::Internal, "a library call does not take an operand where it lies");
+    for operand in library.operands().into_iter().collect::<BTreeSet<_>>() {
+        if let Some(runs) = layouts.input(operand) {
+            library = library.laid_out(operand, runs).ok_or_else(refused)?;
+        }
+    }
+    match layouts.output(0) {
+        None => Ok(library),
+        Some(runs) => library.result_laid_out(runs).ok_or_else(refused),
+    }
+}
