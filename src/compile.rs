@@ -8,9 +8,8 @@ use tensorc_codegen::jit::compile_kernels;
 use tensorc_codegen::lower::{Choices, lower_with};
 use tensorc_ir::TensorData;
 use tensorc_ir::graph::Graph;
-use tensorc_passes::manager::{Pass, PassCx, Timing};
+use tensorc_passes::manager::{PassCx, Timing};
 use tensorc_passes::pipeline::{Phase, Pipeline};
-use tensorc_passes::recompute::Recompute;
 use tensorc_runtime::gpu::{Driver, Function};
 use tensorc_runtime::profiler::Span;
 use tensorc_runtime::{Executable, WeightCache, WeightStorage};
@@ -62,25 +61,24 @@ impl Report {
     }
 }
 
-/// Runs the graph passes of the default pipeline; returns whether some values are recomputed.
+/// Runs the graph passes of the default pipeline.
 pub(crate) fn optimize(
     compiler: &Compiler,
     options: tensorc_passes::Options,
     graph: &mut Graph,
     report: &mut Report,
-) -> Result<bool, Error> {
+) -> Result<(), Error> {
     compiler.progress("optimize");
     let mut cx = PassCx::new(compiler.registry()).with_options(options);
     cx.threads = compiler.pool().threads();
     Pipeline::to(Phase::Fuse).run(graph, &mut cx)?;
-    let recomputes = cx.timings.iter().any(|timing| timing.pass == Recompute::default().name() && timing.changed);
     for Timing { pass, start, time, .. } in cx.timings {
         if let Some(profiler) = compiler.profiler() {
             profiler.record(Span::new(pass, COMPILE, start, start + time));
         }
         report.timings.push((pass.to_owned(), time));
     }
-    Ok(recomputes)
+    Ok(())
 }
 
 /// Lowers an optimized graph and plans its memory.
@@ -112,19 +110,8 @@ pub(crate) fn lowered(
     choices: Choices,
     report: &mut Report,
 ) -> Result<(Graph, Lowered), Error> {
-    let options = compiler.options().passes;
-    let keeping = options.recompute.is_some().then(|| graph.clone());
-    let recomputes = optimize(compiler, options, &mut graph, report)?;
+    optimize(compiler, compiler.options().passes, &mut graph, report)?;
     let lowered = plan(compiler, &graph, choices, report)?;
-    if let (true, Some(mut keeping)) = (recomputes, keeping) {
-        // What to recompute was chosen by an estimate; the plans have the last word.
-        let options = tensorc_passes::Options { recompute: None, ..options };
-        optimize(compiler, options, &mut keeping, report)?;
-        let other = plan(compiler, &keeping, choices, report)?;
-        if other.plan.arena_bytes <= lowered.plan.arena_bytes {
-            return Ok((keeping, other));
-        }
-    }
     Ok((graph, lowered))
 }
 

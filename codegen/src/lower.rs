@@ -26,7 +26,7 @@ pub fn lower(graph: &Graph, math: &dyn MathLibrary) -> Result<Lowered> {
 /// # Errors
 /// An operator is left in the graph, a type is not known, or a kernel cannot be written for the target.
 pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, choices: Choices, threads: usize) -> Result<Lowered> {
-    let Schedule { target, mut plan, kernels, constants, in_place, externs } = plan(graph, choices)?;
+    let Schedule { target, mut plan, kernels, constants, in_place, externs, .. } = plan(graph, choices)?;
     let scaling = Scaling(math);
     let scales = matches!(target.processor, Processor::Cpu(Cpu { scale: true, .. }));
     let math = Math { library: if scales { &scaling } else { math }, target: &target };

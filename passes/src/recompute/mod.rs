@@ -4,22 +4,22 @@
 //! copies the nodes behind some of these values for the backward pass, which then computes them
 //! again from what is still kept. Several choices of what to keep are made, from cheap to expensive:
 //! everything but element-wise work, then whole segments between checkpoints ([`choices`]). The
-//! cheapest that stays within the budget is taken, by the memory that the fused graph needs in its
-//! best order ([`estimate`]). All nodes are pure, random ones too: they get the same key again.
+//! cheapest that stays within the budget is taken, by the memory that the
+//! schedule of the fused graph needs. All nodes are pure, random ones too: they get the same key again.
 //!
 //! It runs after simplification, which would merge the copies again, and before fusion.
 
 mod choices;
-pub(crate) mod estimate;
-
-use std::collections::{BTreeMap, BTreeSet};
+pub(crate) use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 
+use crate::fuse::{By, Fuse};
 use crate::manager::{Pass, PassCx};
 use choices::Forward;
+use tensorc_schedule::plan;
 
 /// How much memory a plan may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Pass for Recompute {
         let Some(budget) = self.budget.or(cx.options.recompute) else { return Ok(false) };
         graph.remove_dead();
         let Some(forward) = Forward::of(graph)? else { return Ok(false) };
-        let needed = estimate::peak(graph.clone(), cx)?;
+        let needed = peak(graph.clone(), cx, By::Greedy)?;
         let limit = budget.bytes(needed);
         if needed <= limit {
             return Ok(false);
@@ -77,7 +77,7 @@ impl Pass for Recompute {
         let mut best: Option<(u64, Graph)> = None;
         for (_, copied) in trials.into_iter().take(TRIALS) {
             let trial = with_copies(graph, &forward, &copied)?;
-            let peak = estimate::peak(trial.clone(), cx)?;
+            let peak = peak(trial.clone(), cx, By::Greedy)?;
             if peak < best.as_ref().map_or(needed, |(least, _)| *least) {
                 best = Some((peak, trial));
             }
@@ -86,9 +86,21 @@ impl Pass for Recompute {
             }
         }
         let Some((_, recomputing)) = best else { return Ok(false) };
+        // Trials are fused by the greedy for speed; what will be fused has the last word.
+        let by = cx.options.fuse;
+        if by == By::Alternatives && peak(recomputing.clone(), cx, by)? >= peak(graph.clone(), cx, by)? {
+            return Ok(false);
+        }
         *graph = recomputing;
         Ok(true)
     }
+}
+
+/// Bytes of intermediate tensors live at once in the schedule of a graph, once it is fused in some way.
+fn peak(mut graph: Graph, cx: &mut PassCx<'_>, by: By) -> Result<u64> {
+    let by = if cx.options.fuse == By::Off { By::Off } else { by };
+    Fuse { by: Some(by) }.run(&mut graph, cx)?;
+    Ok(plan::peak(&graph, cx.options.target)?.0)
 }
 
 /// The nodes that the backward pass computes again if the forward pass keeps just the given ones.

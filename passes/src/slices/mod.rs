@@ -5,7 +5,7 @@
 //! read, and results written, in place, since a slice of the batch is one run of memory. Every sample is
 //! computed as before, so no bit changes.
 //!
-//! The peak is estimated as for recomputing; chains of up to [`LONGEST`] clusters around it are tried, and
+//! The peak is that of the schedule; chains of up to [`LONGEST`] clusters around it are tried, and
 //! the one that lowers it most is taken, until it sinks no further. Graphs that are trained are left alone:
 //! there the backward pass reads most results.
 
@@ -19,8 +19,8 @@ use tensorc_ir::prim::{Prim, View};
 
 use crate::fuse::By;
 use crate::manager::{Pass, PassCx};
-use crate::recompute::estimate;
 use body::{batched, first, sliced};
+use tensorc_schedule::plan;
 
 /// Memory of fewer slices of the least size is not worth any more steps.
 const LEAST_SLICES: u64 = 32;
@@ -62,7 +62,7 @@ impl Pass for SliceBatch {
             return Ok(false);
         }
         let mut changed = false;
-        let (mut kept, mut at) = estimate::fused_peak(graph)?;
+        let (mut kept, mut at) = plan::peak(graph, cx.options.target)?;
         // Several places may need nearly as much memory as the peak: only when all are sliced, it sinks.
         let (mut peak, mut current) = (kept, None);
         let mut work = 0;
@@ -71,7 +71,7 @@ impl Pass for SliceBatch {
             let mut best: Option<(u64, Option<NodeId>, Graph)> = None;
             for trial in trials(current.as_ref().unwrap_or(graph), middle, least)? {
                 work += trial.node_ids().len();
-                let (lower, next) = estimate::fused_peak(&trial)?;
+                let (lower, next) = plan::peak(&trial, cx.options.target)?;
                 if best.as_ref().is_none_or(|(least, ..)| lower < *least) {
                     best = Some((lower, next, trial));
                 }

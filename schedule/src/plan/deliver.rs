@@ -7,7 +7,7 @@
 use crate::lowered::InPlace;
 use tensorc_abi::{BufferId, Home, Step, StepOp};
 use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
+use tensorc_ir::graph::{NodeId, Value};
 
 use super::Lowering;
 
@@ -24,6 +24,7 @@ struct Delivery {
     at: usize,
     second: bool,
     rank: Rank,
+    node: NodeId,
     step: Step,
 }
 
@@ -167,7 +168,7 @@ impl Lowering<'_> {
                 Home::Input(_) | Home::State(_) | Home::Weight(_) => (start, Rank::ReadsState),
             };
             let step = self.make_step(v.node, StepOp::Copy { src: id, dst: out }, 0);
-            d.copies.push(Delivery { at, second, rank, step });
+            d.copies.push(Delivery { at, second, rank, node: v.node, step });
         }
         Ok(())
     }
@@ -190,7 +191,7 @@ impl Lowering<'_> {
             let name = self.out.plan.buffer(id).name.clone();
             let kept = self.buffer(&name, &ty, Home::Arena(0));
             let step = self.make_step(v.node, StepOp::Copy { src: id, dst: kept }, 0);
-            d.copies.push(Delivery { at: start, second, rank: Rank::ReadsState, step });
+            d.copies.push(Delivery { at: start, second, rank: Rank::ReadsState, node: v.node, step });
             id = kept;
         }
         let last_read = d.uses[old.0 as usize].reads.last().map_or(0, |step| step + 1);
@@ -198,7 +199,7 @@ impl Lowering<'_> {
         let name = self.out.plan.buffer(old).name.clone();
         let new = self.buffer(&name, &ty, home);
         let step = self.make_step(v.node, StepOp::Copy { src: id, dst: new }, 0);
-        d.copies.push(Delivery { at, second, rank: Rank::ChangesState, step });
+        d.copies.push(Delivery { at, second, rank: Rank::ChangesState, node: v.node, step });
         Ok(())
     }
 
@@ -229,15 +230,16 @@ impl Lowering<'_> {
         let mut moved = vec![0; count];
         let mut copies = copies.into_iter().peekable();
         let mut steps = Vec::with_capacity(count + copies.len());
-        for (i, step) in std::mem::take(&mut plan.steps).into_iter().enumerate() {
+        let old = std::mem::take(&mut plan.steps).into_iter().zip(std::mem::take(&mut self.out.nodes));
+        for (i, step) in old.enumerate() {
             while let Some(copy) = copies.next_if(|copy| copy.at <= i) {
-                steps.push(copy.step);
+                steps.push((copy.step, copy.node));
             }
             moved[i] = steps.len();
             steps.push(step);
         }
-        steps.extend(copies.map(|copy| copy.step));
-        plan.steps = steps;
+        steps.extend(copies.map(|copy| (copy.step, copy.node)));
+        (plan.steps, self.out.nodes) = steps.into_iter().unzip();
         self.out.in_place.iter_mut().for_each(|pair| pair.step = moved[pair.step]);
     }
 }

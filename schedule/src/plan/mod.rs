@@ -55,6 +55,8 @@ pub struct Schedule<'g> {
     pub target: Target,
     /// Extents of launches are 0 until their kernels are written.
     pub plan: Plan,
+    /// The node of the graph that each step belongs to.
+    pub nodes: Vec<NodeId>,
     /// By [`KernelId`].
     pub kernels: Vec<KernelSpec<'g>>,
     /// By [`Weight::constant`].
@@ -103,6 +105,16 @@ pub fn plan(graph: &Graph, choices: Choices) -> Result<Schedule<'_>> {
     lowering.schedule(boundary)?;
     lowering.out.plan.settle_parts();
     Ok(lowering.out)
+}
+
+/// Bytes of intermediate tensors live at once in the schedule of a fused graph, and the node at which they are.
+///
+/// # Errors
+/// As [`plan`].
+pub fn peak(graph: &Graph, target: Target) -> Result<(u64, Option<NodeId>)> {
+    let schedule = plan(graph, Choices { target, ..Choices::default() })?;
+    let (bytes, step) = order::peak_of(&schedule);
+    Ok((bytes, step.map(|step| schedule.nodes[step])))
 }
 
 struct Lowering<'a> {
@@ -443,6 +455,7 @@ impl<'a> Lowering<'a> {
     fn step(&mut self, node: NodeId, op: StepOp, flops: u64) {
         let step = self.make_step(node, op, flops);
         self.plan().steps.push(step);
+        self.out.nodes.push(node);
     }
 
     /// A step that moves whole buffers.

@@ -28,7 +28,7 @@ impl Lowering<'_> {
         let as_given = std::mem::replace(&mut self.out, undelivered);
         self.reorder(&order);
         self.deliver(boundary)?;
-        if peak_of(&self.out) >= peak_of(&as_given) {
+        if peak_of(&self.out).0 >= peak_of(&as_given).0 {
             self.out = as_given;
         }
         self.out.kernels = kernels;
@@ -63,9 +63,10 @@ impl Lowering<'_> {
     fn reorder(&mut self, order: &[usize]) {
         let mut place = vec![0; order.len()];
         order.iter().enumerate().for_each(|(at, step)| place[*step] = at);
-        let mut steps: Vec<_> = place.iter().copied().zip(std::mem::take(&mut self.out.plan.steps)).collect();
+        let steps = std::mem::take(&mut self.out.plan.steps).into_iter().zip(std::mem::take(&mut self.out.nodes));
+        let mut steps: Vec<_> = place.iter().copied().zip(steps).collect();
         steps.sort_by_key(|(at, _)| *at);
-        self.out.plan.steps = steps.into_iter().map(|(_, step)| step).collect();
+        (self.out.plan.steps, self.out.nodes) = steps.into_iter().map(|(_, step)| step).unzip();
         self.out.in_place.iter_mut().for_each(|pair| pair.step = place[pair.step]);
     }
 }
@@ -154,9 +155,9 @@ fn tasks_of(plan: &Plan, in_place: &[InPlace], boundary: usize) -> Tasks {
     tasks
 }
 
-/// The most bytes of the arena that are live at once.
-fn peak_of(out: &Schedule<'_>) -> u64 {
+/// The most bytes of the arena that are live at once, and the first step at which they are.
+pub(super) fn peak_of(out: &Schedule<'_>) -> (u64, Option<usize>) {
     let steps = out.plan.steps.len();
     let order: Vec<usize> = (0..steps).collect();
-    tasks_of(&out.plan, &out.in_place, steps).peak(&order)
+    tasks_of(&out.plan, &out.in_place, steps).peak_at(&order)
 }
