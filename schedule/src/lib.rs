@@ -5,7 +5,6 @@
 
 pub mod access;
 pub mod cost;
-pub mod estimate;
 pub mod flash;
 pub mod kernel;
 pub mod layout;

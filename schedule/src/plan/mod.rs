@@ -2,6 +2,7 @@
 //! memory, with its operands where they lie. What a kernel computes is listed; code generation writes it.
 
 mod deliver;
+mod estimate;
 mod library;
 mod order;
 mod place;

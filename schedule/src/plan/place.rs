@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::estimate::{self, Wholes};
+use super::estimate::{self, Wholes};
 use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};

@@ -7,9 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::Plan;
 
+use crate::access::Located;
+use crate::access::in_place::in_place;
+use crate::layout::Layouts;
 use crate::tasks::{Task, Tasks};
 use tensorc_ir::diag::Result;
-use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
+use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::{keeps_linear_order, run_offset};
 
@@ -44,9 +47,10 @@ pub fn place(
     graph: &Graph,
     choose: &dyn Fn(&BTreeSet<Value>) -> Result<Wholes>,
 ) -> Result<(BTreeSet<Value>, Estimate)> {
+    let pairs = pairs(graph)?;
     let mut without = BTreeSet::new();
     let mut wholes = choose(&without)?;
-    let mut best = Estimate::of(graph, &wholes)?;
+    let mut best = Estimate::of(graph, &wholes, &pairs)?;
     for _ in 0..ROUNDS {
         let mut found: Option<(u64, BTreeSet<Value>, Wholes, Estimate)> = None;
         let each = best.first_parts().into_iter().map(|v| BTreeSet::from([v]));
@@ -58,7 +62,7 @@ pub fn place(
             }
             let less: BTreeSet<Value> = without.union(&more).copied().collect();
             let next = choose(&less)?;
-            let estimate = Estimate::of(graph, &next)?;
+            let estimate = Estimate::of(graph, &next, &pairs)?;
             let cost = estimate.peak() + bytes / 2;
             if cost < found.as_ref().map_or(best.peak(), |(cost, ..)| *cost) {
                 found = Some((cost, less, next, estimate));
@@ -73,13 +77,13 @@ pub fn place(
 }
 
 impl Estimate {
-    pub fn of(graph: &Graph, wholes: &Wholes) -> Result<Estimate> {
+    fn of(graph: &Graph, wholes: &Wholes, pairs: &Pairs) -> Result<Estimate> {
         let first = graph.first_phase();
         let mut e = Estimate::default();
         let mut names = BTreeMap::new();
         for node in graph.order() {
             let second = first.as_ref().is_some_and(|first| !first.contains(&node));
-            e.node(graph, node, second, wholes, &mut names)?;
+            e.node(graph, node, second, (wholes, pairs), &mut names)?;
         }
         e.deliver(graph);
         e.order = e.tasks.best_order().0;
@@ -90,11 +94,6 @@ impl Estimate {
     /// Bytes of intermediate tensors live at once.
     pub fn peak(&self) -> u64 {
         self.peak.0
-    }
-
-    /// The node at which they are.
-    pub fn peak_node(&self) -> Option<NodeId> {
-        self.peak.1.map(|at| self.nodes[self.order[at]])
     }
 
     /// Whether a concatenation that holds values is live at the peak.
@@ -149,7 +148,7 @@ impl Estimate {
         graph: &Graph,
         node: NodeId,
         second: bool,
-        wholes: &Wholes,
+        (wholes, pairs): (&Wholes, &Pairs),
         names: &mut BTreeMap<Value, Value>,
     ) -> Result<()> {
         let (args, kind) = (graph.args(node), &graph.node(node).kind);
@@ -187,9 +186,8 @@ impl Estimate {
             };
             self.buffers.insert(v, vec![id]);
             task.writes.push(id);
-            if let NodeKind::Fused(fused) = kind {
-                let same = |i: &usize| graph.dense(args[*i]).is_ok_and(|t| t.bytes() == bytes);
-                let over = (0..args.len()).filter(|i| over_operand(fused, *i) && same(i));
+            if let Some(pairs) = pairs.get(&node) {
+                let over = pairs.iter().filter(|(_, o)| *o == usize::from(port)).map(|(i, _)| *i);
                 let own = |i: usize| match self.buffers.get(&args[i]).map(Vec::as_slice) {
                     Some([from]) if !self.tasks.wholes.contains_key(from) => Some((*from, id)),
                     _ => None,
@@ -265,10 +263,18 @@ impl Estimate {
     }
 }
 
-/// Whether a cluster may write over an operand: it is a map that reads it element by element.
-fn over_operand(fused: &Fused, operand: usize) -> bool {
-    let body = &fused.body;
-    let Some(input) = body.inputs().get(operand) else { return false };
-    fused.class == FusionClass::Map
-        && body.uses(*input).iter().all(|(user, ..)| matches!(body.node(*user).kind, NodeKind::Prim(Prim::Map(_))))
+/// Which results of each generated kernel may be written over operands, as positions.
+type Pairs = BTreeMap<NodeId, Vec<(usize, usize)>>;
+
+fn pairs(graph: &Graph) -> Result<Pairs> {
+    let dense = Layouts::default();
+    let mut found = Pairs::new();
+    for node in graph.node_ids() {
+        if let NodeKind::Fused(fused) = &graph.node(node).kind
+            && matches!(fused.class, FusionClass::Map | FusionClass::Reduce)
+        {
+            found.insert(node, in_place(fused.class, &Located { body: &fused.body, layouts: &dense })?);
+        }
+    }
+    Ok(found)
 }
