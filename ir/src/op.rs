@@ -244,6 +244,16 @@ pub struct OpDef {
     pub grad: Grad,
     pub accuracy: Accuracy,
     pub names: Names,
+    /// What passes need it for, if they do.
+    pub role: Option<Role>,
+}
+
+/// What passes need an operator of the registry for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The adjoint of [`crate::prim::Gather`]: adds up slices by index. Operands: updates and indices; parameters: `axis`, and
+    /// `extent` of that axis. It is an operator because it has loops of its own.
+    GatherAdjoint,
 }
 
 impl std::fmt::Debug for OpDef {
@@ -279,6 +289,7 @@ impl OpDef {
             infer,
             accuracy: Accuracy::Exact,
             names: Names::default(),
+            role: None,
         }
     }
 
@@ -426,6 +437,11 @@ impl Registry {
 
     pub fn get(&self, name: &str) -> Option<&OpRef> {
         self.ops.get(name)
+    }
+
+    /// The entry that plays a role for passes.
+    pub fn with_role(&self, role: Role) -> Option<&OpRef> {
+        self.ops.values().find(|op| op.role == Some(role))
     }
 
     /// The entry for an ONNX operator of the default domain at an opset.

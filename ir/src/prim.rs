@@ -129,10 +129,6 @@ pub struct Gather {
 }
 
 impl Gather {
-    /// The operator of a registry that is the adjoint of a gather: it adds up slices by index. It is an operator
-    /// because a gather is its own derivative.
-    pub const ADJOINT: &str = "scatter_sum";
-
     pub fn output_dims(&self, data: &DenseType, indices: &DenseType) -> Vec<u64> {
         let (outer, inner) = (&data.dims[..self.axis], &data.dims[self.axis + 1..]);
         [outer, &indices.dims, inner].concat()

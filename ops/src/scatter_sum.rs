@@ -2,7 +2,7 @@
 
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind};
-use tensorc_ir::op::{Grain, OpDef, OpError};
+use tensorc_ir::op::{Grain, OpDef, OpError, Role};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::scalar::ScalarOp;
 use tensorc_ir::{DenseType, Dim};
@@ -174,4 +174,5 @@ pub fn scatter_sum() -> OpDef {
         Ok(vec![Some(back)])
     })
     .ulp(1.0)
+    .edit(|def| def.role = Some(Role::GatherAdjoint))
 }

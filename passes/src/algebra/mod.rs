@@ -76,9 +76,9 @@ fn tidy(reassociate: bool) -> Simplify {
 const TRIALS: [(bool, Inner); 4] =
     [(true, Inner::Fused), (true, Inner::Alone), (false, Inner::Fused), (false, Inner::Alone)];
 
-/// Whether a rule changes more than the place it looks at, so that it pays only if others follow.
+/// Whether a rule changes more than one place, so that it pays only if others follow.
 fn is_far(rule: usize) -> bool {
-    RULES[rule].name.starts_with("merge")
+    RULES[rule].spans_region()
 }
 
 fn rewrite(graph: &mut Graph, region: &Region, reassociate: bool, cx: &mut PassCx<'_>) -> Result<bool> {

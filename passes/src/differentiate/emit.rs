@@ -6,6 +6,8 @@ use tensorc_ir::build::Builder;
 use tensorc_ir::diag::{Code, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::{Index, delinearize, linearize};
+use tensorc_ir::op::Role;
+use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::prim::{Contraction, Prim, Reduction, View};
 use tensorc_ir::scalar::{Scalar, ScalarFn};
 use tensorc_ir::views::identity_map;
@@ -124,4 +126,17 @@ pub(super) fn sum(b: &mut Builder<'_>, parts: &[Value]) -> Result<Value> {
         rest = later;
     }
     Ok(total)
+}
+
+/// Slices of updates added up by their indices along an axis of an extent: the adjoint of a gather.
+///
+/// # Errors
+/// [`Code::Unsupported`] if the registry has no operator for that.
+pub(super) fn gather_adjoint(b: &mut Builder<'_>, operands: [Value; 2], axis: usize, extent: u64) -> Result<Value> {
+    let Some(op) = b.registry().with_role(Role::GatherAdjoint).cloned() else {
+        return Err(b.error(Code::Unsupported, "the registry has no operator that adds up slices by index"));
+    };
+    let params =
+        Params::new().with("axis", ParamValue::Int(axis as i64)).with("extent", ParamValue::Int(extent as i64));
+    b.op(op.name, &operands, params)
 }

@@ -24,7 +24,6 @@ use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::expand::OpFacts;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::op::{Grad, GradCtx, Grain, Registry};
-use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::prim::{Gather, Prim};
 
 use crate::manager::Options;
@@ -223,9 +222,7 @@ fn primitive(b: &mut Builder<'_>, prim: &Prim, v: &Visit<'_>, operator: Option<&
 /// Slices that were read at the same index are added up.
 fn scatter(b: &mut Builder<'_>, gather: Gather, v: &Visit<'_>) -> Result<Value> {
     let extent = b.ty(v.args[0])?.dims[gather.axis];
-    let params =
-        Params::new().with("axis", ParamValue::Int(gather.axis as i64)).with("extent", ParamValue::Int(extent as i64));
-    b.op(Gather::ADJOINT, &[v.head()?, v.args[1]], params)
+    emit::gather_adjoint(b, [v.head()?, v.args[1]], gather.axis, extent)
 }
 
 /// Each operand of a concatenation gets its piece.

@@ -8,8 +8,7 @@ use tensorc_ir::build::Builder;
 use tensorc_ir::diag::{Code, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::{Atom, Index, linearize};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::prim::{Gather, View};
+use tensorc_ir::prim::View;
 use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
 use tensorc_ir::views::{in_bounds, keeps_linear_order, without_unit_vars};
 use tensorc_ir::{DType, DenseType};
@@ -162,8 +161,7 @@ fn by_index(b: &mut Builder<'_>, map: &[Index], bounded: bool, dims: &[u64], hea
     let indices = emit::map(b, &place, &[], &ty.dims)?;
     let (indices, updates) = (emit::reshape(b, indices, &[ty.len()])?, emit::reshape(b, head, &[ty.len()])?);
     let extent = if bounded { len } else { len + 1 };
-    let params = Params::new().with("axis", ParamValue::Int(0)).with("extent", ParamValue::Int(extent as i64));
-    let sums = b.op(Gather::ADJOINT, &[updates, indices], params)?;
+    let sums = emit::gather_adjoint(b, [updates, indices], 0, extent)?;
     let sums = emit::slice(b, sums, 0, 0, len)?;
     emit::reshape(b, sums, dims)
 }

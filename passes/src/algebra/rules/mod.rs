@@ -48,6 +48,13 @@ pub struct Rule {
     apply: Apply,
 }
 
+impl Rule {
+    /// Whether it looks at all primitives of a region at once.
+    pub fn spans_region(&self) -> bool {
+        matches!(self.apply, Apply::All(_))
+    }
+}
+
 /// A primitive that a rule looks at.
 pub(super) struct Site<'a> {
     pub prim: &'a Prim,
