@@ -21,7 +21,9 @@ const MAX_REGISTERS: u64 = 1024;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub classes: Vec<Class>,
+    classes: Vec<Class>,
+    /// Whether vector loops may become vectors.
+    pub vectors: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -33,7 +35,7 @@ enum VarKind {
 }
 
 impl Plan {
-    /// `vectors`: whether vector loops may become vectors; without, those over registers are unrolled.
+    /// Without `vectors`, vector loops over registers are unrolled.
     pub fn new(kernel: &Kernel, vectors: bool) -> Plan {
         let initial = |b: &tensorc_ir::kir::BufInfo| match b.space {
             Space::Register if b.len <= MAX_REGISTERS => Class::Elements,
@@ -45,7 +47,7 @@ impl Plan {
             vectors,
         };
         walk.block(&kernel.body);
-        Plan { classes: walk.classes }
+        Plan { classes: walk.classes, vectors }
     }
 
     pub fn class(&self, buf: Buf) -> Class {

@@ -12,3 +12,4 @@ pub mod ptx;
 pub mod stored;
 mod symbols;
 pub mod target;
+mod walk;

@@ -9,9 +9,9 @@ use tensorc_ir::kir::Kernel;
 
 use super::function::{build, module_error};
 use super::isa::{Use, isa};
-use super::kernel::internal;
 use super::libcalls;
 use crate::target::Target;
+use crate::walk::internal;
 
 /// Compiles kernels into an object file for a target; the `i`-th is the global function `names[i]`, a
 /// [`tensorc_abi::KernelFn`].

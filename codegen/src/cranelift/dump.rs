@@ -10,10 +10,10 @@ use tensorc_ir::kir::Kernel;
 
 use super::function::{build, module_error};
 use super::isa::{Use, isa};
-use super::kernel::internal;
 use super::libcalls;
 use crate::jit::in_kernel;
 use crate::target::{Level, Target};
+use crate::walk::internal;
 
 /// Text of a kernel's code, for people and text tests.
 #[derive(Clone, Debug)]

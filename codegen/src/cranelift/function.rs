@@ -11,9 +11,10 @@ use tensorc_ir::diag::{Diagnostic, Result};
 use tensorc_ir::kir::Kernel;
 
 use super::isa::has_vectors;
-use super::kernel::{Gen, internal};
+use super::kernel::translate;
 use super::scalar::carrier;
 use crate::symbols::{self, Prototype};
+use crate::walk::internal;
 
 /// Translates the kernel into `ctx`.
 pub(super) fn build(
@@ -26,20 +27,14 @@ pub(super) fn build(
     let callees = declare_callees(module, kernel)?.into_iter();
     let externals: BTreeMap<String, FuncRef> =
         callees.map(|(name, id)| (name, module.declare_func_in_func(id, &mut ctx.func))).collect();
-    let result = {
-        let builder = FunctionBuilder::new(&mut ctx.func, builder_ctx);
-        let mut translation = Gen::new(builder, kernel, &externals, has_vectors(module.isa()));
-        let result = translation.run();
-        if result.is_ok() {
-            translation.b.finalize(module.target_config());
-        }
-        result
-    };
-    if result.is_err() {
+    let builder = FunctionBuilder::new(&mut ctx.func, builder_ctx);
+    let vectors = has_vectors(module.isa());
+    let done = translate(builder, kernel, &externals, vectors).map(|b| b.finalize(module.target_config()));
+    if done.is_err() {
         // A builder that was not finalized leaves its context unusable.
         *builder_ctx = FunctionBuilderContext::new();
     }
-    result
+    done
 }
 
 /// The signature of [`tensorc_abi::KernelFn`].

@@ -4,8 +4,8 @@ use cranelift_codegen::isa::{self, Builder, OwnedTargetIsa, TargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 
-use super::kernel::internal;
 use crate::target::{Level, Target};
+use crate::walk::internal;
 
 /// What code is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

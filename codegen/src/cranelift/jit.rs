@@ -14,11 +14,11 @@ use tensorc_ir::diag::Result;
 
 use super::function::{build, declare_callees, kernel_signature, module_error};
 use super::isa::{Use, isa};
-use super::kernel::internal;
 use super::libcalls;
 use super::piece::Piece;
 use crate::jit::{Entry, Made, Wanted, in_kernel, panicked};
 use crate::target::Target;
+use crate::walk::internal;
 
 /// Code of one or more kernels; the memory is returned when the last user is gone.
 struct CodeMemory(Option<JITModule>);

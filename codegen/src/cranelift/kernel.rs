@@ -1,386 +1,404 @@
-//! Translation of one kernel: environment, scopes and structured control flow.
+//! The instructions of Cranelift that a kernel is written with: parameters, index arithmetic, structured control flow.
+//!
+//! Index arithmetic is placed before the outermost loop whose variables it uses. Equal computations of one scope are shared.
 
 use std::collections::{BTreeMap, HashMap};
 
+use cranelift_codegen::cursor::{Cursor, FuncCursor};
+use cranelift_codegen::entity::SecondaryMap;
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{BlockArg, FuncRef, Inst, InstBuilder, MemFlagsData, StackSlot, Value, types};
+use cranelift_codegen::ir::{
+    Block, BlockArg, FuncRef, Inst, InstBuilder, MemFlagsData, StackSlot, StackSlotData, StackSlotKind, Value,
+    ValueDef, types,
+};
 use cranelift_frontend::FunctionBuilder;
 use smallvec::SmallVec;
 use tensorc_abi::DType;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
-use tensorc_ir::index::{Index, Interval};
-use tensorc_ir::kir::{Buf, Kernel, LoopKind, Operand, Stmt, Var};
+use tensorc_ir::diag::Result;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Buf, Kernel, Operand, Stmt};
 use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
 
-use super::index::IndexOp;
 use super::memory::Storage;
-use super::scalar::Arg;
-use super::vector::Compared;
-use crate::analysis::{self, Plan};
-
-pub(super) fn internal(message: impl Into<String>) -> Diagnostic {
-    Diagnostic::new(Code::Internal, message)
-}
-
-pub(super) fn unsupported(message: impl Into<String>) -> Diagnostic {
-    Diagnostic::new(Code::Unsupported, message)
-}
+use super::vector::{Compared, chunk_type};
+use crate::analysis::{Class, Plan};
+use crate::walk::{self, Access, Arg, Bind, Code, Guard, IndexOp, LaneArg, Shaped, Walk, internal, not_live};
 
 /// The chunks of a value that differs by lane.
 pub(super) type Chunks = SmallVec<[Value; 8]>;
 
-/// What a KIR variable currently is.
-#[derive(Clone, Debug)]
-pub(super) enum Bind {
-    Unset,
-    Const(Scalar),
-    /// A value of the carrier type, computed at a depth of nesting.
-    Uniform(Value, usize),
-    Lanes(Chunks),
-    /// An index expression not computed until used as a value.
-    Index(Index),
-    /// The variable of the vector loop being translated.
-    Lane,
-}
-
-/// The vector loop being translated: lane `l` stands for `lo + l`.
-#[derive(Clone, Debug)]
-pub(super) struct LaneLoop {
-    pub var: u32,
-    pub lanes: usize,
-    pub lo: Index,
-}
-
 /// A region of code that is entered from one place.
-pub(super) struct Scope {
+struct Scope {
     /// The branch in the parent scope that enters this one: code moved out of the scope goes before.
     entry: Option<Inst>,
     /// Index computations already available in this scope.
-    pub known: HashMap<IndexOp, Value>,
+    known: HashMap<IndexOp<Value>, Value>,
 }
 
 pub(super) struct Gen<'a, 'b> {
     pub b: FunctionBuilder<'b>,
     pub kernel: &'a Kernel,
-    pub externals: &'a BTreeMap<String, FuncRef>,
-    pub plan: Plan,
-    /// Whether the target has vectors.
-    vectors: bool,
-    pub vars: Vec<Bind>,
-    pub ranges: Vec<Interval>,
+    externals: &'a BTreeMap<String, FuncRef>,
     pub storage: Vec<Storage>,
-    pub scopes: Vec<Scope>,
-    pub lanes: Option<LaneLoop>,
+    scopes: Vec<Scope>,
+    /// How many scopes stand around a block.
+    depths: SecondaryMap<Block, usize>,
     pub spare: Option<StackSlot>,
     /// Operands of comparisons by lane, for selections between the same operands.
     pub compared: BTreeMap<u32, Compared>,
-    scalars: Option<Value>,
+    scalars: Value,
 }
 
-const UNKNOWN: Interval = (i64::MIN / 4, i64::MAX / 4);
+/// Writes the whole function; the builder is ready to be finalized afterwards. `vectors`: whether the target has them.
+pub(super) fn translate<'b>(
+    b: FunctionBuilder<'b>,
+    kernel: &Kernel,
+    externals: &BTreeMap<String, FuncRef>,
+    vectors: bool,
+) -> Result<FunctionBuilder<'b>> {
+    let mut done = Walk::run(kernel, Plan::new(kernel, vectors), Gen::new(b, kernel, externals))?;
+    done.b.ins().return_(&[]);
+    Ok(done.b)
+}
+
+/// How pointers and index parameters of the call are read.
+fn parameter() -> MemFlagsData {
+    MemFlagsData::new().with_notrap().with_readonly().with_aligned()
+}
 
 impl<'a, 'b> Gen<'a, 'b> {
-    pub fn new(
-        b: FunctionBuilder<'b>,
-        kernel: &'a Kernel,
-        externals: &'a BTreeMap<String, FuncRef>,
-        vectors: bool,
-    ) -> Self {
-        Gen {
-            b,
-            kernel,
-            externals,
-            plan: Plan::new(kernel, vectors),
-            vectors,
-            vars: vec![Bind::Unset; kernel.vars.len()],
-            ranges: vec![UNKNOWN; kernel.vars.len()],
-            storage: vec![Storage::None; kernel.buffers.len()],
-            scopes: vec![Scope { entry: None, known: HashMap::new() }],
-            lanes: None,
-            spare: None,
-            compared: BTreeMap::new(),
-            scalars: None,
+    fn new(mut b: FunctionBuilder<'b>, kernel: &'a Kernel, externals: &'a BTreeMap<String, FuncRef>) -> Self {
+        let entry = b.create_block();
+        b.append_block_params_for_function_params(entry);
+        b.switch_to_block(entry);
+        b.seal_block(entry);
+        let (buffers, scalars) = (b.block_params(entry)[0], b.block_params(entry)[1]);
+        let mut storage = vec![Storage::None; kernel.buffers.len()];
+        for (i, storage) in storage[..kernel.params].iter_mut().enumerate() {
+            *storage = Storage::Memory(b.ins().load(types::I64, parameter(), buffers, 8 * i as i32));
         }
+        let scopes = vec![Scope { entry: None, known: HashMap::new() }];
+        let (depths, compared) = (SecondaryMap::new(), BTreeMap::new());
+        Gen { b, kernel, externals, storage, scopes, depths, spare: None, compared, scalars }
     }
 
-    /// Emits the whole function; the builder is ready to be finalized afterwards.
-    pub fn run(&mut self) -> Result<()> {
-        let entry = self.b.create_block();
-        self.b.append_block_params_for_function_params(entry);
-        self.b.switch_to_block(entry);
-        self.b.seal_block(entry);
-        let (buffers, scalars) = (self.b.block_params(entry)[0], self.b.block_params(entry)[1]);
-        self.scalars = Some(scalars);
-        let constant = MemFlagsData::new().with_notrap().with_readonly().with_aligned();
-        for i in 0..self.kernel.params {
-            let base = self.b.ins().load(types::I64, constant, buffers, 8 * i as i32);
-            self.storage[i] = Storage::Memory(base);
-        }
-        if !self.kernel.is_parallel() {
-            for (i, v) in self.kernel.scalars.iter().enumerate() {
-                let value = self.b.ins().load(types::I64, constant, scalars, 8 * i as i32);
-                self.vars[v.0 as usize] = Bind::Uniform(value, 0);
-            }
-        }
-        self.reserve_stack()?;
-        let kernel = self.kernel;
-        self.block(&kernel.body)?;
-        self.b.ins().return_(&[]);
-        Ok(())
-    }
-
-    pub fn depth(&self) -> usize {
-        self.scopes.len() - 1
-    }
-
-    /// Where code of nesting depth `level` goes: before this instruction, or here.
-    pub fn hoist_point(&self, level: usize) -> Option<Inst> {
-        self.scopes.get(level + 1).and_then(|s| s.entry)
-    }
-
-    fn block(&mut self, body: &[Stmt]) -> Result<()> {
-        body.iter().try_for_each(|s| self.stmt(s))
-    }
-
-    fn stmt(&mut self, stmt: &Stmt) -> Result<()> {
-        match stmt {
-            Stmt::For { var, lo, hi, step, kind, body } => {
-                let range = (self.resolve(lo), self.resolve(hi), *step);
-                match kind {
-                    LoopKind::Vector => self.vector_loop(*var, range, body),
-                    LoopKind::Unroll if range.0.as_constant().is_some() && range.1.as_constant().is_some() => {
-                        self.unrolled(*var, range, body)
-                    }
-                    LoopKind::Parallel => {
-                        let scalars = self.scalars.ok_or_else(|| internal("a parallel loop without a range"))?;
-                        let constant = MemFlagsData::new().with_notrap().with_readonly().with_aligned();
-                        let lo = self.b.ins().load(types::I64, constant, scalars, 0);
-                        let hi = self.b.ins().load(types::I64, constant, scalars, 8);
-                        let (lo, hi) = (self.times(lo, *step), self.times(hi, *step));
-                        let last = (range.1.as_constant().unwrap_or(i64::MAX / 4) - 1).saturating_mul(*step);
-                        self.serial(*var, (lo, hi, *step), (0, last), false, body)
-                    }
-                    LoopKind::Grid | LoopKind::Threads => {
-                        Err(unsupported("the kernel is for a GPU, which Cranelift has no code for"))
-                    }
-                    _ => self.counted(*var, range, body),
-                }
-            }
-            Stmt::Let { var, op, args } => {
-                let bind = self.operation(*op, args)?;
-                self.bind(*var, bind);
-                Ok(())
-            }
-            Stmt::LetIndex { var, index } => {
-                let index = self.resolve(index);
-                self.ranges[var.0 as usize] = index.interval(&|v: u32| self.ranges[v as usize]);
-                let bind = match index.as_constant() {
-                    Some(c) => Bind::Const(Scalar::i64(c)),
-                    None => Bind::Index(index),
-                };
-                self.bind(*var, bind);
-                Ok(())
-            }
-            Stmt::Load { var, buf, index, guard } => {
-                let index = self.resolve(index);
-                let bind = self.load(*buf, &index, *guard)?;
-                self.bind(*var, bind);
-                Ok(())
-            }
-            Stmt::Store { buf, index, value } => {
-                let index = self.resolve(index);
-                self.store(*buf, &index, *value)
-            }
-            Stmt::Apply { f, buf, start, len } => self.apply_strip(*f, *buf, start, len),
-            Stmt::Alloc { buf } => self.alloc(*buf),
-            Stmt::If { cond, then, otherwise } => self.branch(*cond, then, otherwise),
-            _ => Err(unsupported("the kernel is for a GPU, which Cranelift has no code for")),
-        }
-    }
-
-    fn apply_strip(&mut self, f: MathFn, buf: Buf, start: &Index, len: &Index) -> Result<()> {
-        let Storage::Memory(base) = self.storage[buf.0 as usize].clone() else {
-            return Err(internal("a strip that is not in memory"));
-        };
-        let (start, len) = (self.resolve(start), self.resolve(len));
-        let (address, offset) = self.address(base, buf, &start)?;
-        let address = self.b.ins().iadd_imm_s(address, i64::from(offset));
-        let len = self.index_value(&len)?.0;
-        let callee = self.externals.get(&crate::symbols::strip(f).0).copied();
-        let callee = callee.ok_or_else(|| internal(format!("a strip of `{}` has no callee", f.name())))?;
-        self.b.ins().call(callee, &[address, len]);
-        Ok(())
-    }
-
-    fn times(&mut self, v: Value, factor: i64) -> Value {
-        if factor == 1 { v } else { self.b.ins().imul_imm_s(v, factor) }
-    }
-
-    pub fn bind(&mut self, var: Var, bind: Bind) {
-        self.vars[var.0 as usize] = bind;
-    }
-
-    pub fn uniform(&self, v: Value) -> Bind {
-        Bind::Uniform(v, self.depth())
-    }
-
-    pub fn dtype(&self, operand: Operand) -> DType {
-        match operand {
-            Operand::Var(v) => self.kernel.var(v).dtype,
-            Operand::Const(c) => c.dtype,
-        }
+    /// A block in the current scope, or in the next one to be opened.
+    pub fn new_block(&mut self, inside: bool) -> Block {
+        let block = self.b.create_block();
+        self.depths[block] = self.scopes.len() - 1 + usize::from(inside);
+        block
     }
 
     pub fn buf_dtype(&self, buf: Buf) -> DType {
         self.kernel.buf(buf).dtype
     }
 
-    /// The constant an operand is known to be.
-    pub fn known(&self, operand: Operand) -> Option<Scalar> {
-        match operand {
-            Operand::Const(c) => Some(c),
-            Operand::Var(v) => match self.vars[v.0 as usize] {
-                Bind::Const(c) => Some(c),
-                _ => None,
-            },
+    /// A call of a function of the run-time library.
+    pub fn call(&mut self, name: &str, args: &[Value]) -> Result<Inst> {
+        let callee = self.externals.get(name).ok_or_else(|| internal(format!("`{name}` is not declared")))?;
+        Ok(self.b.ins().call(*callee, args))
+    }
+
+    /// Writes one operation at a depth, or finds it there.
+    fn place(&mut self, op: IndexOp<Value>, depth: usize) -> Value {
+        if let Some(v) = self.scopes[depth].known.get(&op) {
+            return *v;
+        }
+        let v = match self.scopes.get(depth + 1).and_then(|s| s.entry) {
+            Some(inst) => instruction(FuncCursor::new(self.b.func).at_inst(inst).ins(), op),
+            None => instruction(self.b.ins(), op),
+        };
+        self.scopes[depth].known.insert(op, v);
+        v
+    }
+
+    /// The inside of a scope that `entry` enters.
+    fn scope(
+        walk: &mut Walk<'_, Self>,
+        entry: Inst,
+        body: impl FnOnce(&mut Walk<'_, Self>) -> Result<()>,
+    ) -> Result<()> {
+        walk.code.scopes.push(Scope { entry: Some(entry), known: HashMap::new() });
+        let result = body(walk);
+        walk.code.scopes.pop();
+        result
+    }
+}
+
+fn instruction<'f>(ins: impl InstBuilder<'f>, op: IndexOp<Value>) -> Value {
+    match op {
+        IndexOp::Const(c) => ins.iconst(types::I64, c),
+        IndexOp::Add(a, b) => ins.iadd(a, b),
+        IndexOp::Sub(a, b) => ins.isub(a, b),
+        IndexOp::AddConst(a, c) => ins.iadd_imm_s(a, c),
+        IndexOp::Scale(a, c) if c > 0 && c & (c - 1) == 0 => ins.ishl_imm_u(a, i64::from(c.trailing_zeros())),
+        IndexOp::Scale(a, c) => ins.imul_imm_s(a, c),
+        IndexOp::ShiftRight(a, c) => ins.sshr_imm_u(a, i64::from(c)),
+        IndexOp::Mask(a, c) => ins.band_imm_s(a, c),
+        IndexOp::Divide(a, c, _) => ins.sdiv_imm_s(a, c),
+        IndexOp::Min(a, b) => ins.smin(a, b),
+        IndexOp::Max(a, b) => ins.smax(a, b),
+    }
+}
+
+impl Code for Gen<'_, '_> {
+    type Value = Value;
+    type Lanes = Chunks;
+    type Address = (Value, i32);
+
+    fn scalar(&mut self, i: usize) -> Result<Value> {
+        Ok(self.b.ins().load(types::I64, parameter(), self.scalars, 8 * i as i32))
+    }
+
+    fn constant(&mut self, c: Scalar) -> Result<Value> {
+        Ok(self.carried(c))
+    }
+
+    fn index(&mut self, op: IndexOp<Value>) -> Result<Value> {
+        let depth = match op {
+            IndexOp::Const(_) => self.scopes.len() - 1,
+            IndexOp::Add(a, b) | IndexOp::Sub(a, b) | IndexOp::Min(a, b) | IndexOp::Max(a, b) => {
+                self.depth(a).max(self.depth(b))
+            }
+            IndexOp::AddConst(a, _) | IndexOp::Scale(a, _) | IndexOp::Mask(a, _) => self.depth(a),
+            IndexOp::ShiftRight(a, _) => self.depth(a),
+            // Values in `0..2³¹` are multiplied by the rounded-up reciprocal (Granlund and Montgomery 1994, theorem
+            // 4.2 with N = 31).
+            IndexOp::Divide(a, d, (lo, hi)) if lo >= 0 && hi < 1 << 31 && d < 1 << 31 => {
+                let shift = 31 + (64 - (d - 1).leading_zeros());
+                let reciprocal = ((1i128 << shift) + i128::from(d) - 1) / i128::from(d);
+                let product = self.index(IndexOp::Scale(a, reciprocal as i64))?;
+                return self.index(IndexOp::ShiftRight(product, shift));
+            }
+            IndexOp::Divide(a, ..) => self.depth(a),
+        };
+        Ok(self.place(op, depth))
+    }
+
+    fn depth(&self, v: Value) -> usize {
+        let block = match self.b.func.dfg.value_def(v) {
+            ValueDef::Result(inst, _) => self.b.func.layout.inst_block(inst),
+            ValueDef::Param(block, _) => Some(block),
+            ValueDef::Union(..) => None,
+        };
+        block.map_or(0, |block| self.depths[block])
+    }
+
+    fn steps(&mut self, first: Value, step: i64, lanes: usize) -> Result<Chunks> {
+        let first = self.b.ins().splat(types::I64X2, first);
+        let mut chunks = Chunks::new();
+        for lane in (0..lanes as i64).step_by(2) {
+            let data = [lane * step, (lane + 1) * step].iter().flat_map(|x| x.to_le_bytes()).collect();
+            let steps = self.vector_const(types::I64X2, data);
+            chunks.push(self.b.ins().iadd(first, steps));
+        }
+        Ok(chunks)
+    }
+
+    fn splat(&mut self, a: Arg<Value>, dtype: DType, lanes: usize) -> Result<Chunks> {
+        Ok(self.splat_as(a, dtype, lanes, 32))
+    }
+
+    fn assemble(&mut self, dtype: DType, values: &[Value]) -> Result<Chunks> {
+        let ty = chunk_type(dtype, 32);
+        let mut out = Chunks::new();
+        for group in values.chunks(ty.lane_count() as usize) {
+            let first = self.lane_content(dtype, group[0]);
+            let mut chunk = self.b.ins().scalar_to_vector(ty, first);
+            for (i, v) in group.iter().enumerate().skip(1) {
+                chunk = self.insert(dtype, chunk, *v, i);
+            }
+            out.push(chunk);
+        }
+        Ok(out)
+    }
+
+    fn extract(&mut self, dtype: DType, from: &Chunks, lane: usize) -> Result<Value> {
+        let per = self.ty(from[0]).lane_count() as usize;
+        Ok(self.content(dtype, from[lane / per], lane % per))
+    }
+
+    fn apply(&mut self, op: ScalarOp, dtype: DType, args: &[Arg<Value>]) -> Result<Value> {
+        let v = self.operation(op, dtype, args)?;
+        v.ok_or_else(|| internal(format!("no code for `{}` on {dtype}", op.name())))
+    }
+
+    fn apply_lanes(&mut self, op: ScalarOp, args: &[LaneArg<Self>], lanes: usize) -> Result<Chunks> {
+        self.lane_operation(op, args, lanes)
+    }
+
+    fn reserve(&mut self, buf: Buf, class: Class) -> Result<()> {
+        if class == Class::Memory {
+            let info = self.kernel.buf(buf);
+            let bytes = (info.len as u32 * info.dtype.size() as u32).max(1);
+            let slot = self.b.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, bytes, 4));
+            self.storage[buf.0 as usize] = Storage::Memory(self.b.ins().stack_addr(types::I64, slot, 0));
+        }
+        Ok(())
+    }
+
+    fn alloc(&mut self, buf: Buf, class: Class, lanes: Option<usize>) -> Result<()> {
+        if class != Class::Memory {
+            self.storage[buf.0 as usize] = self.registers(buf, class, lanes);
+        }
+        Ok(())
+    }
+
+    fn in_memory(&self, buf: Buf) -> Option<bool> {
+        match self.storage[buf.0 as usize] {
+            Storage::None => None,
+            Storage::Memory(_) => Some(true),
+            _ => Some(false),
         }
     }
 
-    /// An operand that is the same in every lane, or `None`.
-    pub fn scalar_operand(&mut self, operand: Operand) -> Result<Option<Arg>> {
-        if let Some(c) = self.known(operand) {
-            return Ok(Some(Arg { v: self.carried(c), c: Some(c) }));
+    fn address(&mut self, buf: Buf, parts: &[(Value, i64)], constant: i64) -> Result<(Value, i32)> {
+        let Storage::Memory(base) = self.storage[buf.0 as usize] else { return Err(not_live(self.kernel, buf)) };
+        let size = self.buf_dtype(buf).size() as i64;
+        let address = walk::sum(self, Some(base), parts, size, 0)?;
+        let offset = constant.wrapping_mul(size);
+        // Room for the chunks of a vector access behind the element.
+        match i32::try_from(offset) {
+            Ok(offset) if offset < i32::MAX - 4096 => Ok((address, offset)),
+            _ => Ok((self.index(IndexOp::AddConst(address, offset))?, 0)),
         }
-        let Operand::Var(var) = operand else { return Ok(None) };
-        match self.vars[var.0 as usize].clone() {
-            Bind::Uniform(v, _) => Ok(Some(Arg { v, c: None })),
-            Bind::Index(index) if !self.varies(&index) => {
-                let (v, _) = self.index_value(&index)?;
-                Ok(Some(Arg { v, c: None }))
-            }
-            Bind::Unset => Err(internal(format!("`{}` is used before it is bound", self.kernel.var(var).name))),
+    }
+
+    fn load(&mut self, from: Access<(Value, i32)>, guard: Option<(Value, Scalar)>) -> Result<Value> {
+        Ok(self.load_one(self.buf_dtype(from.buf), from.at, guard))
+    }
+
+    fn load_lanes(
+        &mut self,
+        from: Access<(Value, i32)>,
+        stride: i64,
+        lanes: usize,
+        guard: Option<Guard<'_, Self>>,
+    ) -> Result<Option<Chunks>> {
+        match (stride, guard) {
+            (1, guard) => self.load_consecutive(from, lanes, guard).map(Some),
+            (2, None) if self.buf_dtype(from.buf).size() == 4 => Ok(Some(self.load_alternate(from, lanes))),
             _ => Ok(None),
         }
     }
 
-    fn operation(&mut self, op: ScalarOp, operands: &[Operand]) -> Result<Bind> {
-        let known: Option<SmallVec<[Scalar; 3]>> = operands.iter().map(|o| self.known(*o)).collect();
-        let dtype = self.dtype(operands[0]);
-        // Library calls are not evaluated here: their bits belong to the run-time library.
-        if let (Some(args), false) = (known, crate::symbols::callee(op, dtype).is_some()) {
-            return Ok(Bind::Const(op.eval(&args)));
-        }
-        let mut args: SmallVec<[Arg; 3]> = SmallVec::new();
-        for operand in operands {
-            match self.scalar_operand(*operand)? {
-                Some(a) => args.push(a),
-                None => return self.lane_operation(op, operands).map(Bind::Lanes),
+    fn store(&mut self, to: Access<(Value, i32)>, value: Value) -> Result<()> {
+        self.store_scalar(self.buf_dtype(to.buf), value, to.at);
+        Ok(())
+    }
+
+    fn store_lanes(&mut self, to: Access<(Value, i32)>, values: &Chunks) -> Result<()> {
+        self.store_chunks(self.buf_dtype(to.buf), values, to.at);
+        Ok(())
+    }
+
+    fn load_register(
+        walk: &mut Walk<'_, Self>,
+        buf: Buf,
+        index: &Index,
+        guard: Option<Guard<'_, Self>>,
+    ) -> Result<Bind<Self>> {
+        let private = matches!(walk.code.storage[buf.0 as usize], Storage::Private(_));
+        if !private && !walk.varies(index) && !matches!(guard, Some((Shaped::Lanes(_), _))) {
+            let mut v = walk.code.element(buf, index.as_constant())?;
+            if let Some((Shaped::Uniform(c), fill)) = guard {
+                let fill = walk.code.carried(fill);
+                v = walk.code.b.ins().select(c.v, v, fill);
             }
+            return Ok(Bind::Uniform(v));
         }
-        let value = self.apply(op, dtype, &args)?;
-        let value = value.ok_or_else(|| internal(format!("no code for `{}` on {dtype}", op.name())))?;
-        Ok(self.uniform(value))
+        let lanes = walk.lane_count()?;
+        let chunks: Chunks = match Gen::chunks_of(walk, buf, index)? {
+            Some(vars) => vars.into_iter().map(|v| walk.code.b.use_var(v)).collect(),
+            None => {
+                let mut values = Vec::with_capacity(lanes);
+                for lane in 0..lanes {
+                    let at = walk.at_lane(index, lane)?.as_constant();
+                    values.push(walk.code.element(buf, at)?);
+                }
+                walk.code.assemble(walk.code.buf_dtype(buf), &values)?
+            }
+        };
+        let Some((c, fill)) = guard else { return Ok(Bind::Lanes(chunks)) };
+        let g = &mut walk.code;
+        let width = chunks.first().map_or(32, |c| g.ty(*c).lane_type().bits());
+        let mask = g.lane_value(c, DType::Bool, lanes, width);
+        let fill = g.fill(fill, lanes, width);
+        Ok(Bind::Lanes(g.choose_chunks(&mask, &chunks, &fill)))
     }
 
-    fn unrolled(&mut self, var: Var, (lo, hi, step): (Index, Index, i64), body: &[Stmt]) -> Result<()> {
-        let (lo, hi) = (lo.as_constant().unwrap_or(0), hi.as_constant().unwrap_or(0));
-        let mut i = lo;
-        while i < hi {
-            self.vars[var.0 as usize] = Bind::Const(Scalar::i64(i));
-            self.block(body)?;
-            i += step.max(1);
+    fn store_register(walk: &mut Walk<'_, Self>, buf: Buf, index: &Index, value: Operand) -> Result<()> {
+        let private = matches!(walk.code.storage[buf.0 as usize], Storage::Private(_));
+        let dtype = walk.code.buf_dtype(buf);
+        let value = walk.shaped(value)?;
+        if let (Shaped::Uniform(a), false, false) = (&value, private, walk.varies(index)) {
+            return walk.code.set_element(buf, index.as_constant(), a.v);
+        }
+        let lanes = walk.lane_count()?;
+        let chunks = walk.code.lane_value(&value, dtype, lanes, 32);
+        if let Some(vars) = Gen::chunks_of(walk, buf, index)? {
+            for (var, chunk) in vars.into_iter().zip(chunks) {
+                walk.code.b.def_var(var, chunk);
+            }
+            return Ok(());
+        }
+        for lane in 0..lanes {
+            let v = walk.code.extract(dtype, &chunks, lane)?;
+            let at = walk.at_lane(index, lane)?.as_constant();
+            walk.code.set_element(buf, at, v)?;
         }
         Ok(())
     }
 
-    fn counted(&mut self, var: Var, (lo, hi, step): (Index, Index, i64), body: &[Stmt]) -> Result<()> {
-        let interval = |i: &Index| i.interval(&|v: u32| self.ranges[v as usize]);
-        let range = (interval(&lo).0, interval(&hi).1.saturating_sub(1));
-        let runs = match (lo.as_constant(), hi.as_constant()) {
-            (Some(lo), Some(hi)) if lo >= hi => return Ok(()),
-            (Some(_), Some(_)) => true,
-            _ => false,
-        };
-        let (lo, hi) = (self.index_value(&lo)?.0, self.index_value(&hi)?.0);
-        self.serial(var, (lo, hi, step), range, runs, body)
+    fn strip(&mut self, f: MathFn, at: (Value, i32), len: Value) -> Result<()> {
+        let address = self.pointer(at);
+        self.call(&crate::symbols::strip(f).0, &[address, len]).map(drop)
     }
 
-    /// A loop tested at its end; `runs` says that there is a first iteration.
-    fn serial(
-        &mut self,
-        var: Var,
+    fn repeat(
+        walk: &mut Walk<'_, Self>,
         (lo, hi, step): (Value, Value, i64),
-        range: Interval,
         runs: bool,
-        body: &[Stmt],
+        body: impl FnOnce(&mut Walk<'_, Self>, Value) -> Result<()>,
     ) -> Result<()> {
-        let (start, exit) = (self.b.create_block(), self.b.create_block());
-        let counter = self.b.append_block_param(start, types::I64);
+        let (start, exit) = (walk.code.new_block(true), walk.code.new_block(false));
+        let b = &mut walk.code.b;
+        let counter = b.append_block_param(start, types::I64);
         let entry = if runs {
-            self.b.ins().jump(start, &[BlockArg::Value(lo)])
+            b.ins().jump(start, &[BlockArg::Value(lo)])
         } else {
-            let any = self.b.ins().icmp(IntCC::SignedLessThan, lo, hi);
-            self.b.ins().brif(any, start, &[BlockArg::Value(lo)], exit, &[])
+            let any = b.ins().icmp(IntCC::SignedLessThan, lo, hi);
+            b.ins().brif(any, start, &[BlockArg::Value(lo)], exit, &[])
         };
-        self.b.switch_to_block(start);
-        self.scopes.push(Scope { entry: Some(entry), known: HashMap::new() });
-        self.bind(var, Bind::Uniform(counter, self.depth()));
-        self.ranges[var.0 as usize] = range;
-        self.block(body)?;
-        let next = self.b.ins().iadd_imm_s(counter, step.max(1));
-        let more = self.b.ins().icmp(IntCC::SignedLessThan, next, hi);
-        self.b.ins().brif(more, start, &[BlockArg::Value(next)], exit, &[]);
-        self.scopes.pop();
-        self.b.seal_block(start);
-        self.b.switch_to_block(exit);
-        self.b.seal_block(exit);
+        b.switch_to_block(start);
+        Gen::scope(walk, entry, |walk| body(walk, counter))?;
+        let b = &mut walk.code.b;
+        let next = b.ins().iadd_imm_s(counter, step.max(1));
+        let more = b.ins().icmp(IntCC::SignedLessThan, next, hi);
+        b.ins().brif(more, start, &[BlockArg::Value(next)], exit, &[]);
+        b.seal_block(start);
+        b.switch_to_block(exit);
+        b.seal_block(exit);
         Ok(())
     }
 
-    fn branch(&mut self, cond: Operand, then: &[Stmt], otherwise: &[Stmt]) -> Result<()> {
-        if let Some(c) = self.known(cond) {
-            return self.block(if c.as_bool() { then } else { otherwise });
-        }
-        let Some(cond) = self.scalar_operand(cond)? else {
-            return Err(internal("a branch that differs by lane in a vectorised loop"));
-        };
-        let blocks = [self.b.create_block(), self.b.create_block()];
-        let join = if otherwise.is_empty() { blocks[1] } else { self.b.create_block() };
-        let entry = self.b.ins().brif(cond.v, blocks[0], &[], blocks[1], &[]);
-        for (start, body) in blocks.into_iter().zip([then, otherwise]) {
+    fn branch(walk: &mut Walk<'_, Self>, cond: Value, arms: [&[Stmt]; 2]) -> Result<()> {
+        let g = &mut walk.code;
+        let (then, join) = (g.new_block(true), g.new_block(false));
+        let otherwise = if arms[1].is_empty() { join } else { g.new_block(true) };
+        let blocks = [then, otherwise];
+        let entry = g.b.ins().brif(cond, then, &[], otherwise, &[]);
+        for (start, body) in blocks.into_iter().zip(arms) {
             if start == join {
                 break;
             }
-            self.b.switch_to_block(start);
-            self.b.seal_block(start);
-            self.scopes.push(Scope { entry: Some(entry), known: HashMap::new() });
-            self.block(body)?;
-            self.scopes.pop();
-            self.b.ins().jump(join, &[]);
+            walk.code.b.switch_to_block(start);
+            walk.code.b.seal_block(start);
+            Gen::scope(walk, entry, |walk| walk.block(body))?;
+            walk.code.b.ins().jump(join, &[]);
         }
-        self.b.switch_to_block(join);
-        self.b.seal_block(join);
+        walk.code.b.switch_to_block(join);
+        walk.code.b.seal_block(join);
         Ok(())
-    }
-
-    fn vector_loop(&mut self, var: Var, range: (Index, Index, i64), body: &[Stmt]) -> Result<()> {
-        let extent = range.1.sub(&range.0).as_constant();
-        let lanes = extent.filter(|&n| self.vectors && n > 0 && n % 4 == 0 && n <= 64 && range.2 == 1);
-        if let (Some(lanes), None) = (lanes, &self.lanes)
-            && analysis::vectorizable(self.kernel, &self.plan, var, body)
-        {
-            let lo_interval = range.0.interval(&|v: u32| self.ranges[v as usize]);
-            self.ranges[var.0 as usize] = (lo_interval.0, lo_interval.1 + lanes - 1);
-            self.bind(var, Bind::Lane);
-            self.lanes = Some(LaneLoop { var: var.0, lanes: lanes as usize, lo: range.0 });
-            let result = self.block(body);
-            self.lanes = None;
-            return result;
-        }
-        let constant = range.0.as_constant().is_some() && range.1.as_constant().is_some();
-        if constant && analysis::indexes_registers(self.kernel, var, body) {
-            return self.unrolled(var, range, body);
-        }
-        self.counted(var, range, body)
     }
 }

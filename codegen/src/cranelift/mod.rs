@@ -10,7 +10,6 @@ mod dump;
 mod function;
 mod graft;
 mod half;
-mod index;
 pub(crate) mod isa;
 pub(crate) mod jit;
 mod kernel;

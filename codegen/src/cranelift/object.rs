@@ -17,10 +17,10 @@ use tensorc_ir::kir::Kernel;
 use super::function::{build, kernel_signature, module_error};
 use super::graft::Graft;
 use super::isa::{Use, isa};
-use super::kernel::internal;
 use super::libcalls;
 use crate::symbols;
 use crate::target::Target;
+use crate::walk::internal;
 
 /// What a model's object holds.
 pub struct ObjectModel<'m> {

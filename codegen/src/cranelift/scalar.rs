@@ -12,15 +12,9 @@ use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 
-use super::kernel::{Gen, internal, unsupported};
+use super::kernel::Gen;
 use crate::symbols;
-
-/// An operand: its value, and the constant it is known to be.
-#[derive(Clone, Copy)]
-pub(super) struct Arg {
-    pub v: Value,
-    pub c: Option<Scalar>,
-}
+use crate::walk::{Arg, internal, unsupported};
 
 /// The CLIF type of a scalar of `dtype`.
 pub(super) const fn carrier(dtype: DType) -> Type {
@@ -116,7 +110,7 @@ impl Gen<'_, '_> {
 
     /// Applies `op` to operands of type `dtype` (for `Select`: handled by the caller). `None` if
     /// there is no form for lanes.
-    pub(super) fn apply(&mut self, op: ScalarOp, dtype: DType, a: &[Arg]) -> Result<Option<Value>> {
+    pub(super) fn operation(&mut self, op: ScalarOp, dtype: DType, a: &[Arg<Value>]) -> Result<Option<Value>> {
         match op {
             ScalarOp::Cast(to) => self.cast(dtype, to, a[0].v),
             ScalarOp::Bitcast(to) => Ok(self.bitcast(dtype, to, a[0].v)),
@@ -128,7 +122,7 @@ impl Gen<'_, '_> {
         }
     }
 
-    fn logic(&mut self, op: ScalarOp, a: &[Arg]) -> Result<Value> {
+    fn logic(&mut self, op: ScalarOp, a: &[Arg<Value>]) -> Result<Value> {
         Ok(match op {
             ScalarOp::Not => self.not(a[0].v),
             ScalarOp::And => self.b.ins().band(a[0].v, a[1].v),
@@ -180,7 +174,7 @@ impl Gen<'_, '_> {
         self.b.ins().icmp(if unsigned { cc.unsigned() } else { cc }, a, b)
     }
 
-    fn float(&mut self, op: ScalarOp, dtype: DType, a: &[Arg]) -> Result<Option<Value>> {
+    fn float(&mut self, op: ScalarOp, dtype: DType, a: &[Arg<Value>]) -> Result<Option<Value>> {
         let x = a[0].v;
         let y = a.get(1).map_or(x, |y| y.v);
         Ok(Some(match op {
@@ -204,22 +198,22 @@ impl Gen<'_, '_> {
             }
             ScalarOp::Math(_) | ScalarOp::Rem | ScalarOp::Scale => {
                 let args: Vec<Value> = a.iter().map(|a| a.v).collect();
-                self.call(op, dtype, &args)?
+                self.library(op, dtype, &args)?
             }
             _ => return Err(internal(format!("`{}` on {dtype}", op.name()))),
         }))
     }
 
-    fn call(&mut self, op: ScalarOp, dtype: DType, args: &[Value]) -> Result<Value> {
-        let callee = symbols::callee(op, dtype).and_then(|(name, _)| self.externals.get(&name).copied());
-        let callee = callee.ok_or_else(|| internal(format!("`{}` on {dtype} has no callee", op.name())))?;
-        let inst = self.b.ins().call(callee, args);
+    fn library(&mut self, op: ScalarOp, dtype: DType, args: &[Value]) -> Result<Value> {
+        let callee = symbols::callee(op, dtype);
+        let (name, _) = callee.ok_or_else(|| internal(format!("`{}` on {dtype} has no callee", op.name())))?;
+        let inst = self.call(&name, args)?;
         Ok(self.b.inst_results(inst)[0])
     }
 
     /// IEEE minimum or maximum. Against a known number the one instruction of the processor does:
     /// it gives the second operand when either is NaN or both are zero.
-    fn float_extremum(&mut self, max: bool, a: &[Arg]) -> Value {
+    fn float_extremum(&mut self, max: bool, a: &[Arg<Value>]) -> Value {
         for (known, other) in [(a[0], a[1]), (a[1], a[0])] {
             let Some(c) = known.c.map(|c| c.as_f64()).filter(|c| !c.is_nan()) else { continue };
             let tie_matters = c == 0.0 && c.is_sign_positive() == max;
@@ -239,7 +233,7 @@ impl Gen<'_, '_> {
         if max { self.b.ins().fmax(a[0].v, a[1].v) } else { self.b.ins().fmin(a[0].v, a[1].v) }
     }
 
-    fn integer(&mut self, op: ScalarOp, dtype: DType, a: &[Arg]) -> Option<Value> {
+    fn integer(&mut self, op: ScalarOp, dtype: DType, a: &[Arg<Value>]) -> Option<Value> {
         let x = a[0].v;
         let y = a.get(1).map_or(x, |y| y.v);
         let signed = dtype.is_signed_int();
@@ -281,7 +275,7 @@ impl Gen<'_, '_> {
         self.b.ins().select(bad, one, y)
     }
 
-    fn quotient(&mut self, signed: bool, a: &[Arg]) -> Value {
+    fn quotient(&mut self, signed: bool, a: &[Arg<Value>]) -> Value {
         let (x, y) = (a[0].v, a[1].v);
         match a[1].c.map(|c| c.as_i64()) {
             Some(0) => return self.like(x, 0),
@@ -301,7 +295,7 @@ impl Gen<'_, '_> {
         self.b.ins().select(by_zero, zero, q)
     }
 
-    fn remainder(&mut self, signed: bool, a: &[Arg]) -> Value {
+    fn remainder(&mut self, signed: bool, a: &[Arg<Value>]) -> Value {
         let (x, y) = (a[0].v, a[1].v);
         let d = match a[1].c.map(|c| c.as_i64()) {
             Some(0 | 1) => return self.like(x, 0),
@@ -316,7 +310,7 @@ impl Gen<'_, '_> {
         if signed { self.b.ins().srem(x, d) } else { self.b.ins().urem(x, d) }
     }
 
-    fn shift(&mut self, left: bool, dtype: DType, a: &[Arg]) -> Option<Value> {
+    fn shift(&mut self, left: bool, dtype: DType, a: &[Arg<Value>]) -> Option<Value> {
         let (x, y, ty) = (a[0].v, a[1].v, self.ty(a[0].v));
         let (signed, width) = (dtype.is_signed_int(), dtype.size() as u64 * 8);
         if let Some(c) = a[1].c {
@@ -460,7 +454,7 @@ impl Gen<'_, '_> {
             DType::U32 => self.b.ins().uextend(types::I64, v),
             _ => v,
         };
-        self.call(ScalarOp::Cast(to), from, &[arg]).map(Some)
+        self.library(ScalarOp::Cast(to), from, &[arg]).map(Some)
     }
 
     fn float_to_int(&mut self, to: DType, v: Value) -> Option<Value> {

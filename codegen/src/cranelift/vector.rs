@@ -4,18 +4,18 @@ use cranelift_codegen::ir::{Endianness, InstBuilder, MemFlagsData, Type, Value, 
 use smallvec::SmallVec;
 use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
-use tensorc_ir::index::Index;
 use tensorc_ir::kir::Operand;
-use tensorc_ir::scalar::ScalarOp;
+use tensorc_ir::scalar::{Scalar, ScalarOp};
 
-use super::kernel::{Bind, Chunks, Gen, internal};
-use super::scalar::{Arg, carried_bits, carrier};
+use super::kernel::{Chunks, Gen};
+use super::scalar::{carried_bits, carrier};
+use crate::walk::{Arg, Code, LaneArg, Shaped, internal};
 
 /// A comparison's operands and their chunks.
 #[derive(Clone, Debug)]
 pub(super) struct Compared {
     operands: SmallVec<[Operand; 3]>,
-    chunks: Vec<Chunks>,
+    chunks: SmallVec<[Chunks; 3]>,
 }
 
 /// The type of a chunk of `dtype`; masks have lanes of `mask_bits`.
@@ -34,29 +34,18 @@ fn little() -> MemFlagsData {
     MemFlagsData::new().with_endianness(Endianness::Little)
 }
 
-impl Gen<'_, '_> {
-    pub(super) fn lane_count(&self) -> Result<usize> {
-        self.lanes.as_ref().map(|l| l.lanes).ok_or_else(|| internal("lanes outside of a vector loop"))
+/// The width of the mask that an operand already is, if it is one.
+fn mask_bits(g: &Gen<'_, '_>, arg: &LaneArg<Gen<'_, '_>>) -> Option<u32> {
+    match &arg.value {
+        Shaped::Lanes(chunks) => Some(g.ty(*chunks.first()?).lane_type().bits()),
+        Shaped::Uniform(_) => None,
     }
+}
 
-    /// The distance, in elements, between what neighbouring lanes access, if it is fixed.
-    pub(super) fn lane_stride(&self, index: &Index) -> Option<i64> {
-        let current = self.lanes.as_ref()?;
-        let mut other = false;
-        index.visit_vars(&mut |v| other |= matches!(self.vars[v as usize], Bind::Lanes(_)));
-        if other { None } else { index.coefficient(current.var) }
-    }
-
-    /// Whether neighbouring lanes access neighbouring elements.
-    pub(super) fn is_contiguous(&self, index: &Index) -> bool {
-        self.lane_stride(index) == Some(1)
-    }
-
-    /// The same value in every lane.
-    pub(super) fn splat(&mut self, a: Arg, dtype: DType, mask_bits: u32) -> Chunks {
+impl<'a, 'b> Gen<'a, 'b> {
+    /// The same value in every lane. A bool becomes a mask of `mask_bits`.
+    pub(super) fn splat_as(&mut self, a: Arg<Value>, dtype: DType, lanes: usize, mask_bits: u32) -> Chunks {
         let ty = chunk_type(dtype, mask_bits);
-        let lanes = self.lanes.as_ref().map_or(0, |l| l.lanes);
-        let n = lanes / ty.lane_count() as usize;
         let chunk = match a.c {
             Some(c) if dtype == DType::Bool => self.konst(ty, if c.as_bool() { u64::MAX } else { 0 }),
             Some(c) => self.konst(ty, carried_bits(c)),
@@ -67,31 +56,21 @@ impl Gen<'_, '_> {
             }
             None => self.b.ins().splat(ty, a.v),
         };
-        Chunks::from_elem(chunk, n)
+        Chunks::from_elem(chunk, lanes / ty.lane_count() as usize)
+    }
+
+    /// A constant in every lane.
+    pub(super) fn fill(&mut self, c: Scalar, lanes: usize, mask_bits: u32) -> Chunks {
+        let v = self.carried(c);
+        self.splat_as(Arg { v, c: Some(c) }, c.dtype, lanes, mask_bits)
     }
 
     /// An operand by lane. A bool becomes a mask of `mask_bits`.
-    pub(super) fn lane_operand(&mut self, operand: Operand, mask_bits: u32) -> Result<Chunks> {
-        let dtype = self.dtype(operand);
-        if let Some(a) = self.scalar_operand(operand)? {
-            return Ok(self.splat(a, dtype, mask_bits));
-        }
-        let Operand::Var(var) = operand else { return Err(internal("a constant that differs by lane")) };
-        match self.vars[var.0 as usize].clone() {
-            Bind::Lanes(chunks) if dtype == DType::Bool => Ok(self.resize_mask(&chunks, mask_bits)),
-            Bind::Lanes(chunks) => Ok(chunks),
-            Bind::Lane => self.index_lanes(&Index::var(var.0)),
-            Bind::Index(index) => self.index_lanes(&index),
-            other => Err(internal(format!("`{}` is {other:?} in lanes", self.kernel.var(var).name))),
-        }
-    }
-
-    /// The width of the mask that a bool operand already is, if it is one.
-    fn mask_bits(&self, operand: Operand) -> Option<u32> {
-        let Operand::Var(var) = operand else { return None };
-        match &self.vars[var.0 as usize] {
-            Bind::Lanes(chunks) => Some(self.ty(*chunks.first()?).lane_type().bits()),
-            _ => None,
+    pub(super) fn lane_value(&mut self, value: &Shaped<Self>, dtype: DType, lanes: usize, mask_bits: u32) -> Chunks {
+        match value {
+            Shaped::Uniform(a) => self.splat_as(*a, dtype, lanes, mask_bits),
+            Shaped::Lanes(chunks) if dtype == DType::Bool => self.resize_mask(chunks, mask_bits),
+            Shaped::Lanes(chunks) => chunks.clone(),
         }
     }
 
@@ -138,10 +117,9 @@ impl Gen<'_, '_> {
         self.b.ins().bitcast(types::I32X4, little(), r)
     }
 
-    /// One lane as a scalar.
-    pub(super) fn extract(&mut self, dtype: DType, chunks: &[Value], lane: usize) -> Value {
-        let per = self.ty(chunks[0]).lane_count() as usize;
-        let v = self.b.ins().extractlane(chunks[lane / per], (lane % per) as u8);
+    /// A lane of a chunk as a scalar.
+    pub(super) fn content(&mut self, dtype: DType, chunk: Value, lane: usize) -> Value {
+        let v = self.b.ins().extractlane(chunk, lane as u8);
         if dtype != DType::Bool {
             return v;
         }
@@ -151,7 +129,7 @@ impl Gen<'_, '_> {
     }
 
     /// A scalar as the content of a lane.
-    fn lane_content(&mut self, dtype: DType, v: Value) -> Value {
+    pub(super) fn lane_content(&mut self, dtype: DType, v: Value) -> Value {
         if dtype != DType::Bool {
             return v;
         }
@@ -165,112 +143,88 @@ impl Gen<'_, '_> {
         self.b.ins().insertlane(chunk, v, lane as u8)
     }
 
-    /// Chunks from one scalar for each lane.
-    pub(super) fn assemble(&mut self, dtype: DType, values: &[Value]) -> Chunks {
-        let ty = chunk_type(dtype, 32);
-        let mut out = Chunks::new();
-        for group in values.chunks(ty.lane_count() as usize) {
-            let first = self.lane_content(dtype, group[0]);
-            let mut chunk = self.b.ins().scalar_to_vector(ty, first);
-            for (i, v) in group.iter().enumerate().skip(1) {
-                chunk = self.insert(dtype, chunk, *v, i);
-            }
-            out.push(chunk);
-        }
-        out
-    }
-
     /// `a` where the mask, or the one scalar condition, holds.
     pub(super) fn choose_chunks(&mut self, c: &[Value], a: &[Value], b: &[Value]) -> Chunks {
         a.iter().zip(b).enumerate().map(|(i, (a, b))| self.choose(c[i.min(c.len() - 1)], *a, *b)).collect()
     }
 
     /// An operation of which some operand differs by lane.
-    pub(super) fn lane_operation(&mut self, op: ScalarOp, operands: &[Operand]) -> Result<Chunks> {
-        let dtype = self.dtype(operands[0]);
-        match op {
-            ScalarOp::Select => return self.lane_select(operands),
-            ScalarOp::Cast(to) => {
-                let chunks = self.lane_operand(operands[0], self.mask_bits(operands[0]).unwrap_or(32))?;
-                return match self.cast_chunks(dtype, to, &chunks)? {
-                    Some(r) => Ok(r),
-                    None => self.by_lane(op, operands),
-                };
-            }
-            _ => {}
-        }
-        let mask_bits = operands.iter().find_map(|o| self.mask_bits(*o)).unwrap_or(32);
+    pub(super) fn lane_operation(&mut self, op: ScalarOp, operands: &[LaneArg<Self>], lanes: usize) -> Result<Chunks> {
+        let dtype = operands[0].dtype;
+        let mask_bits = operands.iter().find_map(|o| mask_bits(self, o)).unwrap_or(32);
         let mask_bits = if matches!(op, ScalarOp::Bitcast(_)) { 32 } else { mask_bits };
-        let mut args: SmallVec<[(Chunks, Option<_>); 3]> = SmallVec::new();
-        for operand in operands {
-            args.push((self.lane_operand(*operand, mask_bits)?, self.known(*operand)));
+        if op == ScalarOp::Select {
+            return Ok(self.lane_select(operands, lanes, mask_bits));
         }
+        let mut args: SmallVec<[Chunks; 3]> = SmallVec::new();
+        for o in operands {
+            args.push(self.lane_value(&o.value, o.dtype, lanes, mask_bits));
+        }
+        if let ScalarOp::Cast(to) = op {
+            return match self.cast_chunks(dtype, to, &args[0])? {
+                Some(r) => Ok(r),
+                None => self.by_lane(op, operands, lanes),
+            };
+        }
+        let known = |o: &LaneArg<Self>| match o.value {
+            Shaped::Uniform(a) => a.c,
+            Shaped::Lanes(_) => None,
+        };
         let mut out = Chunks::new();
-        for i in 0..args[0].0.len() {
-            let chunk: SmallVec<[Arg; 3]> = args.iter().map(|(v, c)| Arg { v: v[i], c: *c }).collect();
-            match self.apply(op, dtype, &chunk)? {
+        for i in 0..args[0].len() {
+            let chunk: SmallVec<[Arg<Value>; 3]> =
+                args.iter().zip(operands).map(|(v, o)| Arg { v: v[i], c: known(o) }).collect();
+            match self.operation(op, dtype, &chunk)? {
                 Some(v) => out.push(v),
-                None => return self.by_lane(op, operands),
+                None => return self.by_lane(op, operands, lanes),
             }
         }
         if let (ScalarOp::Cmp(_), Some(first)) = (op, out.first()) {
-            let compared = Compared { operands: operands.into(), chunks: args.into_iter().map(|(v, _)| v).collect() };
-            self.compared.insert(first.as_u32(), compared);
+            let operands = operands.iter().map(|o| o.operand).collect();
+            self.compared.insert(first.as_u32(), Compared { operands, chunks: args });
         }
         Ok(out)
     }
 
-    fn lane_select(&mut self, operands: &[Operand]) -> Result<Chunks> {
-        let dtype = self.dtype(operands[1]);
-        let bits = match dtype {
-            DType::Bool => operands.iter().find_map(|o| self.mask_bits(*o)).unwrap_or(32),
-            _ => carrier(dtype).bits(),
-        };
-        let condition: Chunks = match self.scalar_operand(operands[0])? {
-            Some(c) => Chunks::from_elem(c.v, 1),
-            None => self.lane_operand(operands[0], bits)?,
+    fn lane_select(&mut self, operands: &[LaneArg<Self>], lanes: usize, mask_bits: u32) -> Chunks {
+        let dtype = operands[1].dtype;
+        let bits = if dtype == DType::Bool { mask_bits } else { carrier(dtype).bits() };
+        let condition = match &operands[0].value {
+            Shaped::Uniform(c) => Chunks::from_elem(c.v, 1),
+            by_lane => self.lane_value(by_lane, DType::Bool, lanes, bits),
         };
         // Constants of the comparison are taken from it, which lets minps and maxps be recognised.
         let compared = self.compared.get(&condition[0].as_u32()).cloned();
         let mut values: SmallVec<[Chunks; 2]> = SmallVec::new();
-        for operand in &operands[1..] {
+        for o in &operands[1..] {
             let same = compared.as_ref().and_then(|c| {
-                let at = c.operands.iter().position(|o| o == operand)?;
+                let at = c.operands.iter().position(|known| *known == o.operand)?;
                 Some(c.chunks[at].clone())
             });
             values.push(match same {
                 Some(chunks) if dtype != DType::Bool => chunks,
-                _ => self.lane_operand(*operand, bits)?,
+                _ => self.lane_value(&o.value, dtype, lanes, bits),
             });
         }
-        Ok(self.choose_chunks(&condition, &values[0], &values[1]))
+        self.choose_chunks(&condition, &values[0], &values[1])
     }
 
     /// Applies a scalar operation lane after lane.
-    fn by_lane(&mut self, op: ScalarOp, operands: &[Operand]) -> Result<Chunks> {
-        let dtype = self.dtype(operands[0]);
-        let dtypes: SmallVec<[DType; 3]> = operands.iter().map(|o| self.dtype(*o)).collect();
+    fn by_lane(&mut self, op: ScalarOp, operands: &[LaneArg<Self>], lanes: usize) -> Result<Chunks> {
+        let dtypes: SmallVec<[DType; 3]> = operands.iter().map(|o| o.dtype).collect();
         let result = op.result(&dtypes).map_err(internal)?;
-        let mut sources: SmallVec<[(Option<Arg>, Chunks); 3]> = SmallVec::new();
-        for operand in operands {
-            sources.push(match self.scalar_operand(*operand)? {
-                Some(a) => (Some(a), Chunks::new()),
-                None => (None, self.lane_operand(*operand, 32)?),
-            });
-        }
-        let mut values = Vec::new();
-        for lane in 0..self.lane_count()? {
-            let mut args: SmallVec<[Arg; 3]> = SmallVec::new();
-            for ((uniform, chunks), dtype) in sources.iter().zip(&dtypes) {
-                args.push(match uniform {
-                    Some(a) => *a,
-                    None => Arg { v: self.extract(*dtype, chunks, lane), c: None },
+        let mut values = Vec::with_capacity(lanes);
+        for lane in 0..lanes {
+            let mut args: SmallVec<[Arg<Value>; 3]> = SmallVec::new();
+            for o in operands {
+                args.push(match &o.value {
+                    Shaped::Uniform(a) => *a,
+                    Shaped::Lanes(chunks) => Arg { v: self.extract(o.dtype, chunks, lane)?, c: None },
                 });
             }
-            let value = self.apply(op, dtype, &args)?;
-            values.push(value.ok_or_else(|| internal(format!("no code for `{}` on {dtype}", op.name())))?);
+            values.push(self.apply(op, dtypes[0], &args)?);
         }
-        Ok(self.assemble(result, &values))
+        self.assemble(result, &values)
     }
 
     /// Conversion of all lanes; `None` if only scalars can be converted.
@@ -342,8 +296,7 @@ impl Gen<'_, '_> {
         &mut self,
         dtype: DType,
         flags: MemFlagsData,
-        address: Value,
-        offset: i32,
+        (address, offset): (Value, i32),
         lanes: usize,
     ) -> Chunks {
         let ty = chunk_type(dtype, 32);
@@ -378,7 +331,7 @@ impl Gen<'_, '_> {
     }
 
     /// Writes consecutive elements; masks are of 32-bit lanes.
-    pub(super) fn store_chunks(&mut self, dtype: DType, chunks: &[Value], address: Value, offset: i32) {
+    pub(super) fn store_chunks(&mut self, dtype: DType, chunks: &[Value], (address, offset): (Value, i32)) {
         let flags = MemFlagsData::new().with_notrap();
         let size = dtype.size();
         if size >= 4 {
@@ -387,8 +340,9 @@ impl Gen<'_, '_> {
             }
             return;
         }
-        let mut chunks: Chunks = chunks.iter().copied().collect();
+        let mut chunks = Chunks::from(chunks);
         if dtype == DType::Bool {
+            chunks = self.resize_mask(&chunks, 32);
             let one = self.konst(types::I32X4, 1);
             chunks = chunks.iter().map(|c| self.b.ins().band(*c, one)).collect();
         }

@@ -5,13 +5,13 @@ use inkwell::module::Linkage;
 use inkwell::values::{InstructionOpcode as Op, PointerValue};
 use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
-use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind, Mma, Operand, Place, Stmt, Var, warp_matrix};
+use tensorc_ir::kir::{Buf, LoopKind, Mma, Operand, Place, Stmt, warp_matrix};
 
-use super::ir::{Value, unsupported};
-use super::kernel::{Bind, Gen};
+use super::ir::Value;
+use super::kernel::Gen;
 use super::memory::Storage;
 use super::nvptx::SHARED;
+use crate::walk::{Bind, Walk, unsupported};
 
 /// The name of the dynamic shared memory of all kernels of a module.
 const SHARED_MEMORY: &str = "tc_shared";
@@ -26,8 +26,8 @@ impl<'c> Gen<'c, '_, '_> {
         Ok(())
     }
 
-    /// A loop of the launch: its variable is a register of the processor.
-    pub(super) fn launched(&mut self, var: Var, hi: &Index, kind: LoopKind, body: &[Stmt]) -> Result<()> {
+    /// The number of the block or thread in the launch: a register of the processor.
+    pub(super) fn launch_position(&mut self, kind: LoopKind) -> Result<Value<'c>> {
         if !self.machine.gpu {
             return Err(unsupported("the kernel is for a GPU"));
         }
@@ -36,10 +36,7 @@ impl<'c> Gen<'c, '_, '_> {
             _ => "llvm.nvvm.read.ptx.sreg.tid.x",
         };
         let narrow = self.ir.intrinsic(register, &[], &[])?;
-        let value = self.ir.cast(Op::ZExt, narrow, self.ir.int(64).into())?;
-        self.ranges[var.0 as usize] = (0, (hi.as_constant().unwrap_or(i64::MAX / 4) - 1).max(0));
-        self.vars[var.0 as usize] = Bind::Uniform(value);
-        self.block(body)
+        self.ir.cast(Op::ZExt, narrow, self.ir.int(64).into())
     }
 
     /// Shared buffers lie in the dynamic shared memory.
@@ -59,28 +56,30 @@ impl<'c> Gen<'c, '_, '_> {
         self.storage[buf.0 as usize] = Storage::Memory(at);
         Ok(())
     }
+}
 
+impl<'c> Walk<'_, Gen<'c, '_, '_>> {
     pub(super) fn gpu_stmt(&mut self, stmt: &Stmt) -> Result<()> {
-        if !self.machine.gpu {
+        if !self.code.machine.gpu {
             return Err(unsupported("the kernel is for a GPU"));
         }
         match stmt {
             Stmt::Barrier => {
-                let number = self.ir.bits(self.ir.int(32).into(), 0)?;
-                self.ir.instruction("llvm.nvvm.barrier.cta.sync.aligned.all", &[], &[number]).map(drop)
+                let number = self.code.ir.bits(self.code.ir.int(32).into(), 0)?;
+                self.code.ir.instruction("llvm.nvvm.barrier.cta.sync.aligned.all", &[], &[number]).map(drop)
             }
             Stmt::Shuffle { var, value, mask } => {
                 let value = self.shuffle(*value, *mask)?;
-                self.vars[var.0 as usize] = Bind::Uniform(value);
+                self.bind(*var, Bind::Uniform(value));
                 Ok(())
             }
             Stmt::Mma(mma) => self.mma(mma),
             Stmt::LoadMatrix { into, from, count, transposed } => self.load_matrix(into, from, *count, *transposed),
             Stmt::CopyAsync { into, from, len, cond } => self.copy_async(into, from, u64::from(*len), *cond),
-            Stmt::CommitCopies => self.ir.instruction("llvm.nvvm.cp.async.commit.group", &[], &[]).map(drop),
+            Stmt::CommitCopies => self.code.ir.instruction("llvm.nvvm.cp.async.commit.group", &[], &[]).map(drop),
             Stmt::AwaitCopies { pending } => {
-                let pending = self.ir.bits(self.ir.int(32).into(), u64::from(*pending))?;
-                self.ir.instruction("llvm.nvvm.cp.async.wait.group", &[], &[pending]).map(drop)
+                let pending = self.code.ir.bits(self.code.ir.int(32).into(), u64::from(*pending))?;
+                self.code.ir.instruction("llvm.nvvm.cp.async.wait.group", &[], &[pending]).map(drop)
             }
             _ => self.group_stmt(stmt),
         }
@@ -89,35 +88,35 @@ impl<'c> Gen<'c, '_, '_> {
     /// Exchanges words of 32 bits.
     fn shuffle(&mut self, value: Operand, mask: u32) -> Result<Value<'c>> {
         let dtype = self.dtype(value);
-        let (value, word) = (self.operand(value)?, self.ir.int(32));
+        let (value, word) = (self.uniform(value)?.v, self.code.ir.int(32));
         let exchange = |g: &Self, v: Value<'c>| -> Result<Value<'c>> {
-            let int = |x: u64| g.ir.bits(word.into(), x);
+            let int = |x: u64| g.code.ir.bits(word.into(), x);
             let args = [int(0xffff_ffff)?, v, int(u64::from(mask))?, int(31)?];
-            g.ir.intrinsic("llvm.nvvm.shfl.sync.bfly.i32", &[], &args)
+            g.code.ir.intrinsic("llvm.nvvm.shfl.sync.bfly.i32", &[], &args)
         };
-        let bits = self.ir.int(dtype.size() as u32 * 8);
+        let bits = self.code.ir.int(dtype.size() as u32 * 8);
         let plain = match dtype {
-            DType::Bool => self.ir.cast(Op::ZExt, value, word.into())?,
-            _ => self.ir.bitcast(value, bits.into())?,
+            DType::Bool => self.code.ir.cast(Op::ZExt, value, word.into())?,
+            _ => self.code.ir.bitcast(value, bits.into())?,
         };
         let moved = match dtype.size() {
             8 => {
-                let low = exchange(self, self.ir.cast(Op::Trunc, plain, word.into())?)?;
-                let high = self.ir.shift(Op::LShr, plain, 32)?;
-                let high = exchange(self, self.ir.cast(Op::Trunc, high, word.into())?)?;
-                let wide = |v| self.ir.cast(Op::ZExt, v, bits.into());
-                self.ir.or(wide(low)?, self.ir.shift(Op::Shl, wide(high)?, 32)?)?
+                let low = exchange(self, self.code.ir.cast(Op::Trunc, plain, word.into())?)?;
+                let high = self.code.ir.shift(Op::LShr, plain, 32)?;
+                let high = exchange(self, self.code.ir.cast(Op::Trunc, high, word.into())?)?;
+                let wide = |v| self.code.ir.cast(Op::ZExt, v, bits.into());
+                self.code.ir.or(wide(low)?, self.code.ir.shift(Op::Shl, wide(high)?, 32)?)?
             }
             4 => exchange(self, plain)?,
             _ if dtype == DType::Bool => exchange(self, plain)?,
             _ => {
-                let wide = exchange(self, self.ir.cast(Op::ZExt, plain, word.into())?)?;
-                self.ir.cast(Op::Trunc, wide, bits.into())?
+                let wide = exchange(self, self.code.ir.cast(Op::ZExt, plain, word.into())?)?;
+                self.code.ir.cast(Op::Trunc, wide, bits.into())?
             }
         };
         match dtype {
-            DType::Bool => self.ir.cast(Op::Trunc, moved, self.ir.int(1).into()),
-            _ => self.ir.bitcast(moved, self.ir.scalar_type(dtype)),
+            DType::Bool => self.code.ir.cast(Op::Trunc, moved, self.code.ir.int(1).into()),
+            _ => self.code.ir.bitcast(moved, self.code.ir.scalar_type(dtype)),
         }
     }
 
@@ -131,7 +130,7 @@ impl<'c> Gen<'c, '_, '_> {
         let mut values = Vec::with_capacity(count);
         for i in 0..count {
             let at = self.register(place, i)?;
-            values.push(self.ir.load(ty, at, 4)?);
+            values.push(self.code.ir.load(ty, at, 4)?);
         }
         Ok(values)
     }
@@ -140,16 +139,16 @@ impl<'c> Gen<'c, '_, '_> {
     pub(super) fn register(&mut self, place: &Place, i: usize) -> Result<PointerValue<'c>> {
         let per_word = 4 / self.kernel.buf(place.buf).dtype.size();
         let index = self.resolve(&place.index.offset((i * per_word) as i64));
-        self.address(place.buf, &index, None)
+        self.address(place.buf, &index)
     }
 
     fn mma(&mut self, mma: &Mma) -> Result<()> {
         let dtype = self.kernel.buf(mma.a.buf).dtype;
         let (a, b, acc) = warp_matrix::elements(dtype);
-        let (int, float) = (self.ir.int(32).into(), self.ir.cx.f32_type().into());
+        let (int, float) = (self.code.ir.int(32).into(), self.code.ir.cx.f32_type().into());
         let (name, ty, words) = match dtype {
             DType::BF16 => ("llvm.nvvm.mma.m16n8k16.row.col.bf16", int, 2),
-            DType::F16 => ("llvm.nvvm.mma.m16n8k16.row.col.f32.f32", self.ir.cx.f16_type().vec_type(2).into(), 2),
+            DType::F16 => ("llvm.nvvm.mma.m16n8k16.row.col.f32.f32", self.code.ir.cx.f16_type().vec_type(2).into(), 2),
             DType::F32 => ("llvm.nvvm.mma.m16n8k8.row.col.tf32", float, 1),
             other => return Err(unsupported(format!("products of matrices of {other}"))),
         };
@@ -157,28 +156,28 @@ impl<'c> Gen<'c, '_, '_> {
         args.extend(self.registers(&mma.b, b / words, ty)?);
         if dtype == DType::F32 {
             for v in &mut args {
-                *v = self.ir.intrinsic("llvm.nvvm.f2tf32.rna", &[], &[*v])?;
+                *v = self.code.ir.intrinsic("llvm.nvvm.f2tf32.rna", &[], &[*v])?;
             }
         }
         args.extend(self.registers(&mma.acc, acc, float)?);
-        let sums = self.ir.intrinsic(name, &[], &args)?;
+        let sums = self.code.ir.intrinsic(name, &[], &args)?;
         for i in 0..acc {
             let at = self.register(&mma.acc, i)?;
-            self.ir.store(self.ir.field(sums, i as u32)?, at, 4)?;
+            self.code.ir.store(self.code.ir.field(sums, i as u32)?, at, 4)?;
         }
         Ok(())
     }
 
     fn load_matrix(&mut self, into: &Place, from: &Place, count: u8, transposed: bool) -> Result<()> {
         let index = self.resolve(&from.index);
-        let at = self.address(from.buf, &index, None)?;
+        let at = self.address(from.buf, &index)?;
         let form = if transposed { ".trans" } else { "" };
         let name = format!("llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{form}.b16");
-        let loaded = self.ir.intrinsic(&name, &[at.get_type().into()], &[at.into()])?;
+        let loaded = self.code.ir.intrinsic(&name, &[at.get_type().into()], &[at.into()])?;
         for i in 0..usize::from(count) {
             let to = self.register(into, i)?;
-            let word = if count == 1 { loaded } else { self.ir.field(loaded, i as u32)? };
-            self.ir.store(word, to, 4)?;
+            let word = if count == 1 { loaded } else { self.code.ir.field(loaded, i as u32)? };
+            self.code.ir.store(word, to, 4)?;
         }
         Ok(())
     }
@@ -186,20 +185,20 @@ impl<'c> Gen<'c, '_, '_> {
     fn copy_async(&mut self, into: &Place, from: &Place, len: u64, cond: Option<Operand>) -> Result<()> {
         let bytes = len * self.kernel.buf(into.buf).dtype.size() as u64;
         let (to_index, from_index) = (self.resolve(&into.index), self.resolve(&from.index));
-        let to = self.address(into.buf, &to_index, None)?;
-        let mut at: Value<'c> = self.address(from.buf, &from_index, None)?.into();
+        let to = self.address(into.buf, &to_index)?;
+        let mut at: Value<'c> = self.address(from.buf, &from_index)?.into();
         // Only copies of 16 bytes can leave the nearest cache out.
         let cache = if bytes == 16 { "cg" } else { "ca" };
         let name = format!("llvm.nvvm.cp.async.{cache}.shared.global.{bytes}");
         let Some(cond) = cond else {
-            return self.ir.instruction(&name, &[], &[to.into(), at]).map(drop);
+            return self.code.ir.instruction(&name, &[], &[to.into(), at]).map(drop);
         };
-        let cond = self.operand(cond)?;
-        let int = |x: u64| self.ir.bits(self.ir.int(32).into(), x);
-        let size = self.ir.select(cond, int(bytes)?, int(0)?)?;
-        if let Storage::Memory(base) = self.storage[from.buf.0 as usize] {
-            at = self.ir.select(cond, at, base.into())?;
+        let cond = self.uniform(cond)?.v;
+        let int = |x: u64| self.code.ir.bits(self.code.ir.int(32).into(), x);
+        let size = self.code.ir.select(cond, int(bytes)?, int(0)?)?;
+        if let Storage::Memory(base) = self.code.storage[from.buf.0 as usize] {
+            at = self.code.ir.select(cond, at, base.into())?;
         }
-        self.ir.instruction(&format!("{name}.s"), &[], &[to.into(), at, size]).map(drop)
+        self.code.ir.instruction(&format!("{name}.s"), &[], &[to.into(), at, size]).map(drop)
     }
 }

@@ -12,8 +12,9 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, GroupMma, Place, Role, Space, Stmt, TILE_ALIGNMENT, TileCopy, TileOperand, WARP, panel};
 
-use super::ir::{Value, internal, unsupported};
+use super::ir::Value;
 use super::kernel::Gen;
+use crate::walk::{Walk, internal, unsupported};
 
 /// Registers of a multiprocessor, and most of a thread.
 const REGISTERS: u32 = 64 << 10;
@@ -25,9 +26,9 @@ const STRIDE: u32 = 32;
 /// Descriptors hold addresses and distances in pieces of 16 bytes.
 const PIECE: u64 = 16;
 
-impl<'c> Gen<'c, '_, '_> {
+impl<'c> Walk<'_, Gen<'c, '_, '_>> {
     pub(super) fn group_stmt(&mut self, stmt: &Stmt) -> Result<()> {
-        if !self.machine.groups {
+        if !self.code.machine.groups {
             return Err(unsupported("products of groups of warps need compute capability 9.0a"));
         }
         match stmt {
@@ -45,14 +46,14 @@ impl<'c> Gen<'c, '_, '_> {
     /// The address of a place in shared memory.
     fn shared_address(&mut self, place: &Place) -> Result<Value<'c>> {
         let index = self.resolve(&place.index);
-        let at: PointerValue<'c> = self.address(place.buf, &index, None)?;
-        self.ir.cast(Op::PtrToInt, at.into(), self.ir.int(32).into())
+        let at: PointerValue<'c> = self.address(place.buf, &index)?;
+        self.code.ir.cast(Op::PtrToInt, at.into(), self.code.ir.int(32).into())
     }
 
     fn narrow_index(&mut self, index: &Index) -> Result<Value<'c>> {
         let index = self.resolve(index);
         let wide = self.index_value(&index)?;
-        self.ir.cast(Op::Trunc, wide, self.ir.int(32).into())
+        self.code.ir.cast(Op::Trunc, wide, self.code.ir.int(32).into())
     }
 
     fn init_barriers(&mut self, buf: Buf, arrivals: u32) -> Result<()> {
@@ -63,7 +64,7 @@ impl<'c> Gen<'c, '_, '_> {
         }
         // The copy engine must see them, too.
         text += "fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;\n}";
-        self.ir.assembly(&text, "r,~{memory}", None, &[at]).map(drop)
+        self.code.ir.assembly(&text, "r,~{memory}", None, &[at]).map(drop)
     }
 
     fn arrive(&mut self, barrier: &Place, bytes: u32) -> Result<()> {
@@ -72,24 +73,27 @@ impl<'c> Gen<'c, '_, '_> {
             0 => "mbarrier.arrive.shared::cta.b64 _, [$0];".to_owned(),
             n => format!("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {n};"),
         };
-        let fence = if self.shows_tiles { "fence.proxy.async.shared::cta;\n" } else { "" };
+        let fence = if self.code.shows_tiles { "fence.proxy.async.shared::cta;\n" } else { "" };
         let text = format!("{{\n.reg .pred p;\n{fence}bar.warp.sync -1;\nelect.sync _|p, -1;\n@p {arrive}\n}}");
-        self.ir.assembly(&text, "r,~{memory}", None, &[at]).map(drop)
+        self.code.ir.assembly(&text, "r,~{memory}", None, &[at]).map(drop)
     }
 
     fn await_barrier(&mut self, barrier: &Place, phase: &Index) -> Result<()> {
         let (at, phase) = (self.shared_address(barrier)?, self.narrow_index(phase)?);
-        let parity = self.ir.and_bits(phase, 1)?;
+        let parity = self.code.ir.and_bits(phase, 1)?;
         let text = "{\n.reg .pred p;\nAGAIN_${:uid}:\nmbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;\n\
                     @!p bra AGAIN_${:uid};\n}";
-        self.ir.assembly(text, "r,r,~{memory}", None, &[at, parity]).map(drop)
+        self.code.ir.assembly(text, "r,r,~{memory}", None, &[at, parity]).map(drop)
     }
 
     fn copy_tile(&mut self, copy: &TileCopy) -> Result<()> {
         let map = self.kernel.tensor_maps().iter().position(|map| *map == copy.map);
         let map = map.ok_or_else(|| internal("a copy without a map"))?;
-        let map =
-            self.ir.cast(Op::PtrToInt, self.parameter(self.kernel.params + map)?.into(), self.ir.int(64).into())?;
+        let map = self.code.ir.cast(
+            Op::PtrToInt,
+            self.code.parameter(self.kernel.params + map)?.into(),
+            self.code.ir.int(64).into(),
+        )?;
         let (into, barrier) = (self.shared_address(&copy.into)?, self.shared_address(&copy.barrier)?);
         let [row, column] = [0, 1].map(|i| self.narrow_index(&copy.at[i]));
         let batch = copy.batch.iter().map(|i| self.narrow_index(i)).collect::<Result<Vec<_>>>()?;
@@ -104,13 +108,13 @@ impl<'c> Gen<'c, '_, '_> {
         );
         let constraints = format!("r,l,r{},~{{memory}}", ",r".repeat(at.len()));
         let operands = [&[into, map, barrier], &at[..]].concat();
-        self.ir.assembly(&text, &constraints, None, &operands).map(drop)
+        self.code.ir.assembly(&text, &constraints, None, &operands).map(drop)
     }
 
     /// The descriptor of an operand, and how far it goes on from one instruction to the next.
     fn descriptor(&mut self, x: &TileOperand) -> Result<(Value<'c>, u64)> {
         let at = self.shared_address(&x.at)?;
-        let pieces = self.ir.shift(Op::LShr, self.ir.and_bits(at, 0x3ffff)?, PIECE.trailing_zeros())?;
+        let pieces = self.code.ir.shift(Op::LShr, self.code.ir.and_bits(at, 0x3ffff)?, PIECE.trailing_zeros())?;
         let dtype = self.kernel.buf(x.at.buf).dtype;
         let (size, terms) = (dtype.size() as u64, GroupMma::terms(dtype) as u64);
         let (leading, step) = match x.panels {
@@ -118,8 +122,8 @@ impl<'c> Gen<'c, '_, '_> {
             Some(distance) => (u64::from(distance) * size, terms * panel(dtype) as u64 * size),
         };
         let layout = PERMUTED | (TILE_ALIGNMENT / PIECE) << STRIDE | (leading / PIECE) << LEADING;
-        let wide = self.ir.cast(Op::ZExt, pieces, self.ir.int(64).into())?;
-        Ok((self.ir.or(wide, self.ir.bits_like(wide, layout)?)?, step / PIECE))
+        let wide = self.code.ir.cast(Op::ZExt, pieces, self.code.ir.int(64).into())?;
+        Ok((self.code.ir.or(wide, self.code.ir.bits_like(wide, layout)?)?, step / PIECE))
     }
 
     fn group_mma(&mut self, mma: &GroupMma) -> Result<()> {
@@ -162,19 +166,19 @@ impl<'c> Gen<'c, '_, '_> {
 
     /// Assembly that changes sums in registers: operands from 0 on, then come `args`.
     fn with_sums(&mut self, text: &str, sums: &Place, count: usize, args: &[Value<'c>]) -> Result<()> {
-        let float = self.ir.cx.f32_type();
+        let float = self.code.ir.cx.f32_type();
         let mut operands = args.to_vec();
         operands.extend(self.registers(sums, count, float.into())?);
         let mut constraints = vec!["=f".to_owned(); count];
         constraints.extend(args.iter().map(|_| "l".to_owned()));
         constraints.extend((0..count).map(|i| i.to_string()));
         constraints.push("~{memory}".into());
-        let all = self.ir.cx.struct_type(&vec![float.into(); count], false);
-        let result = self.ir.assembly(text, &constraints.join(","), Some(all.into()), &operands)?;
+        let all = self.code.ir.cx.struct_type(&vec![float.into(); count], false);
+        let result = self.code.ir.assembly(text, &constraints.join(","), Some(all.into()), &operands)?;
         let result = result.ok_or_else(|| internal("assembly without a result"))?;
         for i in 0..count {
             let at = self.register(sums, i)?;
-            self.ir.store(self.ir.field(result, i as u32)?, at, 4)?;
+            self.code.ir.store(self.code.ir.field(result, i as u32)?, at, 4)?;
         }
         Ok(())
     }
@@ -192,28 +196,28 @@ impl<'c> Gen<'c, '_, '_> {
     fn roles(&mut self, roles: &[Role]) -> Result<()> {
         let threads = self.kernel.launch().map_or(1, |launch| launch.threads);
         let given = (REGISTERS / threads).min(MOST) / 8 * 8;
-        let thread = self.ir.intrinsic("llvm.nvvm.read.ptx.sreg.tid.x", &[], &[])?;
-        let join = self.new_block("join");
+        let thread = self.code.ir.intrinsic("llvm.nvvm.read.ptx.sreg.tid.x", &[], &[])?;
+        let join = self.code.new_block("join");
         for (i, role) in roles.iter().enumerate() {
-            let (own, rest) = (self.new_block("role"), self.new_block("others"));
-            let end = self.ir.bits_like(thread, u64::from(role.warps.1) * WARP as u64)?;
+            let (own, rest) = (self.code.new_block("role"), self.code.new_block("others"));
+            let end = self.code.ir.bits_like(thread, u64::from(role.warps.1) * WARP as u64)?;
             match i + 1 < roles.len() {
-                true => self.ir.branch(self.ir.compare_ints(IntPredicate::ULT, thread, end)?, own, rest)?,
-                false => self.ir.jump(own)?,
+                true => self.code.ir.branch(self.code.ir.compare_ints(IntPredicate::ULT, thread, end)?, own, rest)?,
+                false => self.code.ir.jump(own)?,
             }
-            self.ir.b.position_at_end(own);
+            self.code.ir.b.position_at_end(own);
             if role.registers != given {
                 let way = if role.registers > given { "inc" } else { "dec" };
                 let text = format!("setmaxnreg.{way}.sync.aligned.u32 {};", role.registers);
-                self.ir.assembly(&text, "~{memory}", None, &[])?;
+                self.code.ir.assembly(&text, "~{memory}", None, &[])?;
             }
-            self.shows_tiles = self.stores_tiles(&role.body);
+            self.code.shows_tiles = self.stores_tiles(&role.body);
             self.block(&role.body)?;
-            self.ir.jump(join)?;
-            self.ir.b.position_at_end(rest);
+            self.code.ir.jump(join)?;
+            self.code.ir.b.position_at_end(rest);
         }
-        self.ir.jump(join)?;
-        self.ir.b.position_at_end(join);
+        self.code.ir.jump(join)?;
+        self.code.ir.b.position_at_end(join);
         Ok(())
     }
 }

@@ -13,19 +13,13 @@ use inkwell::values::{
 };
 use inkwell::{AddressSpace, FloatPredicate, IntPredicate};
 use tensorc_abi::DType;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::Result;
 use tensorc_ir::scalar::Scalar;
+
+use crate::walk::internal;
 
 /// A scalar or a vector.
 pub(super) type Value<'c> = BasicValueEnum<'c>;
-
-pub(super) fn internal(message: impl Into<String>) -> Diagnostic {
-    Diagnostic::new(Code::Internal, message)
-}
-
-pub(super) fn unsupported(message: impl Into<String>) -> Diagnostic {
-    Diagnostic::new(Code::Unsupported, message)
-}
 
 fn built<T>(result: std::result::Result<T, BuilderError>) -> Result<T> {
     result.map_err(|e| internal(format!("LLVM: {e}")))

@@ -20,12 +20,12 @@ use inkwell::support::get_llvm_version;
 use tensorc_abi::KernelFn;
 use tensorc_ir::diag::Result;
 
-use super::ir::internal;
 use super::machine::{Processor, cpu};
 use super::module::object;
 use crate::jit::{Entry, Made, Wanted};
 use crate::symbols::C_FUNCTIONS;
 use crate::target::Target;
+use crate::walk::internal;
 
 /// Brings kernels into memory: from their known objects, or compiled. `addresses` holds the library functions they
 /// call.

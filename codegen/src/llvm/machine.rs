@@ -8,9 +8,9 @@ use inkwell::targets::{
 };
 use tensorc_ir::diag::Result;
 
-use super::ir::{internal, unsupported};
 use super::scalar::Machine;
 use crate::target::{Arch, Level, Target};
+use crate::walk::{internal, unsupported};
 
 /// What code for a target is made with.
 pub(super) struct Processor {

@@ -1,14 +1,13 @@
 //! The LLVM back end: KIR kernels to machine code, in this process or as object files.
 //!
-//! The emitter (`kernel`, `scalar`, `half`, `index`, `memory` over the instructions of `ir`) writes the same LLVM IR
-//! for every processor, but for what `Machine` says; `machine` knows the processors, `module` makes objects of IR,
+//! What [`crate::walk`] writes with (`kernel`, `scalar`, `half`, `memory` over the instructions of `ir`) is the same for every
+//! processor, but for what `Machine` says; `machine` knows the processors, `module` makes objects of IR,
 //! `jit` loads them. `gpu` and `group` have the statements of kernels for a GPU, `nvptx` makes PTX of them. Every result is bit-equal to [`tensorc_ir::scalar::ScalarOp::eval`], except for the
 //! payload of NaNs: no instruction carries fast-math flags, and none is contracted.
 
 mod gpu;
 mod group;
 mod half;
-mod index;
 mod ir;
 pub(crate) mod jit;
 mod kernel;

@@ -8,11 +8,12 @@ use inkwell::targets::FileType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::kir::Kernel;
 
-use super::ir::{Ir, internal};
+use super::ir::Ir;
 use super::kernel::Gen;
 use super::machine::Processor;
 use crate::jit::in_kernel;
 use crate::target::Target;
+use crate::walk::internal;
 
 /// A relocatable ELF object with an exported function for each kernel, of the given name and the type
 /// [`tensorc_abi::KernelFn`]. The same kernels give the same bytes.

@@ -12,11 +12,12 @@ use inkwell::{AddressSpace, types::BasicMetadataTypeEnum};
 use tensorc_ir::diag::Result;
 use tensorc_ir::kir::Kernel;
 
-use super::ir::{Ir, internal, unsupported};
+use super::ir::Ir;
 use super::kernel::Gen;
 use super::scalar::Machine;
 use crate::jit::in_kernel;
 use crate::target::Capability;
+use crate::walk::{internal, unsupported};
 
 /// Address spaces of NVPTX.
 pub(super) const GLOBAL: u16 = 1;

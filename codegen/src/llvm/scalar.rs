@@ -10,8 +10,9 @@ use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 
-use super::ir::{Ir, Value, internal, lanes_of, unsupported};
+use super::ir::{Ir, Value, lanes_of};
 use crate::symbols::{self, Prototype};
+use crate::walk::{internal, unsupported};
 
 /// Properties of the processor that change which instructions are written.
 #[derive(Clone, Copy, Debug)]
