@@ -262,7 +262,8 @@ fn written_archives_are_read_again_and_know_no_time() {
 fn archives_that_cannot_be_written_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.npz");
-    let refused = |arrays: &[(&str, TensorRef<'_>)]| write_arrays(&path, arrays.iter().copied()).unwrap_err().to_string();
+    let refused =
+        |arrays: &[(&str, TensorRef<'_>)]| write_arrays(&path, arrays.iter().copied()).unwrap_err().to_string();
     let one = TensorRef::new(DType::U8, &[1], &[9]);
     let error = refused(&[("x", one), ("x", one)]);
     assert!(error.contains("array `x`: ") && error.contains("Duplicate filename: x.npy"), "{error}");

@@ -221,10 +221,13 @@ mod tests {
 
     #[test]
     fn written_headers_are_read_again() {
-        for (dtype, dims) in [(DType::F32, &[3, 4][..]), (DType::Bool, &[]), (DType::I64, &[7]), (DType::U8, &[0, 1, 2])] {
+        for (dtype, dims) in
+            [(DType::F32, &[3, 4][..]), (DType::Bool, &[]), (DType::I64, &[7]), (DType::U8, &[0, 1, 2])]
+        {
             let bytes = write(dtype, dims).unwrap();
             assert_eq!(bytes.len() % 64, 0);
-            let expected = Header { dtype, big: false, fortran: false, dims: dims.to_vec(), offset: bytes.len() as u64 };
+            let expected =
+                Header { dtype, big: false, fortran: false, dims: dims.to_vec(), offset: bytes.len() as u64 };
             assert_eq!(Header::read(&mut &bytes[..]).unwrap(), expected);
         }
         let text = String::from_utf8_lossy(&write(DType::BF16, &[5]).unwrap()[10..]).into_owned();
