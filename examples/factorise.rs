@@ -6,11 +6,11 @@
 //! a vector; their product, with a bias for each, is the pixel. It fails if the hidden pixels are not found much
 //! better than by the mean of their column.
 
-use std::fs::File;
 use std::path::Path;
 
 use tensorc::Tensor;
 use tensorc::data::Batches;
+use tensorc::data::formats::read_arrays;
 use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::symbol::{Symbol, SymbolError, op, variable};
 use tensorc::train::{Fit, Initializer, Module, Optimizer, metric};
@@ -23,8 +23,8 @@ const BATCH: usize = 1024;
 
 fn main() -> Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits/all.npz");
-    let pixels: Vec<u8> =
-        npyz::npz::NpzArchive::new(File::open(path)?)?.by_name("x")?.ok_or("no array `x`")?.into_vec()?;
+    let images = read_arrays(path)?.into_iter().find(|(name, _)| name == "x");
+    let pixels: Vec<u8> = images.and_then(|(_, array)| array.to_vec()).ok_or("no array `x`")?;
     let rows = pixels.len() as u64 / PIXELS;
     let hidden = |i: &usize| i.wrapping_mul(2_654_435_761) >> 7 & 1023 < 102;
     let (mut shown, mut held) = (entries(&pixels, |i| !hidden(i))?, entries(&pixels, hidden)?);

@@ -3,16 +3,17 @@
 //! `cargo run --release --example rust_api`
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
 use ndarray::{ArrayD, Axis};
+use tensorc::data::formats::read_arrays;
 use tensorc::ir::graph::Value;
 use tensorc::ir::op::Registry;
 use tensorc::ir::params::Params;
 use tensorc::ir::{Dim, Shape, TensorType};
 use tensorc::ops::def::{FLOATS, elementwise};
+use tensorc::runtime::Element;
 use tensorc::{Compiler, DType, Graph, Model, Options, Tensor};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -52,11 +53,12 @@ fn digits(model: &Model, images: &ArrayD<f32>) -> Result<Vec<i64>> {
 }
 
 /// One array of an `.npz` file.
-fn array<T: npyz::Deserialize>(path: &Path, name: &str) -> Result<ArrayD<T>> {
-    let mut file = npyz::npz::NpzArchive::new(File::open(path)?)?;
-    let array = file.by_name(name)?.ok_or_else(|| format!("{}: no array `{name}`", path.display()))?;
-    let dims: Vec<usize> = array.shape().iter().map(|d| *d as usize).collect();
-    Ok(ArrayD::from_shape_vec(dims, array.into_vec()?)?)
+fn array<T: Element>(path: &Path, name: &str) -> Result<ArrayD<T>> {
+    let found = read_arrays(path)?.into_iter().find(|(found, _)| found == name);
+    let (_, array) = found.ok_or_else(|| format!("{}: no array `{name}`", path.display()))?;
+    let dims: Vec<usize> = array.dims().iter().map(|d| *d as usize).collect();
+    let elements = array.to_vec().ok_or_else(|| format!("array `{name}` is of {}", array.dtype()))?;
+    Ok(ArrayD::from_shape_vec(dims, elements)?)
 }
 
 /// Computes `mean(squared_relu(x · w + b))` over the rows, with an operator of our own.

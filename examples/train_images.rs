@@ -5,13 +5,15 @@
 //! FOLDER holds a folder of JPEG or PNG files for each class. Without it, the 8×8 digits of `examples/digits/all.npz` are
 //! enlarged and written as images first. It fails if too few of the held-out images are recognised.
 
-use std::fs::{self, File};
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 
+use tensorc::data::formats::read_arrays;
 use tensorc::data::im2rec::{ListOptions, PackOptions, make_lists, pack_list};
 use tensorc::data::image::{Format, Image, encode};
 use tensorc::data::images::{ImageOptions, ImageRecordOptions};
-use tensorc::data::{DataIter, Loader};
+use tensorc::data::{DataIter, HostTensor, Loader};
 use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::symbol::{Symbol, SymbolError, op};
 use tensorc::train::{Fit, Initializer, Module, Optimizer, metric};
@@ -95,8 +97,8 @@ fn network(classes: usize) -> std::result::Result<Symbol, SymbolError> {
 /// Writes the digits as PNG files of 32×32 pixels, in a folder for each digit.
 fn digits(folder: &Path) -> Result<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits/all.npz");
-    let mut file = npyz::npz::NpzArchive::new(File::open(path)?)?;
-    let mut read = |name: &str| -> Result<Vec<u8>> { Ok(file.by_name(name)?.ok_or("no such array")?.into_vec()?) };
+    let arrays: BTreeMap<String, HostTensor> = read_arrays(path)?.into_iter().collect();
+    let read = |name: &str| arrays.get(name).and_then(HostTensor::to_vec::<u8>).ok_or("no such array");
     let (pixels, labels) = (read("x")?, read("y")?);
     for digit in 0..10 {
         fs::create_dir_all(folder.join(digit.to_string()))?;

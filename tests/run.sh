@@ -73,10 +73,10 @@ gpu_bundle() {
 
 # mpi_part LAUNCHER: processes that are ranks, with the MPI of the C compiler $MPICC. The whole workspace is selected, so that
 # only what uses MPI is built again; bindings are made for one MPI.
+mpi=(--release --workspace "${features[@]}" --features mpi)
+lints_mpi() { cargo clippy "${mpi[@]}" --all-targets -- -D warnings; }
 mpi_part() {
-    local mpi=(--release --workspace "${features[@]}" --features mpi)
     cargo clean --release -p mpi-sys
-    cargo clippy "${mpi[@]}" --all-targets -- -D warnings
     cargo test "${mpi[@]}" --test mpi
     cargo build "${mpi[@]}" --example train_distributed --example faulty_rank --example closed_forms
     MPIRUN="$1" tests/distributed/run.sh "$target/release/examples"
@@ -86,11 +86,14 @@ mpi_part() {
 mpi_open() {
     local launcher=mpirun
     ! commands mpicc.openmpi mpirun.openmpi || { export MPICC=mpicc.openmpi && launcher=mpirun.openmpi; }
+    lints_mpi
     mpi_part "$launcher"
 }
 
 mpi_mpich() {
     export MPICC=mpicc.mpich
+    # The sources are the same for both.
+    has openmpi || lints_mpi
     mpi_part mpirun.mpich
 }
 

@@ -2,16 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use npyz::WriterBuilder;
-use npyz::npz::NpzWriter;
 use tempfile::TempDir;
 use tensorc_abi::DType;
-use tensorc_data::formats::{MnistOptions, NpyDataset, read_arrays, read_idx};
+use tensorc_data::formats::{MnistOptions, NpyDataset, read_arrays, read_idx, write_arrays};
 use tensorc_data::iter::epoch;
-use tensorc_data::{Batch, Batches, DataIter, Loader, Shuffle};
+use tensorc_data::{Batch, Batches, DataIter, HostTensor, Loader, Shuffle};
+use tensorc_runtime::TensorRef;
+use zip::CompressionMethod;
+use zip::write::SimpleFileOptions;
 
 /// An idx file of bytes.
 fn idx(dims: &[u32], bytes: impl IntoIterator<Item = u8>) -> Vec<u8> {
@@ -202,15 +204,15 @@ fn arrays_are_read_into_memory() {
 }
 
 fn npz(path: &Path) {
-    let mut file = NpzWriter::create(path).unwrap();
-    let mut put = |name: &str, values: &[u8]| {
-        let builder = file.array(name, Default::default()).unwrap();
-        let mut writer = builder.default_dtype().shape(&[values.len() as u64]).begin_nd().unwrap();
-        writer.extend(values.iter().copied()).unwrap();
-        writer.finish().unwrap();
+    let mut file = zip::ZipWriter::new(File::create(path).unwrap());
+    let mut put = |name: &str, method: CompressionMethod, bytes: &[u8]| {
+        file.start_file(name, SimpleFileOptions::default().compression_method(method)).unwrap();
+        file.write_all(bytes).unwrap();
     };
-    put("z", &[1, 2, 3]);
-    put("a", &[4]);
+    put("z.npy", CompressionMethod::Stored, &npy("|u1", false, "(3,)", &[1, 2, 3]));
+    put("notes.txt", CompressionMethod::Stored, b"of no array");
+    put("a.npy", CompressionMethod::Deflated, &npy("|u1", false, "(1,)", &[4]));
+    file.finish().unwrap();
 }
 
 #[test]
@@ -228,4 +230,45 @@ fn archives_have_arrays_in_their_order() {
     let path = write(&folder, "changed.npz", bytes);
     let error = read_arrays(&path).unwrap_err().to_string();
     assert!(error.ends_with("array `z`: Invalid checksum"), "{error}");
+}
+
+#[test]
+fn written_archives_are_read_again_and_know_no_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let arrays: Vec<(&str, HostTensor)> = vec![
+        ("/model/out\u{e9}", HostTensor::from_slice(&[2, 3], &[1.5f32, -0.0, 3., 4., 5., f32::MAX]).unwrap()),
+        ("b", HostTensor::new(DType::Bool, &[2], vec![0u8, 1]).unwrap()),
+        ("none", HostTensor::from_slice::<i64>(&[0, 4], &[]).unwrap()),
+        ("one", HostTensor::from_slice(&[], &[-7i64]).unwrap()),
+    ];
+    let save = |name: &str| {
+        let path = folder.path().join(name);
+        write_arrays(&path, arrays.iter().map(|(name, array)| (*name, array.as_ref()))).unwrap();
+        path
+    };
+    let (first, second) = (save("first.npz"), save("second.npz"));
+    assert_eq!(std::fs::read(&first).unwrap(), std::fs::read(&second).unwrap());
+    let found = read_arrays(&first).unwrap();
+    assert_eq!(found.iter().map(|(name, array)| (name.as_str(), array.clone())).collect::<Vec<_>>(), arrays);
+    let mut zip = zip::ZipArchive::new(File::open(&first).unwrap()).unwrap();
+    let mut entry = zip.by_index(1).unwrap();
+    assert_eq!(entry.last_modified(), Some(zip::DateTime::default()));
+    let mut bytes = vec![];
+    entry.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes, npy("|b1", false, "(2,)", &[0, 1]));
+}
+
+#[test]
+fn archives_that_cannot_be_written_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.npz");
+    let refused =
+        |arrays: &[(&str, TensorRef<'_>)]| write_arrays(&path, arrays.iter().copied()).unwrap_err().to_string();
+    let one = TensorRef::new(DType::U8, &[1], &[9]);
+    let error = refused(&[("x", one), ("x", one)]);
+    assert!(error.contains("array `x`: ") && error.contains("Duplicate filename: x.npy"), "{error}");
+    let error = refused(&[("x", TensorRef::new(DType::F32, &[2], &[0; 7]))]);
+    assert!(error.ends_with("array `x`: expected elements of [2] f32, found 7 bytes"), "{error}");
+    let error = write_arrays(folder.path(), []).unwrap_err().to_string();
+    assert!(error.contains("directory"), "{error}");
 }

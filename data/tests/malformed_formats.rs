@@ -6,11 +6,9 @@
 use std::io::Write;
 use std::path::Path;
 
-use npyz::WriterBuilder;
-use npyz::npz::NpzWriter;
-use tensorc_data::formats::{CsvOptions, LibSvmOptions, MnistOptions, NpyDataset, read_arrays, read_idx};
+use tensorc_data::formats::{CsvOptions, LibSvmOptions, MnistOptions, NpyDataset, read_arrays, read_idx, write_arrays};
 use tensorc_data::iter::epoch;
-use tensorc_data::{DataError, Draws, Loader};
+use tensorc_data::{DataError, Draws, HostTensor, Loader};
 
 const FILES: u64 = 10_000;
 
@@ -113,12 +111,8 @@ fn changed_files_of_numpy() {
     let dataset = || Loader::of(NpyDataset::open([("data", &npy)], [])?, 2).build();
     try_all(6, &file, &npy, || drain(dataset()));
     try_all(7, &file, &npy, || read_arrays(&npy).map(drop));
-    let mut writer = NpzWriter::create(&npz).unwrap();
-    let builder = writer.array("x", Default::default()).unwrap();
-    let mut array = builder.default_dtype().shape(&[3]).begin_nd().unwrap();
-    array.extend([1.5f32, 2.5, 3.5]).unwrap();
-    array.finish().unwrap();
-    drop(writer);
+    let array = HostTensor::from_slice(&[3], &[1.5f32, 2.5, 3.5]).unwrap();
+    write_arrays(&npz, [("x", array.as_ref())]).unwrap();
     let archive = std::fs::read(&npz).unwrap();
     try_all(8, &archive, &npz, || read_arrays(&npz).map(drop));
     check_memory();

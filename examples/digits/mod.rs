@@ -1,9 +1,11 @@
 //! What the examples on handwritten digits share: the digits of this folder, and two networks.
 
-use std::fs::File;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use tensorc::Tensor;
+use tensorc::data::HostTensor;
+use tensorc::data::formats::read_arrays;
 use tensorc::symbol::{Symbol, SymbolError, op};
 
 /// Images `[n, 1, 28, 28]` and labels.
@@ -43,10 +45,8 @@ pub fn lenet() -> Result<Symbol, SymbolError> {
 /// The 8×8 digits, each pixel three times as wide and high, with a border of 2. The last fifth is held out.
 pub fn enlarged() -> Result<(Digits, Digits), Box<dyn std::error::Error>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits/all.npz");
-    let mut file = npyz::npz::NpzArchive::new(File::open(path)?)?;
-    let mut read = |name: &str| -> Result<Vec<u8>, Box<dyn std::error::Error>> {
-        Ok(file.by_name(name)?.ok_or("no such array")?.into_vec()?)
-    };
+    let arrays: BTreeMap<String, HostTensor> = read_arrays(path)?.into_iter().collect();
+    let read = |name: &str| arrays.get(name).and_then(HostTensor::to_vec::<u8>).ok_or("no such array");
     let (pixels, labels) = (read("x")?, read("y")?);
     let images: Vec<f32> = pixels.chunks(64).flat_map(enlarge).collect();
     let labels: Vec<f32> = labels.into_iter().map(f32::from).collect();

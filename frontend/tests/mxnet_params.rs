@@ -1,9 +1,12 @@
 //! NDArray lists: documented bytes in both directions, every version, and files written by MXNet.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use tensorc_data::HostTensor;
+use tensorc_data::formats::read_arrays;
 use tensorc_frontend::mxnet::error::{ArrayProblem, FormatProblem, ParamsError, Site};
 use tensorc_frontend::mxnet::params::{
     ArrayList, Checkpoint, Csr, Role, RowSparse, SavedArray, SavedDevice, SavedDeviceKind, Version, checkpoint_path,
@@ -439,28 +442,6 @@ fn a_missing_file_is_named() {
     assert!(error.starts_with("cannot open no such folder/a.params: "), "{error}");
 }
 
-/// An array of an `.npz` file as f64 values, whatever its element type.
-fn npz_array(
-    archive: &mut npyz::npz::NpzArchive<std::io::BufReader<std::fs::File>>,
-    name: &str,
-) -> (Vec<u64>, Vec<f64>) {
-    let array = archive.by_name(name).unwrap().unwrap_or_else(|| panic!("{name}"));
-    let dims = array.shape().to_vec();
-    let npyz::DType::Plain(ty) = array.dtype() else { panic!("{name}") };
-    let values = match ty.to_string().trim_start_matches(['<', '|']) {
-        "f4" => array.into_vec::<f32>().unwrap().into_iter().map(f64::from).collect(),
-        "f8" => array.into_vec::<f64>().unwrap(),
-        "f2" => array.into_vec::<half::f16>().unwrap().into_iter().map(f64::from).collect(),
-        "u1" => array.into_vec::<u8>().unwrap().into_iter().map(f64::from).collect(),
-        "i1" => array.into_vec::<i8>().unwrap().into_iter().map(f64::from).collect(),
-        "i4" => array.into_vec::<i32>().unwrap().into_iter().map(f64::from).collect(),
-        "i8" => array.into_vec::<i64>().unwrap().into_iter().map(|v| v as f64).collect(),
-        "b1" => array.into_vec::<bool>().unwrap().into_iter().map(f64::from).collect(),
-        other => panic!("{name}: {other}"),
-    };
-    (dims, values)
-}
-
 /// Every `.params` and `.v0` file below the folder `TENSORC_MXNET_FORMATS`, against the arrays in
 /// the `.npz` file beside it if there is one, and against what is written of it.
 #[test]
@@ -496,13 +477,15 @@ fn files_written_by_mxnet() {
             if !npz.exists() {
                 continue;
             }
-            let mut archive = npyz::npz::NpzArchive::open(&npz).unwrap();
-            assert_eq!(archive.array_names().count(), list.arrays.len(), "{}", path.display());
+            let stored: BTreeMap<String, HostTensor> = read_arrays(&npz).unwrap().into_iter().collect();
+            assert_eq!(stored.len(), list.arrays.len(), "{}", path.display());
             for (index, (name, array)) in list.arrays.iter().enumerate() {
                 let name = name.clone().unwrap_or_else(|| format!("arr_{index}"));
                 let data = array.to_dense().unwrap();
-                let (dims, values) = npz_array(&mut archive, &name);
-                assert_eq!((data.dims(), data.to_f64s()), (dims.as_slice(), values), "{} {name}", path.display());
+                let stored = &stored[&name];
+                let values = TensorData::new(DenseType::new(stored.dtype(), stored.dims()), stored.bytes().clone());
+                let expected = (stored.dims(), values.unwrap().to_f64s());
+                assert_eq!((data.dims(), data.to_f64s()), expected, "{} {name}", path.display());
                 arrays += 1;
             }
         }

@@ -51,17 +51,25 @@ pub fn elementwise(
     operands: &[&'static str],
     body: impl Fn(&ScalarCtx<'_>, &[Ex]) -> Ex + Send + Sync + 'static,
 ) -> OpDef {
-    let compute = scalar(move |_, cx, args| {
-        let args: Vec<Ex> = args.iter().flatten().cloned().collect();
-        let stored = args.first().map(Ex::dtype);
-        let wide: Vec<Ex> = args.iter().map(widen).collect();
-        let out = body(cx, &wide);
-        Ok(match stored {
-            Some(half @ (DType::F16 | DType::BF16)) if out.dtype() == DType::F32 => out.cast(half),
-            _ => out,
-        })
-    });
-    operands.iter().fold(define(name, doc, compute, Infer::Derived), |def, n| def.group(n, types))
+    let compute = scalar(move |_, cx, args| Ok(narrowed(args, body(cx, &widened(args)))));
+    grouped(define(name, doc, compute, Infer::Derived), operands, types)
+}
+
+fn grouped(def: OpDef, operands: &[&'static str], types: &'static [DType]) -> OpDef {
+    operands.iter().fold(def, |def, n| def.group(n, types))
+}
+
+/// The operands that are there, halves as f32.
+fn widened(args: &[Option<Ex>]) -> Vec<Ex> {
+    args.iter().flatten().map(widen).collect()
+}
+
+/// A result in f32, rounded to the type of the first operand if that is a half.
+fn narrowed(args: &[Option<Ex>], out: Ex) -> Ex {
+    match args.iter().flatten().next().map(Ex::dtype) {
+        Some(half @ (DType::F16 | DType::BF16)) if out.dtype() == DType::F32 => out.cast(half),
+        _ => out,
+    }
 }
 
 /// An f16 or bf16 value as f32; any other unchanged.

@@ -97,6 +97,18 @@ pub trait Build {
     fn converted(&mut self, x: Value, to: DType) -> Result<Value>;
 }
 
+/// The operands of an element-wise function, halves as f32.
+fn map_arguments(graph: &Builder<'_>, b: &ScalarBuilder, inputs: &[Value]) -> Result<Vec<Ex>> {
+    inputs.iter().map(|&v| Ok(crate::def::widen(&b.input(graph.ty(v)?.dtype)))).collect()
+}
+
+/// An element-wise function with the result `out`, rounded to `ty` if that is a half.
+fn finish_map(graph: &mut Builder<'_>, b: &ScalarBuilder, out: &Ex, inputs: &[Value], ty: DenseType) -> Result<Value> {
+    let out = if out.dtype() == compute_type(ty.dtype) { out.cast(ty.dtype) } else { out.clone() };
+    let f = b.finish(&[&out]).map_err(|why| graph.error(Code::Internal, why))?;
+    Ok(graph.prim(Prim::Map(Arc::new(f)), inputs, &[ty])[0])
+}
+
 impl Build for Builder<'_> {
     fn fail(&self, why: impl Into<String>) -> Diagnostic {
         self.error(Code::Unsupported, why)
@@ -142,14 +154,10 @@ impl Build for Builder<'_> {
         dims: &[u64],
         f: impl FnOnce(&ScalarBuilder, &[Ex]) -> Ex,
     ) -> Result<Value> {
-        let types: Vec<DType> = inputs.iter().map(|&v| self.ty(v).map(|t| t.dtype)).collect::<Result<_>>()?;
-        let f = ScalarFn::build(&types, |b, args| {
-            let wide: Vec<Ex> = args.iter().map(crate::def::widen).collect();
-            let out = f(b, &wide);
-            vec![if out.dtype() == compute_type(dtype) { out.cast(dtype) } else { out }]
-        });
-        let f = f.map_err(|why| self.error(Code::Internal, why))?;
-        Ok(self.prim(Prim::Map(Arc::new(f)), inputs, &[DenseType::new(dtype, dims)])[0])
+        let b = ScalarBuilder::new();
+        let args = map_arguments(self, &b, inputs)?;
+        let out = f(&b, &args);
+        finish_map(self, &b, &out, inputs, DenseType::new(dtype, dims))
     }
 
     fn reduced(&mut self, x: Value, reduction: Reduction) -> Result<Value> {

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Crate folder and the workspace crates it may depend on. The run-time half (`kernels`, `runtime`,
 /// `data`) sees nothing of the compiler.
@@ -299,6 +300,26 @@ fn files_and_functions_are_short() {
 fn function_lengths_are_measured() {
     let text = "impl A {\n    pub const fn a() {}\n    fn b(\n        x: u8,\n    ) -> u8 {\n        x\n    }\n}\nfn c() {\n}\n";
     assert_eq!(functions(text), [("a", 2, 1), ("b", 3, 5), ("c", 9, 2)]);
+}
+
+/// The first command of README.md needs Rust alone, and builds no back end that it does not use.
+#[test]
+fn the_default_build_needs_no_c_compiler_and_has_one_back_end() {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let tree = ["tree", "--locked", "--offline", "--edges=normal,build", "--prefix=none", "--format={p} {f}"];
+    let output = Command::new(cargo).args(tree).current_dir(root()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let package = |line: &&str| line.split(' ').next().unwrap_or_default().to_owned();
+    // Definitions of the system's interface, in Rust.
+    let of_c = |name: &str| (name.ends_with("-sys") && name != "linux-raw-sys") || ["cc", "cmake"].contains(&name);
+    let found: Vec<String> = text.lines().map(|line| package(&line)).filter(|name| of_c(name)).collect();
+    assert_none("packages that compile or link C", &found);
+    let cranelift = text.lines().find(|line| package(line) == "cranelift-codegen").unwrap();
+    let features: Vec<&str> =
+        cranelift.split(' ').find(|word| word.contains("host-arch")).unwrap().split(',').collect();
+    let others = ["all-arch", "arm64", "riscv64", "s390x", "x86"].into_iter().filter(|name| features.contains(name));
+    assert_none("back ends beside that of this machine", &others.map(String::from).collect::<Vec<_>>());
 }
 
 /// Folders of the text corpus.

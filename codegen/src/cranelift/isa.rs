@@ -1,6 +1,6 @@
 //! Instruction sets: a [`Target`] with Cranelift's settings.
 
-use cranelift_codegen::isa::{self, Builder, OwnedTargetIsa, TargetIsa};
+use cranelift_codegen::isa::{self, Builder, LookupError, OwnedTargetIsa, TargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 
@@ -46,14 +46,27 @@ pub(crate) fn describe(verify: bool) -> Result<String> {
     Ok(format!("Cranelift {version} {triple}\n{shared}{}", own.join(" ")))
 }
 
-fn builder(target: Target) -> Result<Builder> {
-    let unsupported = |why: &dyn std::fmt::Display| {
-        Diagnostic::new(Code::Unsupported, format!("no code for the target {target}: {why}"))
-    };
-    if target.level() == Level::Native {
-        return cranelift_native::builder().map_err(|why| unsupported(&why));
+fn unsupported(target: Target, why: &str) -> Diagnostic {
+    Diagnostic::new(Code::Unsupported, format!("no code for the target {target}: {why}"))
+}
+
+/// A target without a back end.
+fn missing(target: Target, why: LookupError) -> Diagnostic {
+    match why {
+        LookupError::SupportDisabled => unsupported(
+            target,
+            "tensorc was built for processors of its own kind; the feature `all-processors` brings the others \
+             (`cargo build --release --features all-processors`)",
+        ),
+        LookupError::Unsupported => unsupported(target, &why.to_string()),
     }
-    let mut builder = isa::lookup_by_name(target.triple()).map_err(|why| unsupported(&why))?;
+}
+
+fn builder(target: Target) -> Result<Builder> {
+    if target.level() == Level::Native {
+        return cranelift_native::builder().map_err(|why| unsupported(target, why));
+    }
+    let mut builder = isa::lookup_by_name(target.triple()).map_err(|why| missing(target, why))?;
     let level = match target.level() {
         Level::V3 => "x86-64-v3",
         Level::V4 => "x86-64-v4",
@@ -66,4 +79,29 @@ fn builder(target: Target) -> Result<Builder> {
 /// Whether there are vector types: on RISC-V only with the extension V, which RV64GC lacks.
 pub(super) fn has_vectors(isa: &dyn TargetIsa) -> bool {
     isa.name() != "riscv64" || isa.isa_flags().iter().any(|f| f.name == "has_v" && f.as_bool() == Some(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_back_end_names_the_feature() {
+        let target: Target = "aarch64".parse().unwrap();
+        let error = missing(target, LookupError::SupportDisabled);
+        assert_eq!(error.code, Code::Unsupported);
+        assert_eq!(
+            error.message,
+            "no code for the target aarch64: tensorc was built for processors of its own kind; the feature \
+             `all-processors` brings the others (`cargo build --release --features all-processors`)"
+        );
+    }
+
+    /// The tests turn the feature on, so that every target is there.
+    #[test]
+    fn every_target_has_a_back_end() {
+        for name in Target::NAMES {
+            isa(name.parse().unwrap(), Use::Object, true).unwrap();
+        }
+    }
 }

@@ -9,6 +9,7 @@ mod libsvm;
 mod mnist;
 mod npy;
 mod npy_header;
+mod npz;
 mod text;
 
 use std::io::Read;
@@ -18,6 +19,7 @@ pub use idx::read_idx;
 pub use libsvm::{LibSvmDataset, LibSvmOptions};
 pub use mnist::{MnistDataset, MnistOptions};
 pub use npy::{NpyDataset, read_arrays};
+pub use npz::write_arrays;
 use tensorc_abi::DType;
 use tensorc_runtime::HostTensor;
 use tensorc_runtime::host_tensor::byte_len;

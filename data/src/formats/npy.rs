@@ -5,12 +5,11 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use npyz::npz::{NpzArchive, array_name_from_file_name};
 use tensorc_runtime::TensorMut;
 use tensorc_runtime::host_tensor::byte_len;
 
 use super::npy_header::Header;
-use super::{read_elements, tensor, to_native};
+use super::{npz, read_elements, tensor, to_native};
 use crate::{Cause, DataDesc, DataError, Dataset, HostTensor, Place, Sample};
 
 /// An array whose first axis counts examples, read at positions.
@@ -139,7 +138,7 @@ pub fn read_arrays(path: impl AsRef<Path>) -> Result<Vec<(String, HostTensor)>, 
     let read = || {
         let mut file = BufReader::new(File::open(path)?);
         if file.fill_buf()?.starts_with(b"PK") {
-            return archive(file);
+            return npz::read(file);
         }
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         Ok(vec![(name, array(file)?)])
@@ -147,21 +146,7 @@ pub fn read_arrays(path: impl AsRef<Path>) -> Result<Vec<(String, HostTensor)>, 
     read().map_err(|cause| DataError::at(Place::file(path), cause))
 }
 
-fn archive(file: BufReader<File>) -> Result<Vec<(String, HostTensor)>, Cause> {
-    let damaged = |e: &dyn std::fmt::Display| Cause::Format(e.to_string());
-    let mut npz = NpzArchive::new(file)?;
-    let zip = npz.zip_archive();
-    let mut arrays = vec![];
-    for i in 0..zip.len() {
-        let entry = zip.by_index(i).map_err(|e| damaged(&e))?;
-        let Some(name) = array_name_from_file_name(entry.name()).map(str::to_owned) else { continue };
-        let array = array(entry).map_err(|cause| Cause::Format(format!("array `{name}`: {cause}")))?;
-        arrays.push((name, array));
-    }
-    Ok(arrays)
-}
-
-fn array(mut reader: impl Read) -> Result<HostTensor, Cause> {
+pub(super) fn array(mut reader: impl Read) -> Result<HostTensor, Cause> {
     let Header { dtype, big, fortran, dims, .. } = Header::read(&mut reader)?;
     let mut bytes = read_elements(reader, dtype, &dims, big)?;
     if fortran && dims.len() > 1 && !bytes.is_empty() {

@@ -1,6 +1,4 @@
 //! Headers of `.npy` files: the element type, the order of the axes and the shape, as a dictionary in Python's syntax.
-//!
-//! They are not read by npyz, which allocates as much as a header says it is long and overflows on large shapes.
 
 use std::io::{ErrorKind, Read};
 
@@ -65,24 +63,48 @@ impl Header {
     }
 }
 
+/// numpy's names of element types, without the order of bytes.
+const KINDS: [(&str, DType); 12] = [
+    ("f2", DType::F16),
+    ("f4", DType::F32),
+    ("f8", DType::F64),
+    ("i1", DType::I8),
+    ("i2", DType::I16),
+    ("i4", DType::I32),
+    ("i8", DType::I64),
+    ("u1", DType::U8),
+    ("u2", DType::U16),
+    ("u4", DType::U32),
+    ("u8", DType::U64),
+    ("b1", DType::Bool),
+];
+
+/// The header of little-endian elements in C's order, as numpy writes it: the elements begin at a multiple of 64 bytes.
+///
+/// # Errors
+/// The shape has more axes than a header can say.
+pub fn write(dtype: DType, dims: &[u64]) -> Result<Vec<u8>, Cause> {
+    let stored = if dtype == DType::BF16 { DType::U16 } else { dtype };
+    let order = if dtype.size() == 1 { '|' } else { '<' };
+    let kind = KINDS.into_iter().find(|(_, dtype)| *dtype == stored).map_or("", |(name, _)| name);
+    let dims: String = match dims {
+        [n] => format!("{n},"),
+        _ => dims.iter().map(u64::to_string).collect::<Vec<_>>().join(", "),
+    };
+    let mut text = format!("{{'descr': '{order}{kind}', 'fortran_order': False, 'shape': ({dims}), }}");
+    let start = MAGIC.len() + 4;
+    text += &" ".repeat(63 - (start + text.len()) % 64);
+    text.push('\n');
+    let Ok(length) = u16::try_from(text.len()) else {
+        return Err(Cause::Format("a shape with too many axes for a file of numpy".into()));
+    };
+    Ok([&MAGIC[..], &[1, 0], &length.to_le_bytes(), text.as_bytes()].concat())
+}
+
 /// The element type that numpy's name means, and whether it is big-endian.
 fn element(descr: &[u8]) -> Option<(DType, bool)> {
     let (order, kind) = descr.split_first()?;
-    let dtype = match kind {
-        b"f2" => DType::F16,
-        b"f4" => DType::F32,
-        b"f8" => DType::F64,
-        b"i1" => DType::I8,
-        b"i2" => DType::I16,
-        b"i4" => DType::I32,
-        b"i8" => DType::I64,
-        b"u1" => DType::U8,
-        b"u2" => DType::U16,
-        b"u4" => DType::U32,
-        b"u8" => DType::U64,
-        b"b1" => DType::Bool,
-        _ => return None,
-    };
+    let (_, dtype) = KINDS.into_iter().find(|(name, _)| name.as_bytes() == kind)?;
     match order {
         b'<' | b'=' | b'|' => Some((dtype, false)),
         b'>' => Some((dtype, true)),
@@ -195,6 +217,23 @@ mod tests {
         let vector = header("{\"shape\":(10L,),\"fortran_order\":True,\"descr\":\">i8\"}").unwrap();
         assert_eq!((vector.dtype, vector.big, vector.fortran, vector.dims), (DType::I64, true, true, vec![10]));
         assert_eq!(header("{'descr': '|b1', 'fortran_order': False, 'shape': ()}").unwrap().dims, [0u64; 0]);
+    }
+
+    #[test]
+    fn written_headers_are_read_again() {
+        for (dtype, dims) in
+            [(DType::F32, &[3, 4][..]), (DType::Bool, &[]), (DType::I64, &[7]), (DType::U8, &[0, 1, 2])]
+        {
+            let bytes = write(dtype, dims).unwrap();
+            assert_eq!(bytes.len() % 64, 0);
+            let expected =
+                Header { dtype, big: false, fortran: false, dims: dims.to_vec(), offset: bytes.len() as u64 };
+            assert_eq!(Header::read(&mut &bytes[..]).unwrap(), expected);
+        }
+        let text = String::from_utf8_lossy(&write(DType::BF16, &[5]).unwrap()[10..]).into_owned();
+        assert_eq!(text.trim_end(), "{'descr': '<u2', 'fortran_order': False, 'shape': (5,), }");
+        let error = write(DType::F32, &[1; 30_000]).unwrap_err().to_string();
+        assert_eq!(error, "a shape with too many axes for a file of numpy");
     }
 
     #[test]

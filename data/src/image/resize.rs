@@ -3,8 +3,9 @@
 use std::fmt;
 
 use fast_image_resize as fir;
-use fir::images::{Image as Pixels, ImageRef};
-use fir::{Filter, FilterType, PixelType, ResizeAlg, ResizeOptions};
+use fir::images::{TypedImage, TypedImageRef};
+use fir::pixels::{U8, U8x3, U8x4};
+use fir::{Filter, FilterType, PixelTrait, ResizeAlg, ResizeOptions};
 
 use super::area::Area;
 use super::{Image, Region};
@@ -204,20 +205,31 @@ impl Resizer {
             self.area.run(from, &view, to);
             return Ok(());
         }
-        let kind = match from.channels() {
-            1 => PixelType::U8,
-            3 => PixelType::U8x3,
-            _ => PixelType::U8x4,
-        };
-        let cause = |error: &dyn fmt::Display| Cause::Image(format!("resizing: {error}"));
-        let source = ImageRef::new(from.width(), from.height(), from.pixels(), kind).map_err(|e| cause(&e))?;
-        let mut target = Pixels::from_slice_u8(width, height, to.pixels_mut(), kind).map_err(|e| cause(&e))?;
         let options = ResizeOptions::new().resize_alg(inter.algorithm()?).use_alpha(false).crop(
             view.left,
             view.top,
             view.width,
             view.height,
         );
-        self.inner.resize(&source, &mut target, &options).map_err(|e| cause(&e))
+        // The library's own choice by pixel type would bring its code for types that no image here has.
+        match from.channels() {
+            1 => convolve::<U8>(&mut self.inner, from, to, &options),
+            3 => convolve::<U8x3>(&mut self.inner, from, to, &options),
+            _ => convolve::<U8x4>(&mut self.inner, from, to, &options),
+        }
     }
+}
+
+/// Resizes images whose pixels are of type `P`.
+fn convolve<P: PixelTrait>(
+    resizer: &mut fir::Resizer,
+    from: &Image,
+    to: &mut Image,
+    options: &ResizeOptions,
+) -> Result<(), Cause> {
+    let cause = |error: &dyn fmt::Display| Cause::Image(format!("resizing: {error}"));
+    let (width, height) = (to.width(), to.height());
+    let source = TypedImageRef::<P>::from_buffer(from.width(), from.height(), from.pixels()).map_err(|e| cause(&e))?;
+    let mut target = TypedImage::<P>::from_buffer(width, height, to.pixels_mut()).map_err(|e| cause(&e))?;
+    resizer.resize_typed(&source, &mut target, options).map_err(|e| cause(&e))
 }

@@ -153,13 +153,20 @@ impl ScalarBuilder {
     }
 }
 
+fn arguments(b: &ScalarBuilder, inputs: &[DType]) -> Vec<Ex> {
+    inputs.iter().map(|&d| b.input(d)).collect()
+}
+
+fn finished(b: &ScalarBuilder, outputs: Vec<Ex>) -> Result<ScalarFn, String> {
+    b.finish(&outputs.iter().collect::<Vec<_>>())
+}
+
 impl ScalarFn {
     /// Builds a function of operands with the given types.
     pub fn build(inputs: &[DType], body: impl FnOnce(&ScalarBuilder, &[Ex]) -> Vec<Ex>) -> Result<ScalarFn, String> {
         let b = ScalarBuilder::new();
-        let args: Vec<Ex> = inputs.iter().map(|&d| b.input(d)).collect();
-        let outputs = body(&b, &args);
-        b.finish(&outputs.iter().collect::<Vec<_>>())
+        let outputs = body(&b, &arguments(&b, inputs));
+        finished(&b, outputs)
     }
 
     /// The same function with every f32 library call replaced by its body.

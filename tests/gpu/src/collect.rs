@@ -9,7 +9,7 @@ use tensorc_tests::cache::{fetch, visible};
 use tensorc_tests::onnx::{Archive, CASES, CURRENT, lines};
 use tensorc_tests::{models, onnx};
 use zip::ZipWriter;
-use zip::write::FileOptions;
+use zip::write::SimpleFileOptions;
 
 use crate::context::Fault;
 use crate::protocol::folder_name;
@@ -74,7 +74,7 @@ pub fn onnx_cases(folder: &Path) -> Result<(), Fault> {
     for (i, _) in members.values().filter(small).flatten() {
         let mut member = wheel.by_index(*i)?;
         // Times of files would make every archive another one.
-        let options = FileOptions::default().last_modified_time(zip::DateTime::default());
+        let options = SimpleFileOptions::default().last_modified_time(zip::DateTime::default());
         archive.start_file(member.name(), options)?;
         let mut bytes = vec![];
         member.read_to_end(&mut bytes)?;

@@ -1,13 +1,14 @@
 //! Artifacts that were made once and kept (`tests/artifacts/`): every version of the format since is held to them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Cursor, Read};
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use flate2::read::ZlibDecoder;
 use tensorc::DType;
 use tensorc::aot::link::{Product, Tools, link};
+use tensorc::data::formats::read_arrays;
 use tensorc::runtime::artifact::{Artifact, ArtifactError, LoadOptions, Manifest};
 use tensorc::runtime::{Pool, TensorMut, TensorRef};
 use tensorc_abi::artifact::status;
@@ -73,11 +74,10 @@ fn library(network: &str, files: &Files, dir: &Path) -> PathBuf {
 
 /// Shape and bytes of a stored array.
 fn array(npy: &[u8]) -> (Vec<u64>, Vec<u8>) {
-    let file = npyz::NpyFile::new(Cursor::new(npy)).unwrap();
-    let dims = file.shape().to_vec();
-    let mut bytes = vec![];
-    file.into_inner().read_to_end(&mut bytes).unwrap();
-    (dims, bytes)
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, npy).unwrap();
+    let (_, array) = read_arrays(&file).unwrap().remove(0);
+    (array.dims().to_vec(), array.bytes().to_vec())
 }
 
 /// Runs a library on a stored input and compares every output.

@@ -1,6 +1,6 @@
 //! Modules: learning digits, and what surrounds a run.
 
-use std::fs::File;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use tensorc::Tensor;
@@ -13,13 +13,13 @@ use tensorc::train::metric::{self, Accuracy};
 use tensorc::train::{Buckets, Fit, Initializer, Module, Network, Optimizer, load_checkpoint};
 
 use super::runtime;
+use crate::support::npz;
 
 /// The first digits of 8 by 8, flat or as images, and those after them.
 fn digits(shape: &[u64], train: usize, batch: usize) -> (Batches, Batches) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/digits/all.npz");
-    let mut file = npyz::npz::NpzArchive::new(File::open(path).unwrap()).unwrap();
-    let mut read = |name: &str| file.by_name(name).unwrap().unwrap().into_vec::<u8>().unwrap();
-    let (x, y) = (read("x"), read("y"));
+    let arrays: BTreeMap<String, Tensor> = npz::read(&path).into_iter().collect();
+    let (x, y) = (arrays["x"].bytes(), arrays["y"].bytes());
     let part = |range: std::ops::Range<usize>| {
         let dims: Vec<u64> = [range.len() as u64].into_iter().chain(shape.iter().copied()).collect();
         let pixels: Vec<f32> = x[range.start * 64..range.end * 64].iter().map(|p| f32::from(*p) / 8.0 - 1.0).collect();

@@ -4,7 +4,6 @@
 //! `parity-NAME` of the same form.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
@@ -14,6 +13,7 @@ use tensorc::symbol::Symbol;
 use tensorc::train::{Module, Optimizer, Params};
 
 use super::runtime;
+use crate::support::npz;
 
 /// A run as MXNet wrote it down.
 struct Run {
@@ -25,19 +25,7 @@ struct Run {
 }
 
 fn arrays(path: &Path) -> BTreeMap<String, Tensor> {
-    let mut file = npyz::npz::NpzArchive::new(File::open(path).unwrap()).unwrap();
-    let names: Vec<String> = file.array_names().map(str::to_owned).collect();
-    let read = |name: String| {
-        let array = file.by_name(&name).unwrap().unwrap();
-        let dims = array.shape().to_vec();
-        let tensor = match array.dtype().descr().as_str() {
-            "'<f4'" => Tensor::from_slice::<f32>(&dims, &array.into_vec().unwrap()),
-            "'<f8'" => Tensor::from_slice::<f64>(&dims, &array.into_vec().unwrap()),
-            other => panic!("{name} in {} holds {other}", path.display()),
-        };
-        (name, tensor.unwrap())
-    };
-    names.into_iter().map(read).collect()
+    npz::read(path).into_iter().collect()
 }
 
 impl Run {

@@ -1,0 +1,82 @@
+//! Archives of arrays (`.npz`): zip files with a `.npy` file for each array.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Write};
+use std::path::Path;
+
+use tensorc_runtime::TensorRef;
+use zip::result::ZipError;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
+
+use super::npy::array;
+use super::npy_header;
+use crate::{Cause, DataError, HostTensor, Place};
+
+/// What numpy appends to the names of arrays.
+const SUFFIX: &str = ".npy";
+
+/// Bytes of a file from which zip needs its larger fields.
+const LARGE: u64 = u32::MAX as u64;
+
+impl From<ZipError> for Cause {
+    fn from(error: ZipError) -> Cause {
+        match error {
+            ZipError::Io(error) => error.into(),
+            error => Cause::Format(error.to_string()),
+        }
+    }
+}
+
+/// The arrays of an archive, in its order; other files in it are left out.
+pub(super) fn read(file: BufReader<File>) -> Result<Vec<(String, HostTensor)>, Cause> {
+    let mut zip = ZipArchive::new(file)?;
+    let mut arrays = vec![];
+    for i in 0..zip.len() {
+        let entry = zip.by_index(i)?;
+        let Some(name) = entry.name().strip_suffix(SUFFIX).map(str::to_owned) else { continue };
+        let array = array(entry).map_err(|cause| of(&name, cause))?;
+        arrays.push((name, array));
+    }
+    Ok(arrays)
+}
+
+/// Writes a `.npz` file of named arrays, in the order given and not compressed; numpy has no type for bf16, which is
+/// written as `u16`. The same arrays give the same bytes.
+///
+/// # Errors
+/// The file cannot be written; two arrays have the same name; elements do not fill their shape.
+pub fn write_arrays<'a>(
+    path: impl AsRef<Path>,
+    arrays: impl IntoIterator<Item = (&'a str, TensorRef<'a>)>,
+) -> Result<(), DataError> {
+    let path = path.as_ref();
+    let write = || -> Result<(), Cause> {
+        let mut zip = ZipWriter::new(BufWriter::new(File::create(path)?));
+        for (name, array) in arrays {
+            put(&mut zip, name, array).map_err(|cause| of(name, cause))?;
+        }
+        Ok(zip.finish()?.flush()?)
+    };
+    write().map_err(|cause| DataError::at(Place::file(path), cause))
+}
+
+fn put(zip: &mut ZipWriter<BufWriter<File>>, name: &str, array: TensorRef<'_>) -> Result<(), Cause> {
+    let header = npy_header::write(array.dtype, array.dims)?;
+    if tensorc_runtime::host_tensor::byte_len(array.dtype, array.dims) != Some(array.data.len() as u64) {
+        let expected = format!("elements of {:?} {}", array.dims, array.dtype);
+        return Err(Cause::Shape { expected, found: format!("{} bytes", array.data.len()) });
+    }
+    // The earliest date there is, whatever the time of day.
+    let options = SimpleFileOptions::default()
+        .compression_method(CompressionMethod::Stored)
+        .last_modified_time(DateTime::default())
+        .large_file((header.len() + array.data.len()) as u64 >= LARGE);
+    zip.start_file(format!("{name}{SUFFIX}"), options)?;
+    zip.write_all(&header)?;
+    Ok(zip.write_all(array.data)?)
+}
+
+fn of(name: &str, cause: Cause) -> Cause {
+    Cause::Format(format!("array `{name}`: {cause}"))
+}
