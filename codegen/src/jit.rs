@@ -8,11 +8,11 @@ use tensorc_abi::KernelFn;
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::parallel::try_map;
+use tensorc_schedule::target::Vectors;
 
 use crate::stored::{self, CodeStore};
 use crate::target::Target;
 use crate::{cranelift, symbols};
-use tensorc_schedule::target::Vectors;
 
 /// Finds the address of a run-time library function by name.
 pub type Resolve<'a> = &'a dyn Fn(&str) -> Option<*const u8>;

@@ -3,7 +3,6 @@
 
 mod common;
 
-use common::*;
 use proptest::prelude::*;
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::interp::eval_graph;
@@ -14,6 +13,8 @@ use tensorc_passes::fuse::{By, Fuse};
 use tensorc_passes::simplify::Simplify;
 use tensorc_passes::{Pass, PassCx};
 use tensorc_schedule::cost::{self, Machine, Totals};
+
+use common::*;
 
 fn simplified(graph: &Graph, reassociate: bool) -> Graph {
     let registry = registry();

@@ -3,7 +3,6 @@
 
 mod common;
 
-use common::*;
 use proptest::prelude::*;
 use tensorc_ir::graph::FusionClass::{Contract, Map, Reduce};
 use tensorc_ir::graph::{Graph, NodeKind};
@@ -11,6 +10,8 @@ use tensorc_ir::index::Index;
 use tensorc_passes::fuse::{By, Fuse};
 use tensorc_passes::{Pass, PassCx};
 use tensorc_schedule::cost::{self, Machine, Totals};
+
+use common::*;
 
 fn fuse_by(graph: &Graph, by: By) -> Graph {
     let registry = registry();

@@ -4,7 +4,6 @@
 
 mod common;
 
-use common::*;
 use proptest::prelude::*;
 use tensorc_abi::{ConvPass, ImageLayout};
 use tensorc_ir::graph::{Graph, NodeKind, Value};
@@ -17,6 +16,8 @@ use tensorc_passes::layout::ChooseLayout;
 use tensorc_passes::simplify::Simplify;
 use tensorc_passes::{Pass, PassCx};
 use tensorc_schedule::recognise::contract::{as_convolution, is_library};
+
+use common::*;
 
 /// Small whole numbers: sums of their products are exact in any order.
 fn whole(dims: &[u64], seed: u64) -> TensorData {

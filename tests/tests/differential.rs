@@ -31,10 +31,10 @@ use tensorc_passes::pipeline::{Phase, Pipeline};
 use tensorc_passes::recompute::{Budget, Recompute};
 use tensorc_schedule::lowered::Lowered;
 use tensorc_schedule::plan_memory;
+use tensorc_tests::compare::{Tolerance, compare, data, tensor};
 
 use crate::support::backend::options;
 use growth::{grow, inputs_for};
-use tensorc_tests::compare::{Tolerance, compare, data, tensor};
 
 const GRAPHS: u32 = 3000;
 const SEED: [u8; 32] = *b"tensorc differential random test";

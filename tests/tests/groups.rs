@@ -19,14 +19,14 @@ use tensorc_ir::scalar::Scalar;
 use tensorc_ir::testing::Rng;
 use tensorc_ir::verify::verify_kernel;
 use tensorc_ir::{DType, DenseType, TensorData};
-use tensorc_tests::ptx::Module;
-
-use crate::gpu::{ptxas, tool};
-use crate::support::agrees;
 use tensorc_tests::cache::{Package, visible};
 use tensorc_tests::compare::tensor;
 use tensorc_tests::corpus;
 use tensorc_tests::launches::{Recorder, Repeated, entry, execute, unnoticed};
+use tensorc_tests::ptx::Module;
+
+use crate::gpu::{ptxas, tool};
+use crate::support::agrees;
 
 /// Instructions that order threads, the copy engine and matrix units.
 const ORDERING: [&str; 7] = [

@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 
-use crate::walk::internal;
 use object::read::{File, Object as _, ObjectSection as _, ObjectSymbol as _, Section};
 use object::write::{Object, Relocation, SectionId, StandardSection, Symbol, SymbolId, SymbolSection};
 use object::{
@@ -13,6 +12,8 @@ use object::{
     elf,
 };
 use tensorc_ir::diag::Result;
+
+use crate::walk::internal;
 
 /// An object that defines one function.
 pub(super) struct Graft<'o> {

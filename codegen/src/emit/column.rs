@@ -5,15 +5,15 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::FusionClass;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, LoopKind};
+use tensorc_schedule::access::in_place::in_place;
+use tensorc_schedule::access::space::{Analysis, Space};
+use tensorc_schedule::access::{Group, Uses};
 
 use super::cluster::Cluster;
 use super::fold::{Fold, bind_folded, levels, results};
 use super::inline::{Inliner, Lane};
 use super::nest::parallel;
 use super::windows::Windows;
-use tensorc_schedule::access::in_place::in_place;
-use tensorc_schedule::access::space::{Analysis, Space};
-use tensorc_schedule::access::{Group, Uses};
 
 /// Longest innermost extent one parallel iteration walks, and the longest if columns are [`TALL`].
 const BLOCK: u64 = 512;

@@ -10,6 +10,8 @@ use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::kir::{Kernel, LoopKind};
 use tensorc_ir::views::identity_map;
+use tensorc_schedule::access::{Group, Uses, group_axes};
+use tensorc_schedule::layout::{Layouts, span};
 use tensorc_schedule::recipe::{Library, contraction, split_final_view};
 use tensorc_schedule::recognise::attention::Attended;
 use tensorc_schedule::recognise::contract::Gemm;
@@ -18,8 +20,6 @@ use super::Math;
 use super::cluster::Cluster;
 use super::inline::{Bound, Inliner};
 use super::strips::{self, Strips};
-use tensorc_schedule::access::{Group, Uses, group_axes};
-use tensorc_schedule::layout::{Layouts, span};
 
 /// The kernel that finishes each block of the library's result in place. `library` has the strides of the result; `layouts` are those of the cluster.
 pub fn emit_epilogue(

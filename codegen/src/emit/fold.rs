@@ -11,10 +11,10 @@ use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Operand, Space as Memory};
 use tensorc_ir::prim::{Contraction, Prim, Reduction};
 use tensorc_ir::scalar::{Scalar, ScalarFn, ScalarOp};
+use tensorc_schedule::access::space::Space;
 
 use super::cluster::Cluster;
 use super::inline::{Bound, Inliner};
-use tensorc_schedule::access::space::Space;
 
 /// Results of a cluster: position, value, extents and coordinates in the space of its folds.
 pub type Results = Vec<(usize, Value, Vec<u64>, Vec<Index>)>;

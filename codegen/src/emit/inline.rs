@@ -9,10 +9,10 @@ use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, LoopRange, Operand, 
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 use tensorc_ir::{DType, DenseType};
-
-use super::cluster::{Cluster, internal};
 use tensorc_schedule::access::{Uses, broadcast_coords};
 use tensorc_schedule::layout::span;
+
+use super::cluster::{Cluster, internal};
 
 /// A value that need not be computed at its use.
 #[derive(Clone)]

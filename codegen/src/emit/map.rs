@@ -7,13 +7,13 @@ use tensorc_ir::graph::NodeId;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, LoopKind};
 use tensorc_ir::scalar::MathFn;
+use tensorc_schedule::access::axes::Axes;
+use tensorc_schedule::access::{Group, Uses, group_axes};
 
 use super::cluster::Cluster;
 use super::inline::Inliner;
 use super::nest::parallel;
 use super::strips::{self, Strips};
-use tensorc_schedule::access::axes::Axes;
-use tensorc_schedule::access::{Group, Uses, group_axes};
 
 /// How the loops over one cluster are cut.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::{Index, Interval};
 use tensorc_ir::kir::LoopKind;
+use tensorc_schedule::access::Group;
 
 use super::inline::Inliner;
-use tensorc_schedule::access::Group;
 
 /// Runs `body` for every combination of the groups, in one parallel loop; each group's axis is set
 /// to its coordinate. `extra` adds an innermost counter, passed to the body.

@@ -9,15 +9,15 @@ use tensorc_ir::index::{Index, linearize};
 use tensorc_ir::kir::{Buf, Kernel, LoopKind, Space as Memory};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::MathFn;
+use tensorc_schedule::access::Group;
+use tensorc_schedule::access::in_place::in_place;
+use tensorc_schedule::access::space::{Analysis, Space};
 
 use super::cluster::Cluster;
 use super::fold::{Fold, bind_folded, cost, fed_by_folds, levels, results};
 use super::inline::{Bound, Inliner, Lane};
 use super::nest::parallel;
 use super::strips;
-use tensorc_schedule::access::Group;
-use tensorc_schedule::access::in_place::in_place;
-use tensorc_schedule::access::space::{Analysis, Space};
 
 /// Longest row kept in thread-private memory, in elements.
 const ROW_BUFFER: u64 = 8192;

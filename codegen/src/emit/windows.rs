@@ -8,12 +8,12 @@ use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, LoopKind, Operand, Space as Memory};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Scalar, ScalarOp};
+use tensorc_schedule::access::Group;
+use tensorc_schedule::access::space::{Analysis, Space};
 
 use super::cluster::Cluster;
 use super::fold::Fold;
 use super::inline::{Bound, Inliner};
-use tensorc_schedule::access::Group;
-use tensorc_schedule::access::space::{Analysis, Space};
 
 /// Most elements of a copy: half of a first-level cache of 48 KiB.
 const COPY: u64 = 6144;

@@ -7,10 +7,10 @@ use egg::Id;
 use tensorc_ir::DenseType;
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
+use tensorc_schedule::cost::Machine;
 use tensorc_schedule::cost::work::{Member, Source, Work};
 
 use super::space::{Space, Term};
-use tensorc_schedule::cost::Machine;
 
 /// How maps and views are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use tensorc_ir::DType;
 use tensorc_ir::graph::{FusionClass, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_schedule::recognise::attention::{Attended, attention_at};
+use tensorc_schedule::target::{Processor, Target};
 
 use super::plan::{FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
-use tensorc_schedule::target::{Processor, Target};
 
 /// Most terms of a score, and most columns of the values, that a kernel for a GPU has registers for.
 const WIDEST_ON_GPU: u64 = 256;

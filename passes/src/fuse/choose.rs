@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use tensorc_ir::graph::{NodeId, Value};
+use tensorc_schedule::cost::Machine;
 
 use super::alternatives;
 use super::operands;
@@ -10,7 +11,6 @@ use super::plan::{FusionPlan, Unit};
 use super::price::{Price, Prices};
 use super::regions::{self, Region};
 use super::siblings::{self, Output};
-use tensorc_schedule::cost::Machine;
 
 /// Replaces clusters of the greedy where others are cheaper. `exact`: clusters that decide the order of
 /// additions stay as they are, so that results have the same bits.

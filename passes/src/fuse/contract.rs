@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use tensorc_ir::DType;
 use tensorc_ir::graph::{FusionClass, NodeId};
 use tensorc_ir::prim::{Prim, View};
+use tensorc_ir::views::{keeps_linear_order, strides_in_result};
 use tensorc_schedule::recognise::contract::{as_gemm, computed_operand, is_library};
 
 use super::plan::{Cluster, FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
-use tensorc_ir::views::{keeps_linear_order, strides_in_result};
 
 /// Forms a cluster around every contraction.
 pub fn form(plan: &mut FusionPlan<'_>, grow: bool) {

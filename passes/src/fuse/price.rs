@@ -6,10 +6,10 @@ use std::ops::Add;
 
 use tensorc_ir::graph::{NodeId, Value};
 use tensorc_ir::prim::Prim;
+use tensorc_schedule::cost::Machine;
 use tensorc_schedule::cost::work::{Member, Ops, Source, Work};
 
 use super::plan::{Cluster, FusionPlan};
-use tensorc_schedule::cost::Machine;
 
 /// The cost of some clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

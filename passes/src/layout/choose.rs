@@ -19,11 +19,11 @@ use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Method, Prim, Reduction, View};
 use tensorc_ir::views::{compose, run_offset};
+use tensorc_schedule::cost::Machine;
 use tensorc_schedule::recognise::contract::as_conv;
 
 use super::cut::Network;
 use super::forms::{coincide, form, from_planes, to_planes};
-use tensorc_schedule::cost::Machine;
 
 /// How a node is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

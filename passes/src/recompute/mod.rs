@@ -15,11 +15,11 @@ pub(crate) use std::collections::{BTreeMap, BTreeSet};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
+use tensorc_schedule::plan;
 
 use crate::fuse::{By, Fuse};
 use crate::manager::{Pass, PassCx};
 use choices::Forward;
-use tensorc_schedule::plan;
 
 /// How much memory a plan may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,10 +8,10 @@ use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, Method, Prim, View};
 use tensorc_ir::scalar::Scalar;
+use tensorc_ir::views::{compose, in_bounds, keeps_linear_order};
 use tensorc_schedule::recognise::contract::{as_conv, as_gemm, as_image_convolution, is_library};
 
 use super::{prim_of, replace, single_user};
-use tensorc_ir::views::{compose, in_bounds, keeps_linear_order};
 
 /// `keeps_convolutions`: layouts of images will be chosen, and only what is a convolution over planes has a choice.
 pub fn run(graph: &mut Graph, keeps_convolutions: bool) -> Result<bool> {

@@ -16,11 +16,11 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Fused, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Prim, View};
+use tensorc_schedule::plan;
 
 use crate::fuse::By;
 use crate::manager::{Pass, PassCx};
 use body::{batched, first, sliced};
-use tensorc_schedule::plan;
 
 /// Memory of fewer slices of the least size is not worth any more steps.
 const LEAST_SLICES: u64 = 32;

@@ -3,11 +3,12 @@
 //! Numbers of one core. They never come from measuring while compiling: the built-in ones are
 //! fixed, others are read from a file, so that compiled output depends on inputs only.
 
-use crate::cost::work::{Ops, Work};
 use serde::{Deserialize, Serialize};
 use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvPass, DType, ImageLayout};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
 use tensorc_ir::prim::Method;
+
+use crate::cost::work::{Ops, Work};
 
 /// A cache, or main memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,11 +8,12 @@ pub mod work;
 
 use std::fmt::Write;
 
-use crate::cost::work::{Member, Source, Work};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
+
+use crate::cost::work::{Member, Source, Work};
 
 pub use machine::{Level, Machine};
 

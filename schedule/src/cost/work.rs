@@ -5,14 +5,14 @@
 //! value that does not change along the innermost axes is computed once for them.
 
 use smallvec::SmallVec;
-
-use crate::recognise::contract::{as_convolution, as_gemm, computed_elements};
 use tensorc_ir::DenseType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, Prim, View};
 use tensorc_ir::scalar::{ScalarFn, ScalarNode, ScalarOp};
+
+use crate::recognise::contract::{as_convolution, as_gemm, computed_elements};
 
 /// Where a member of a kernel finds an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

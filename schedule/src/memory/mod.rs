@@ -9,9 +9,10 @@ mod exact;
 
 use std::collections::BTreeMap;
 
-use crate::lowered::Lowered;
 use tensorc_abi::{BufferId, Home, Plan};
 use tensorc_ir::diag::{Code, Diagnostic, Result};
+
+use crate::lowered::Lowered;
 
 /// Offset and size of a free range.
 struct Gap {

@@ -4,12 +4,12 @@
 //! uses, a state whose old value is read by earlier steps only, or by the very step in place.
 //! Whatever else is delivered is copied as soon as it may be.
 
-use crate::lowered::InPlace;
 use tensorc_abi::{BufferId, Home, Step, StepOp};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{NodeId, Value};
 
 use super::Lowering;
+use crate::lowered::InPlace;
 
 /// The steps that use a buffer or a part of it, ascending.
 #[derive(Clone, Default)]

@@ -6,15 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::Plan;
+use tensorc_ir::diag::Result;
+use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
+use tensorc_ir::prim::Prim;
+use tensorc_ir::views::{keeps_linear_order, run_offset};
 
 use crate::access::Located;
 use crate::access::in_place::in_place;
 use crate::layout::Layouts;
 use crate::tasks::{Task, Tasks};
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
-use tensorc_ir::prim::Prim;
-use tensorc_ir::views::{keeps_linear_order, run_offset};
 
 /// Rounds of leaving values out, and wholes looked at in each.
 const ROUNDS: usize = 8;

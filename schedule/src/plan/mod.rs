@@ -11,6 +11,15 @@ mod vendor;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use tensorc_abi::{Arg, Buffer, BufferId, DType, ExternFn, Home, KernelId, Packing, Part, Plan, Step, StepOp, Weight};
+use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
+use tensorc_ir::index::Index;
+use tensorc_ir::prim::{Prim, View};
+use tensorc_ir::scalar::{Scalar, ScalarFn};
+use tensorc_ir::views::{keeps_linear_order, run_offset};
+use tensorc_ir::{DenseType, TensorData};
+
 use crate::Target;
 use crate::access::Located;
 use crate::access::in_place::in_place;
@@ -22,15 +31,6 @@ use crate::lowered::InPlace;
 use crate::recipe::{library_form, packs};
 use crate::recognise::attention::{Attended, attention_at};
 use crate::target::Processor;
-use tensorc_abi::{Arg, Buffer, BufferId, DType, ExternFn, Home, KernelId, Packing, Part, Plan, Step, StepOp, Weight};
-use tensorc_ir::diag::{Code, Diagnostic, Result};
-use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
-use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Prim, View};
-use tensorc_ir::scalar::{Scalar, ScalarFn};
-use tensorc_ir::views::{keeps_linear_order, run_offset};
-use tensorc_ir::{DenseType, TensorData};
-
 use place::{Place, Places, all_aligned, is_aligned, operands};
 
 /// How operands get into concatenations.

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::lowered::InPlace;
-use crate::tasks::{Task, Tasks};
 use tensorc_abi::{BufferId, Home, Plan};
 use tensorc_ir::diag::Result;
 
 use super::{Lowering, Schedule};
+use crate::lowered::InPlace;
+use crate::tasks::{Task, Tasks};
 
 impl Lowering<'_> {
     /// Delivers results, after the steps were brought into an order that needs less memory than the

@@ -8,7 +8,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::estimate::{self, Wholes};
 use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
@@ -16,6 +15,7 @@ use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
 
 use super::Joins;
+use super::estimate::{self, Wholes};
 use crate::layout::Runs;
 use crate::recipe::{library_form, packs};
 

@@ -7,8 +7,6 @@
 
 use std::borrow::Cow;
 
-use crate::recognise::contract::{as_forward, as_product};
-use crate::target::VendorLibraries;
 use tensorc_abi::vendor::{VendorCall, VendorContraction};
 use tensorc_abi::{Arg, BufferId, DType, Home, StepOp};
 use tensorc_ir::DenseType;
@@ -21,6 +19,8 @@ use tensorc_ir::views::strides_in_result;
 use super::{Lowering, flops};
 use crate::layout::Layouts;
 use crate::recipe::{Library, contraction, laid_out};
+use crate::recognise::contract::{as_forward, as_product};
+use crate::target::VendorLibraries;
 
 /// Most working memory of a call, what NVIDIA advises for GPUs of compute capability 9.0.
 const MOST_WORKSPACE: u64 = 32 << 20;

@@ -15,12 +15,12 @@ use tensorc::{Backend, Compiler, DType, Model, Options, Tensor};
 use tensorc_abi::artifact::status;
 use tensorc_abi::image::{self, header, slot, step, variant};
 use tensorc_codegen::target::Capability;
+use tensorc_tests::cache::visible;
 
 use super::driver::{Imaginary, State};
 use super::programs::{prepared, run_example};
 use super::{checked, exists, expected, images, request, text};
 use crate::support::examples;
-use tensorc_tests::cache::visible;
 
 /// Errors of CUDA's driver.
 const NO_BINARY: i32 = 209;

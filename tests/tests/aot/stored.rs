@@ -14,9 +14,9 @@ use tensorc::runtime::{Pool, TensorMut, TensorRef};
 use tensorc_abi::artifact::status;
 use tensorc_abi::image::{MAGIC, VERSION, Version};
 use tensorc_abi::seal;
+use tensorc_tests::cache::visible;
 
 use super::exists;
-use tensorc_tests::cache::visible;
 
 /// Files by their paths in an archive.
 type Files = BTreeMap<String, Vec<u8>>;

@@ -17,12 +17,12 @@ use tensorc::runtime::{Device, TensorMut, TensorRef};
 use tensorc::{Backend, Compiler, DType, Options, VendorLibraries};
 use tensorc_codegen::lower::lower_with;
 use tensorc_codegen::target::entry_names;
+use tensorc_tests::cache::visible;
 use tensorc_tests::corpus::inputs;
 use tensorc_tests::corpus::libraries::PROGRAMS;
 use tensorc_tests::imaginary::{VARIABLE, build, call_driver, can_build, folder, of_driver, take_away};
 
 use super::{ALL, agrees, compiler, graph, tolerance, types};
-use tensorc_tests::cache::visible;
 
 /// Kernels of the process by the names that they have for the driver.
 static KERNELS: Mutex<BTreeMap<String, Kernel>> = Mutex::new(BTreeMap::new());

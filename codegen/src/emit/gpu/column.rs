@@ -5,13 +5,13 @@ use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, LoopKind, WARP};
+use tensorc_schedule::access::Group;
+use tensorc_schedule::access::space::{Analysis, Space};
 
 use super::loops::{below, launch, set_groups};
 use crate::emit::cluster::Cluster;
 use crate::emit::fold::{Fold, bind_folded, levels, results};
 use crate::emit::inline::Inliner;
-use tensorc_schedule::access::Group;
-use tensorc_schedule::access::space::{Analysis, Space};
 
 /// Threads of a block that does not cut columns.
 const THREADS: u64 = 128;

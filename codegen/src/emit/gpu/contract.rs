@@ -13,6 +13,8 @@ use tensorc_ir::kir::{Buf, Kernel, LoopKind, Operand, Place, Space as Memory, St
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::scalar::{Scalar, ScalarOp};
 use tensorc_ir::views::strides_in_result;
+use tensorc_schedule::access::space::Space;
+use tensorc_schedule::access::{Group, Uses, group_axes};
 use tensorc_schedule::target::Gpu;
 
 use super::loops::{below, inside, launch, range, set_groups};
@@ -21,8 +23,6 @@ use super::{groups, matrix};
 use crate::emit::cluster::Cluster;
 use crate::emit::fold::{Fold, accumulator};
 use crate::emit::inline::{Bound, Inliner};
-use tensorc_schedule::access::space::Space;
-use tensorc_schedule::access::{Group, Uses, group_axes};
 
 const THREADS: u64 = SIDE * SIDE;
 /// Results for each batch from which on tiles are worth their loads.

@@ -15,14 +15,13 @@ use tensorc_ir::kir::{
     TileOperand, WARP, panel,
 };
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+use tensorc_schedule::access::Uses;
+use tensorc_schedule::target::Gpu;
 
 use super::contract::{Axes, Product, total};
 use super::loops::set_groups;
-use tensorc_schedule::target::Gpu;
-
 use crate::emit::cluster::Cluster;
 use crate::emit::inline::Inliner;
-use tensorc_schedule::access::Uses;
 
 /// Groups that multiply, and rows of a tile of the result.
 const GROUPS: u64 = 2;

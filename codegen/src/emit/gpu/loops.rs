@@ -5,9 +5,9 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::index::{Index, Interval};
 use tensorc_ir::kir::{Buf, LoopKind, LoopRange, Operand, Space};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+use tensorc_schedule::access::Group;
 
 use crate::emit::inline::Inliner;
-use tensorc_schedule::access::Group;
 
 /// `0..n` by 1.
 pub fn range(n: u64) -> LoopRange {

@@ -3,14 +3,14 @@
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, LoopKind};
+use tensorc_schedule::access::axes::Axes;
+use tensorc_schedule::access::{Group, group_axes};
 
 use super::loops::{below, launch, set_groups};
 use super::transpose::Transposed;
 use super::vector_width;
 use crate::emit::cluster::Cluster;
 use crate::emit::inline::Inliner;
-use tensorc_schedule::access::axes::Axes;
-use tensorc_schedule::access::{Group, group_axes};
 
 /// Threads of a block.
 const THREADS: u64 = 256;

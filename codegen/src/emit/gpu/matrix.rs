@@ -10,13 +10,13 @@ use tensorc_ir::graph::NodeKind;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, LoopKind, Operand, Place, Space as Memory, Stmt, WARP};
 use tensorc_ir::scalar::Scalar;
+use tensorc_schedule::access::{Group, Uses};
 
 use super::contract::{Product, total};
 use super::fragments::{COLUMNS, ROWS, Role, Tile, multiply, piece, terms};
 use super::loops::{below, inside, launch, range, set_groups};
 use crate::emit::cluster::Cluster;
 use crate::emit::inline::Inliner;
-use tensorc_schedule::access::{Group, Uses};
 
 /// Warps down and across a block.
 const WARPS: [u64; 2] = [2, 4];

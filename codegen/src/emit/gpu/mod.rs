@@ -23,14 +23,14 @@ mod transpose;
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph};
+use tensorc_ir::kir::Kernel;
+use tensorc_schedule::access::space::Space;
+use tensorc_schedule::layout::Layouts;
 use tensorc_schedule::target::Gpu;
 
 use super::Math;
 use super::cluster::Cluster;
 use super::inline::Inliner;
-use tensorc_ir::kir::Kernel;
-use tensorc_schedule::access::space::Space;
-use tensorc_schedule::layout::Layouts;
 
 pub use parallel::launched;
 

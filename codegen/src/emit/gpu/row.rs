@@ -12,14 +12,14 @@ use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, LoopKind, Operand, Space as Memory, Stmt, WARP};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+use tensorc_schedule::access::Uses;
+use tensorc_schedule::access::space::{Analysis, Space};
 
 use super::loops::{below, launch, set_groups};
 use super::vector_width;
 use crate::emit::cluster::Cluster;
 use crate::emit::fold::{Fold, bind_folded, fed_by_folds, levels, results};
 use crate::emit::inline::{Bound, Inliner};
-use tensorc_schedule::access::Uses;
-use tensorc_schedule::access::space::{Analysis, Space};
 
 const LANES: u64 = WARP as u64;
 /// Rows up to this many elements are folded by a warp.

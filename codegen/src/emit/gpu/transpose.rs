@@ -6,12 +6,12 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, LoopKind, Stmt, WARP};
+use tensorc_schedule::access::{Group, Uses};
 
 use super::loops::{below, launch, range, set_groups};
 use crate::emit::cluster::Cluster;
 use crate::emit::fold::Results;
 use crate::emit::inline::{Bound, Inliner};
-use tensorc_schedule::access::{Group, Uses};
 
 /// Elements along each side of a tile.
 const SIDE: u64 = WARP as u64;

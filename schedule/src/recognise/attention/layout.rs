@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{Attention, DType, MatrixLayout};
-
-use super::{factor, prim};
 use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::index::{Atom, Index, linearize};
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::views::in_bounds;
+
+use super::{factor, prim};
 
 /// Axes of the scores' rows: extent and strides in queries, keys, values and result.
 #[derive(Clone, Debug)]

@@ -13,14 +13,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{Attention, DType};
-
-use layout::Layouts;
-use pattern::{Matcher, Softmax};
 use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::scalar::{ScalarNode, ScalarOp};
 use tensorc_ir::views::{keeps_linear_order, strides_in_result};
+
+use layout::Layouts;
+use pattern::{Matcher, Softmax};
 
 /// Attention found in a graph.
 #[derive(Clone, Debug)]

@@ -1,10 +1,10 @@
 //! Which operand of a library contraction may be computed where it is read, and how much of it is computed again.
 
 use tensorc_abi::{BatchedGemm, Conv2d};
-
-use super::{as_convolution, as_gemm};
 use tensorc_ir::DenseType;
 use tensorc_ir::prim::Contraction;
+
+use super::{as_convolution, as_gemm};
 
 /// Most terms of a product whose rows are computed: a few of them stay in the second-level cache.
 const MOST_TERMS: u64 = 3072;

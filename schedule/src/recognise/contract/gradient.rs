@@ -4,11 +4,11 @@
 //! forms, and where a gradient's windows lie by looking at every position and tap of an axis.
 
 use tensorc_abi::{Conv2d, ConvPass, DType, ImageLayout};
-
-use super::{join_pair, same};
 use tensorc_ir::DenseType;
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::Contraction;
+
+use super::{join_pair, same};
 
 /// Positions times taps of an axis above which its windows are not looked at one by one.
 const MOST_PAIRS: u64 = 1 << 20;

@@ -2,11 +2,11 @@
 //! contractions, and how they are recognised.
 
 use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvPass, DType, ImageLayout};
-
-use super::{pass, same, window};
 use tensorc_ir::DenseType;
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, Method};
+
+use super::{pass, same, window};
 
 /// The iteration axes of a convolution, by their places: those of the result, then what is summed over.
 struct Axes {

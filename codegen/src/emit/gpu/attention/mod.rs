@@ -19,6 +19,7 @@ use tensorc_ir::index::{Index, delinearize, linearize, unbounded};
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space as Memory};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::views::identity_map;
+use tensorc_schedule::access::Group;
 use tensorc_schedule::flash::{Left, Parts, Shape, uses_matrix_units};
 use tensorc_schedule::recognise::attention::{Attended, attention_at};
 use tensorc_schedule::target::Gpu;
@@ -27,7 +28,6 @@ use super::loops::{below, launch, range, set_groups};
 use crate::emit::Math;
 use crate::emit::cluster::{Cluster, internal};
 use crate::emit::inline::{Bound, Inliner};
-use tensorc_schedule::access::Group;
 
 /// Most terms of a score, and most columns of the values.
 const WIDEST: u64 = 256;
