@@ -78,7 +78,7 @@ fn emit_cluster(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, la
             map::emit(&cluster, name)
         }
         FusionClass::Reduce => {
-            let space = Space::of(&cluster.body)?;
+            let space = Space::of(cluster.body)?;
             match row::fits(&cluster, &space)? {
                 true => {
                     cluster.apart = row::strips(&cluster, &space)?;
@@ -92,6 +92,6 @@ fn emit_cluster(class: FusionClass, body: &Graph, name: &str, math: Math<'_>, la
             }
         }
         FusionClass::Attention => Err(cluster::internal("attention is a library call")),
-        FusionClass::Contract => column::emit(&cluster, &Space::of(&cluster.body)?, name),
+        FusionClass::Contract => column::emit(&cluster, &Space::of(cluster.body)?, name),
     }
 }

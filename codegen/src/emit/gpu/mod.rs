@@ -58,8 +58,7 @@ fn scheduled(class: FusionClass, body: &Graph, name: &str, (math, gpu): On<'_>, 
     let space = match class {
         FusionClass::Map => return map::emit(&cluster, name),
         FusionClass::Attention => return attention::emit(&cluster, name, math),
-        FusionClass::Reduce => Space::of(&cluster.body)?,
-        FusionClass::Contract => Space::of(&cluster.body)?,
+        FusionClass::Reduce | FusionClass::Contract => Space::of(cluster.body)?,
     };
     match class {
         FusionClass::Reduce if row::fits(&cluster, &space)? => row::emit(&cluster, &space, name),
