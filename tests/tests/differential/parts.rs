@@ -129,5 +129,5 @@ fn parts_and_slices_change_no_bit() {
         sliced += u32::from(plans[2].steps.len() > plans[1].steps.len());
     }
     println!("{NETWORKS} networks: {placed} with joins in place, {nested} with strided parts, {sliced} sliced");
-    assert!(placed > 100 && nested > 50 && sliced > 20, "{placed} {nested} {sliced}");
+    assert!(placed > 100 && nested > 50 && sliced > 10, "{placed} {nested} {sliced}");
 }
