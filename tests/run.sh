@@ -71,10 +71,12 @@ gpu_bundle() {
     fi
 }
 
-# mpi_part LAUNCHER: processes that are ranks, with the MPI of the C compiler $MPICC. The whole workspace is selected, so that
-# only what uses MPI is built again; bindings are made for one MPI.
+# The whole workspace is selected, so that only what uses MPI is built again.
 mpi=(--release --workspace "${features[@]}" --features mpi)
+
 lints_mpi() { cargo clippy "${mpi[@]}" --all-targets -- -D warnings; }
+
+# mpi_part LAUNCHER: processes that are ranks, with the MPI of the C compiler $MPICC. Bindings are made for one MPI.
 mpi_part() {
     cargo clean --release -p mpi-sys
     cargo test "${mpi[@]}" --test mpi
