@@ -1,6 +1,7 @@
 //! The instructions of Cranelift that a kernel is written with: parameters, index arithmetic, structured control flow.
 //!
-//! Index arithmetic is placed before the outermost loop whose variables it uses. Equal computations of one scope are shared.
+//! Index arithmetic is placed before the outermost loop whose variables it uses. Equal computations of one scope are
+//! shared.
 
 use std::collections::{BTreeMap, HashMap};
 

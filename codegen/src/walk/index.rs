@@ -25,8 +25,8 @@ pub(crate) enum IndexOp<V> {
     Max(V, V),
 }
 
-/// The values of the atoms of an index with their factors, the outermost first: every prefix of their sum can be computed before
-/// the loop it does not depend on.
+/// The values of the atoms of an index with their factors, the outermost first: every prefix of their sum can be computed
+/// before the loop it does not depend on.
 type Parts<V> = SmallVec<[(V, i64); 4]>;
 
 /// The greatest common divisor; of 0 and `n` it is `n`.
@@ -131,7 +131,8 @@ impl<C: Code> Walk<'_, C> {
         Index::var(self.vars.len() as u32 - 1)
     }
 
-    /// The index with `lane` for the variable of the vector loop, and what `of` gives for other values that differ by lane.
+    /// The index with `lane` for the variable of the vector loop, and what `of` gives for other values that differ by
+    /// lane.
     pub fn without_lanes(
         &mut self,
         index: &Index,

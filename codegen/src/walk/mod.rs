@@ -1,4 +1,4 @@
-//! Translation of a kernel, once for every back end: what variables are, loops and branches, which of them become vectors.
+//! Translation of a kernel, once for every back end: what variables are, loops and branches, which loops become vectors.
 //!
 //! [`Walk`] goes over the statements; [`Code`] is what it writes with, the instructions of a back end. A vector loop
 //! becomes values with an element for each iteration, a lane. `index` has index expressions, `memory` loads and stores.
@@ -34,8 +34,8 @@ pub(crate) fn not_live(kernel: &Kernel, buf: Buf) -> Diagnostic {
 /// The instructions of a back end, which go where its builder stands.
 ///
 /// # Errors
-/// Of every method: [`Reason::Unsupported`] for what the back end or its target has no code for, [`Reason::Internal`] for a
-/// kernel that breaks the rules of KIR.
+/// Of every method: [`Reason::Unsupported`] for what the back end or its target has no code for, [`Reason::Internal`]
+/// for a kernel that breaks the rules of KIR.
 pub(crate) trait Code: Sized {
     /// A value that is the same in every lane. Indices are i64.
     type Value: Copy;
@@ -94,7 +94,8 @@ pub(crate) trait Code: Sized {
     /// Reads an element; with a guard, only where it holds.
     fn load(&mut self, from: Access<Self::Address>, guard: Option<(Self::Value, Scalar)>) -> Result<Self::Value>;
 
-    /// Reads elements at the distance 1 or 2, one for each lane; nothing if there is no better way than one after the other.
+    /// Reads elements at the distance 1 or 2, one for each lane; `None` if there is no better way than one after the
+    /// other.
     fn load_lanes(
         &mut self,
         from: Access<Self::Address>,
@@ -122,8 +123,8 @@ pub(crate) trait Code: Sized {
     /// Applies a function to `len` elements from an address on.
     fn strip(&mut self, f: MathFn, at: Self::Address, len: Self::Value) -> Result<()>;
 
-    /// A loop tested at its end, of which `body` writes the inside for a value of its counter; `runs` says that there is a
-    /// first iteration.
+    /// A loop tested at its end, of which `body` writes the inside for a value of its counter; `runs` says that there
+    /// is a first iteration.
     fn repeat(
         walk: &mut Walk<'_, Self>,
         range: (Self::Value, Self::Value, i64),
