@@ -10,6 +10,7 @@ use tensorc_abi::DType;
 use tensorc_ir::graph::{FusionClass, Graph, NodeId, Value};
 use tensorc_ir::kir::Kernel;
 
+use crate::flash::Parts;
 use crate::layout::Layouts;
 use crate::recipe::Library;
 use crate::recognise::attention::Attended;
@@ -37,9 +38,9 @@ pub enum Computes<'g> {
     /// Scores of attention, of a tile of products of queries and keys. Parameters: the tile, then the given inputs.
     Scores { body: &'g Graph, found: Arc<Attended>, inputs: Vec<usize> },
     /// Attention for a part of the keys. Parameters: the inputs, then memory for what the parts leave.
-    AttentionParts { body: &'g Graph },
+    AttentionParts { body: &'g Graph, parts: Parts },
     /// The result of attention from what its parts left. Parameters: that memory, then the result.
-    AttentionJoin { body: &'g Graph },
+    AttentionJoin { body: &'g Graph, parts: Parts },
     /// A copy of `outer` runs of `run` elements, that far apart in the operand and in the result.
     Copy { dtype: DType, outer: u64, run: u64, strides: [u64; 2] },
     /// Loops that an operator wrote.

@@ -143,7 +143,7 @@ fn images(size: u64, runs: Runs) -> Option<u64> {
     (runs.run == size).then_some(runs.stride)
 }
 
-/// Whether a call finds its filters as it needs them: those of blocked channels must be packed.
+/// Whether the filters of a call can be packed where it needs packed ones (NCHW16c and Winograd): they are constants.
 pub fn packs(graph: &Graph, node: NodeId, library: &Library) -> bool {
     match library {
         Library::Conv { conv, b, .. } if !conv.in_planes() || conv.pass.is_packed() => {

@@ -57,7 +57,7 @@ impl Gpu {
         Gpu { capability, libraries: VendorLibraries { products: false, convolutions: false } }
     }
 
-    /// Multiprocessors of the generation's largest part: those of an H100 or H200.
+    /// Multiprocessors: those of an H100 or H200, whatever the generation.
     pub const fn multiprocessors(&self) -> u64 {
         132
     }

@@ -3,7 +3,7 @@
 //! The graphs are the programs for GPUs, the graphs of the text tests, and networks, also with their gradients; each for
 //! narrow and wide vectors of a processor and for two generations of GPUs. A change that should make no other kernel shows so;
 //! one that does says which: with `TENSORC_STORE=1` the test stores what it finds, and leaves the texts in
-//! `target/kernels`, for a comparison with those of an earlier run.
+//! `target/kernels`, to be compared by `diff -r`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

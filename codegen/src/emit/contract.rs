@@ -21,7 +21,8 @@ use super::cluster::Cluster;
 use super::inline::{Bound, Inliner};
 use super::strips::{self, Strips};
 
-/// The kernel that finishes each block of the library's result in place. `library` has the strides of the result; `layouts` are those of the cluster.
+/// The epilogue: a kernel that the library calls on each block of its result, which it changes in place. `library` has the
+/// strides of the result.
 pub fn emit_epilogue(
     body: &Graph,
     library: &Library,

@@ -52,8 +52,8 @@ pub fn emit(spec: &KernelSpec<'_>, math: Math<'_>) -> Result<Kernel> {
         (Computes::Epilogue { body, library, inputs }, _) => contract::emit_epilogue(body, library, name, at, inputs),
         (Computes::Prologue { body, library, inputs }, _) => contract::emit_prologue(body, library, name, at, inputs),
         (Computes::Scores { body, found, inputs }, _) => contract::emit_scores(body, found, name, at, inputs),
-        (Computes::AttentionParts { body }, Processor::Gpu(gpu)) => gpu::emit_parts(body, name, (math, gpu), layouts),
-        (Computes::AttentionJoin { body }, Processor::Gpu(gpu)) => gpu::emit_join(body, name, (math, gpu), layouts),
+        (Computes::AttentionParts { body, parts }, Processor::Gpu(_)) => gpu::emit_parts(body, name, at, *parts),
+        (Computes::AttentionJoin { body, parts }, Processor::Gpu(_)) => gpu::emit_join(body, name, at, *parts),
         (Computes::AttentionParts { .. } | Computes::AttentionJoin { .. }, Processor::Cpu(_)) => {
             Err(cluster::internal("attention in parts is for GPUs"))
         }

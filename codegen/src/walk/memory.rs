@@ -8,7 +8,7 @@ use tensorc_ir::scalar::Scalar;
 
 use super::{Bind, Code, Shaped, Walk};
 
-/// An access to an element, or to those of all lanes from that of the first on.
+/// An access to an element; in a vector loop, to the element of lane 0, from which the others follow.
 #[derive(Clone, Copy)]
 pub(crate) struct Access<A> {
     pub buf: Buf,

@@ -384,9 +384,10 @@ impl<'a> Lowering<'a> {
         let ty = DenseType::new(DType::F32, &[left.elements()]);
         let between = self.buffer(&format!("{name} parts"), &ty, Home::Arena(0));
         let results = self.results(node)?;
-        let first = self.spec(&format!("{name}_parts"), node, Computes::AttentionParts { body }, layouts.clone());
+        let first =
+            self.spec(&format!("{name}_parts"), node, Computes::AttentionParts { body, parts }, layouts.clone());
         self.launch(node, first, &operands, &[between], flops);
-        let second = self.spec(&name, node, Computes::AttentionJoin { body }, layouts);
+        let second = self.spec(&name, node, Computes::AttentionJoin { body, parts }, layouts);
         self.launch(node, second, &[between], &results, 0);
         Ok(())
     }

@@ -16,7 +16,7 @@ use super::growth::inputs_for;
 use super::{bits, run, shown};
 use crate::support::backend::options;
 
-const NETWORKS: u64 = 400;
+const NETWORKS: u64 = 600;
 
 fn compiler(copies: bool, slice_bytes: u64) -> Compiler {
     let mut options = Options { threads: Some(2), poison: true, copies, ..options() };
@@ -129,5 +129,5 @@ fn parts_and_slices_change_no_bit() {
         sliced += u32::from(plans[2].steps.len() > plans[1].steps.len());
     }
     println!("{NETWORKS} networks: {placed} with joins in place, {nested} with strided parts, {sliced} sliced");
-    assert!(placed > 100 && nested > 50 && sliced > 10, "{placed} {nested} {sliced}");
+    assert!(placed > 100 && nested > 50 && sliced > 20, "{placed} {nested} {sliced}");
 }

@@ -25,6 +25,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph};
 use tensorc_ir::kir::Kernel;
 use tensorc_schedule::access::space::Space;
+use tensorc_schedule::flash::Parts;
 use tensorc_schedule::layout::Layouts;
 use tensorc_schedule::target::Gpu;
 
@@ -43,14 +44,14 @@ pub fn emit(class: FusionClass, body: &Graph, name: &str, on: On<'_>, layouts: &
 }
 
 /// Writes the kernel of attention that leaves what parts of the keys come to.
-pub fn emit_parts(body: &Graph, name: &str, (math, gpu): On<'_>, layouts: &Layouts) -> Result<Kernel> {
-    let kernel = attention::emit_parts(&Cluster::new(body, math, layouts)?, name, math, gpu)?;
+pub fn emit_parts(body: &Graph, name: &str, (math, layouts): (Math<'_>, &Layouts), parts: Parts) -> Result<Kernel> {
+    let kernel = attention::emit_parts(&Cluster::new(body, math, layouts)?, name, math, parts)?;
     Ok(functions::expanded(kernel, math.library))
 }
 
 /// Writes the kernel that puts together what parts left.
-pub fn emit_join(body: &Graph, name: &str, (math, gpu): On<'_>, layouts: &Layouts) -> Result<Kernel> {
-    launched(&attention::emit_join(&Cluster::new(body, math, layouts)?, name, math, gpu)?, math.library)
+pub fn emit_join(body: &Graph, name: &str, (math, layouts): (Math<'_>, &Layouts), parts: Parts) -> Result<Kernel> {
+    launched(&attention::emit_join(&Cluster::new(body, math, layouts)?, name, math, parts)?, math.library)
 }
 
 fn scheduled(class: FusionClass, body: &Graph, name: &str, (math, gpu): On<'_>, layouts: &Layouts) -> Result<Kernel> {

@@ -22,7 +22,6 @@ use tensorc_ir::views::identity_map;
 use tensorc_schedule::access::Group;
 use tensorc_schedule::flash::{Left, Parts, Shape, uses_matrix_units};
 use tensorc_schedule::recognise::attention::{Attended, attention_at};
-use tensorc_schedule::target::Gpu;
 
 use super::loops::{below, launch, range, set_groups};
 use crate::emit::Math;
@@ -152,10 +151,9 @@ pub fn emit(cluster: &Cluster<'_>, name: &str, math: Math<'_>) -> Result<Kernel>
 ///
 /// # Errors
 /// As [`emit`].
-pub fn emit_parts(cluster: &Cluster<'_>, name: &str, math: Math<'_>, gpu: &Gpu) -> Result<Kernel> {
+pub fn emit_parts(cluster: &Cluster<'_>, name: &str, math: Math<'_>, parts: Parts) -> Result<Kernel> {
     let found = found(cluster)?;
     let core = core(&found, math);
-    let parts = Parts::busy(&found.call, core.shape(), gpu);
     let flash = Flash::new(cluster, &found, (core.shape(), parts), math)?;
     let results = [(DType::F32, flash.left().elements())];
     let mut e = Inliner::with_results(cluster, name, &found.space, &results)?;
@@ -167,9 +165,8 @@ pub fn emit_parts(cluster: &Cluster<'_>, name: &str, math: Math<'_>, gpu: &Gpu) 
 ///
 /// # Errors
 /// As [`emit`].
-pub fn emit_join(cluster: &Cluster<'_>, name: &str, math: Math<'_>, gpu: &Gpu) -> Result<Kernel> {
+pub fn emit_join(cluster: &Cluster<'_>, name: &str, math: Math<'_>, parts: Parts) -> Result<Kernel> {
     let found = found(cluster)?;
-    let parts = Parts::busy(&found.call, core(&found, math).shape(), gpu);
     let exp = exp(math)?;
     join::emit(&found, parts.count(), name, &exp, cluster.ty(found.result)?.len())
 }
